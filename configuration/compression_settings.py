@@ -1,0 +1,134 @@
+"""The settings of VidCom²: one dataclass that every config inherits and `compress` validates with."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any
+
+# Filled by `register_compression_method`: name -> function(video_tokens, settings) -> TokenScores.
+COMPRESSION_METHODS: dict[str, Callable] = {}
+
+
+def register_compression_method(name: str) -> Callable:
+    """Make a function selectable as `compression_method=name`; a taken name is a ValueError."""
+
+    def register(scorer: Callable) -> Callable:
+        known = COMPRESSION_METHODS.setdefault(name, scorer)
+        if known is not scorer and known.__qualname__ != scorer.__qualname__:  # re-import of the same file is fine
+            raise ValueError(f"`compression_method` {name!r} is taken by {known.__qualname__}; choose another name.")
+        COMPRESSION_METHODS[name] = scorer
+        return scorer
+
+    return register
+
+
+def _number(accepted: str, holds: Callable[[float], bool]) -> dict[str, Any]:
+    """Field metadata for a finite real number for which `holds`."""
+
+    def normalize(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError
+        if not (math.isfinite(value) and holds(value)):
+            raise ValueError
+        return float(value)
+
+    return {"normalize": normalize, "accepted": accepted}
+
+
+def _choice(*names: str) -> dict[str, Any]:
+    """Field metadata for one of a few names."""
+
+    def normalize(value: Any) -> str:
+        if value not in names:
+            raise ValueError
+        return value
+
+    return {"normalize": normalize, "accepted": f"one of {', '.join(map(repr, names))}"}
+
+
+def _method_name() -> dict[str, Any]:
+    def normalize(value: Any) -> str:
+        if not isinstance(value, str) or value not in COMPRESSION_METHODS:
+            raise ValueError
+        return value
+
+    return {"normalize": normalize, "accepted": lambda: f"one of {', '.join(map(repr, sorted(COMPRESSION_METHODS)))}"}
+
+
+def _window() -> dict[str, Any]:
+    def normalize(value: Any) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise TypeError
+        if value < 1:
+            raise ValueError
+        return int(value)
+
+    return {"normalize": normalize, "accepted": "None (the whole video) or a whole number of frames >= 1"}
+
+
+@dataclass(kw_only=True)
+class CompressionSettings:
+    """How VidCom² compresses a video. Values are checked whenever a field is set.
+
+    Attributes:
+        retention_ratio: fraction of the video tokens kept, R in the paper, in (0, 1]. 1.0 keeps everything.
+        compression_method: which selector, `"vidcom2"` or the baseline `"random"` (paper, Table 1).
+        compression_scoring: `"paper"` for Algorithm 1, `"released"` for what the authors' published code computes.
+        compression_rounding: frame budgets from r_t·M: `"ceil"` as the paper, `"round"` as the released code,
+            `"exact"` for a total that depends on the sizes alone.
+        compression_temperature: τ of Eq. 5; smaller values concentrate the budget on the most unique frames.
+        compression_frame_score: u_t as the `"mean"` or `"max"` of its tokens' video-level uniqueness; `"uniform"`
+            gives every frame the same budget (Table 3).
+        compression_window: number of consecutive frames, centred on frame t, whose mean is g_v for frame t;
+            None is the whole video (Table 4). An even window reaches one frame further into the past.
+        compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
+        compression_video_weight: weight b in the same sum.
+
+    Raises:
+        ValueError: on a value outside the accepted set, from the constructor and on assignment alike.
+    """
+
+    retention_ratio: float = field(
+        default=0.25,
+        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", lambda v: 0 < v <= 1),
+    )
+    compression_method: str = field(default="vidcom2", metadata=_method_name())
+    compression_scoring: str = field(default="paper", metadata=_choice("paper", "released"))
+    compression_rounding: str = field(default="ceil", metadata=_choice("ceil", "round", "exact"))
+    compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
+    compression_frame_score: str = field(default="mean", metadata=_choice("mean", "max", "uniform"))
+    compression_window: int | None = field(default=None, metadata=_window())
+    compression_frame_weight: float = field(default=1.0, metadata=_number("a finite number", lambda v: True))
+    compression_video_weight: float = field(default=1.0, metadata=_number("a finite number", lambda v: True))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SETTING_NAMES:
+            value = checked_setting(name, value)
+        super().__setattr__(name, value)
+
+    def compression_settings(self, retention_ratio: float | None = None) -> "CompressionSettings":
+        """These settings alone, without the config around them; `retention_ratio` replaces the stored one."""
+        settings = {name: getattr(self, name) for name in SETTING_NAMES}
+        if retention_ratio is not None:
+            settings["retention_ratio"] = retention_ratio
+        return CompressionSettings(**settings)
+
+
+_FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
+SETTING_NAMES = tuple(_FIELDS)
+
+
+def checked_setting(name: str, value: Any) -> Any:
+    """`value` as stored under the setting `name`, or a ValueError that says what is accepted."""
+    metadata = _FIELDS[name].metadata
+    try:
+        return metadata["normalize"](value)
+    except (TypeError, ValueError, OverflowError):
+        accepted = metadata["accepted"]
+        accepted = accepted() if callable(accepted) else accepted
+        raise ValueError(
+            f"`{name}` is {value!r}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
+        ) from None

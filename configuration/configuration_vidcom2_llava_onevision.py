@@ -1,0 +1,20 @@
+"""LLaVA-OneVision's config with the VidCom² settings."""
+
+from transformers import LlavaOnevisionConfig
+
+from .compression import register_compression_method  # noqa: F401  (its import registers the compression methods)
+from .compression_settings import CompressionSettings
+
+
+class VidCom2LlavaOnevisionConfig(CompressionSettings, LlavaOnevisionConfig):
+    """Config of `VidCom2LlavaOnevisionForConditionalGeneration`.
+
+    `LlavaOnevisionConfig` plus the fields of `CompressionSettings`. The `model_type` stays the native one: a stock
+    `config.json` loads here with the default settings, and a `config.json` saved here loads in the stock class.
+
+    Raises:
+        ValueError: if a VidCom² setting is outside its accepted set, whether it comes from the constructor, an
+            assignment, a `from_pretrained` override or an edited `config.json`.
+    """
+
+    model_type = "llava_onevision"

@@ -1,0 +1,461 @@
+"""What the VidCom² model classes share: leaving the dropped video tokens out of the prompt.
+
+A video LLM's prompt holds one placeholder per video token. The mixin drops the placeholders of dropped tokens,
+together with their labels, mask and positions, and hands the shorter prompt and the kept features to the parent
+class, which never learns that the prompt was longer:
+
+    forward   compresses, calls the parent's `forward`, and says in `prompt_positions` which rows are left;
+    generate  compresses, calls the parent's `generate`, and puts the caller's full prompt back in front.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .compression import VideoCompression, compress_with
+from .compression_settings import checked_setting
+from .full_prompt_view import FullPromptView
+
+IGNORED_LABEL = -100
+TOKEN_TYPES = {"token_type_ids", "mm_token_type_ids"}  # arguments (B, L) that say what kind of token each is
+GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]
+
+
+@dataclass
+class VidCom2VideoFeatures(BaseModelOutputWithPooling):
+    """What `get_video_features` returns.
+
+    Attributes:
+        pooler_output: one (K_i, dim) tensor per video: the tokens that enter the language model.
+        video_compressions: one `VideoCompression` per video.
+    """
+
+    video_compressions: tuple[VideoCompression, ...] | None = None
+
+
+def with_signature_of(parent_method: Callable) -> Callable:
+    """Show the parent's arguments, and `retention_ratio`, as the signature of a method that takes `*args, **kwargs`.
+
+    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass it.
+    """
+
+    def decorate(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def wrapper(self, *args, **kwargs):
+            return method(self, **dict(zip(names, args)), **kwargs)
+
+        parameters = list(inspect.signature(parent_method).parameters.values())
+        names = [parameter.name for parameter in parameters[1:]]
+        ours = inspect.Parameter("retention_ratio", inspect.Parameter.KEYWORD_ONLY, default=None)
+        wrapper.__signature__ = inspect.Signature([*parameters[:-1], ours, parameters[-1]])  # the last is **kwargs
+        return wrapper
+
+    return decorate
+
+
+class VidCom2PromptMixin:
+    """Comes before the parent class in a model's bases. A family adds what is its own:
+
+    - `get_video_features`, which encodes videos and ends with `keep_distinctive_tokens`;
+    - `placeholders`, the placeholders of a video, by kept tokens and structure;
+    - `features_for_parent`, the form in which the parent's `forward` takes the features;
+    - `output_class`, the parent's output with a `prompt_positions` field.
+    """
+
+    output_class: type[ModelOutput]
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a family decides
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
+        """Which of a video's placeholders stay, (K,) int64 ascending, and how many it has in the full prompt."""
+        return compression.indices, compression.token_uniqueness.numel()
+
+    def features_for_parent(self, features: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
+        """The kept tokens of all videos as the parent's `forward` takes them."""
+        return features
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Video features
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def keep_distinctive_tokens(
+        self, outputs: BaseModelOutputWithPooling, frames: Sequence[Tensor], retention_ratio: float | None
+    ) -> VidCom2VideoFeatures:
+        """The parent's features without the tokens that VidCom² drops.
+
+        Args:
+            outputs: of the parent's `get_video_features`; one (placeholders, dim) entry of `pooler_output` per video.
+            frames: the tokens to score, (num_frames, tokens_per_frame, dim) per video.
+            retention_ratio: overrides the config's.
+        """
+        settings = self.config.compression_settings(retention_ratio)
+        compressions = tuple(compress_with(settings, video) for video in frames)
+        kept = tuple(
+            video[self.placeholders(compression)[0]]
+            for video, compression in zip(outputs.pooler_output, compressions, strict=True)
+        )
+        fields = {**outputs, "pooler_output": kept}
+        return VidCom2VideoFeatures(**fields, video_compressions=compressions)
+
+    def _encode(self, modality: str, inputs: dict[str, Any], **overrides: Any) -> BaseModelOutputWithPooling:
+        """Features of the prompt's images or videos, from whichever arguments their encoder names."""
+        encoder = getattr(self, f"get_{modality}_features")
+        names = inspect.signature(encoder).parameters
+        return encoder(**{name: inputs[name] for name in names if name in inputs} | overrides, return_dict=True)
+
+    def _video_features(self, inputs: dict[str, Any], retention_ratio: float) -> VidCom2VideoFeatures | None:
+        """The compressed features of the prompt's videos; None if it has none or they all stay."""
+        given = (inputs.get("mm_encoder_outputs") or {}).get("video")
+        if inputs.get("pixel_values_videos") is None:
+            if given is None or retention_ratio == 1.0 or isinstance(given, VidCom2VideoFeatures):
+                return given if isinstance(given, VidCom2VideoFeatures) else None
+            raise ValueError(
+                f"`mm_encoder_outputs['video']` is a {type(given).__name__} of uncompressed features, but "
+                f"`retention_ratio` is {retention_ratio}. Pass `pixel_values_videos`, the output of this model's "
+                "`get_video_features`, or `retention_ratio=1.0`."
+            )
+        if given is not None:
+            raise ValueError(
+                "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
+            )
+        if retention_ratio == 1.0:
+            return None
+        return self._encode("video", inputs, retention_ratio=retention_ratio)
+
+    def _retention_ratio(self, override: float | None) -> float:
+        return self.config.retention_ratio if override is None else checked_setting("retention_ratio", override)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # The prompt
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _is_short(self, input_ids: Tensor | None, features: VidCom2VideoFeatures) -> bool:
+        """Whether the prompt has a placeholder for each kept token, no more: it was shortened before."""
+        if input_ids is None or features.video_compressions is None:
+            return features.video_compressions is None
+        return sum(map(len, features.pooler_output)) == self._video_placeholders(input_ids).sum()
+
+    def _video_placeholders(self, input_ids: Tensor) -> Tensor:
+        return input_ids == self.config.video_token_id
+
+    def _kept(self, input_ids: Tensor, features: VidCom2VideoFeatures | None) -> Tensor:
+        """(B, L) bool: False at the placeholders of dropped tokens.
+
+        Raises:
+            ValueError: if the placeholders of each prompt do not belong to whole videos.
+        """
+        kept = torch.ones_like(input_ids, dtype=torch.bool)
+        if features is None:
+            return kept
+        is_video = self._video_placeholders(input_ids)
+        indices, sizes = zip(*map(self.placeholders, features.video_compressions), strict=True)
+        counts = is_video.sum(dim=1).tolist()
+        if not _whole_videos(counts, sizes):
+            raise ValueError(
+                f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
+                f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
+                "and don't truncate the prompt."
+            )
+        kept_placeholders = [
+            torch.zeros(size, dtype=torch.bool, device=input_ids.device).index_fill_(0, index.to(input_ids.device), True)
+            for index, size in zip(indices, sizes, strict=True)
+        ]
+        return kept.masked_scatter(is_video, torch.cat(kept_placeholders))
+
+    def _padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
+        """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""
+        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
+        is_text = kept & ~torch.isin(input_ids, special)
+        first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
+        return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # forward
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @can_return_tuple
+    def forward(self, retention_ratio: float | None = None, **inputs: Any) -> ModelOutput:
+        """The parent's `forward` on the compressed prompt.
+
+        Args:
+            retention_ratio: fraction of the video tokens kept, in (0, 1]; the config's if None.
+            **inputs: the parent's arguments.
+
+        Returns:
+            The parent's output over the L' remaining tokens, and `prompt_positions` (B, L') int64: the position in
+            `input_ids` of each, -1 at padding; None if nothing was compressed. `labels` follow the tokens.
+
+        Raises:
+            ValueError: on settings, placeholders or inputs that cannot be compressed.
+        """
+        features = self._video_features(inputs, self._retention_ratio(retention_ratio))
+        if features is None:
+            _check_mask_fits_cache(inputs)
+        elif self._is_short(inputs.get("input_ids"), features):  # `generate` compressed the prompt before
+            inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
+        else:
+            return self._forward_short(inputs, features)
+        return self.output_class(**super().forward(**inputs, return_dict=True))
+
+    def _forward_short(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> ModelOutput:
+        _check_compressible(inputs)
+        input_ids = inputs["input_ids"]
+        cached = CachedPrompt.of(inputs.get("past_key_values"), input_ids)
+        mask = inputs.get("attention_mask")
+        mask = input_ids.new_ones(len(input_ids), cached.length + input_ids.shape[1]) if mask is None else mask
+        if mask.ndim != 2 or mask.shape[1] != cached.length + input_ids.shape[1]:
+            raise ValueError(
+                f"`attention_mask` has shape {tuple(mask.shape)}, but a compressed prompt needs (batch, "
+                f"{cached.length} cached + {input_ids.shape[1]} new tokens). Pass a 2-D mask over these."
+            )
+        kept = mask[:, cached.length :].bool() & self._kept(input_ids, features)
+        positions = remaining_positions(kept)
+        mask = torch.cat([mask[:, : cached.length], (positions >= 0).to(mask.dtype)], dim=1)
+
+        encoded = {"video": self._for_parent(features)}
+        if inputs.get("pixel_values") is not None:
+            encoded["image"] = self._encode("image", inputs)
+        short = inputs | {"pixel_values": None, "pixel_values_videos": None, "attention_mask": mask}
+        short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
+        short["input_ids"] = take(input_ids, positions, self._padding_token(input_ids, kept))
+        short["position_ids"] = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, cached.length :]
+        if inputs.get("labels") is not None:
+            short["labels"] = take(inputs["labels"], positions, IGNORED_LABEL)
+        for name in TOKEN_TYPES & inputs.keys():
+            short[name] = take(inputs[name], positions, 0)
+
+        outputs = super().forward(**short, return_dict=True)
+        cached.extended(positions, input_ids.shape[1]).attach_to(outputs.past_key_values)
+        return self.output_class(**outputs, prompt_positions=positions)
+
+    def _for_parent(self, features: VidCom2VideoFeatures) -> BaseModelOutputWithPooling:
+        return BaseModelOutputWithPooling(pooler_output=self.features_for_parent(features.pooler_output))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # generate
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(self, *args: Any, retention_ratio: float | None = None, **kwargs: Any) -> ModelOutput | Tensor:
+        """The parent's `generate` on the compressed prompt.
+
+        Takes the parent's arguments, and `retention_ratio` for this call. Sequences begin with the caller's full
+        `input_ids`; streamers, logits processors, stopping criteria and length limits see the full prompt too. The
+        KV cache holds the compressed one and remembers it, so that a returned `past_key_values` goes into the next
+        turn together with the whole conversation as `input_ids`.
+
+        Raises:
+            ValueError: on settings, placeholders or inputs that cannot be compressed.
+        """
+        kwargs |= dict(zip(GENERATE_ARGUMENTS, args))
+        inputs = kwargs.pop("inputs", None)
+        if inputs is not None:
+            kwargs.setdefault("input_ids", inputs)
+        ratio = self._retention_ratio(retention_ratio)
+        features = self._video_features(kwargs, ratio)
+        cache = kwargs.get("past_key_values")
+        has_short_cache = CachedPrompt.is_attached_to(cache)
+        if features is not None and self._is_short(kwargs.get("input_ids"), features):
+            features = None  # the prompt of an outer `generate`, as in custom generation loops
+        if features is None and not has_short_cache:
+            if retention_ratio is not None:
+                kwargs["retention_ratio"] = ratio
+            return super().generate(**kwargs)
+        if features is None and kwargs.get("pixel_values_videos") is not None:  # retention_ratio=1.0 after a short turn
+            features = self._encode("video", kwargs, retention_ratio=ratio)
+        return self._generate_short(kwargs, features)
+
+    def _generate_short(self, kwargs: dict[str, Any], features: VidCom2VideoFeatures | None) -> ModelOutput | Tensor:
+        _check_compressible(kwargs)
+        input_ids = kwargs["input_ids"]
+        mask = kwargs.get("attention_mask")
+        mask = self._mask_of_padding(kwargs) if mask is None else mask
+        cached = CachedPrompt.of(kwargs.get("past_key_values"), input_ids)
+        if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
+            raise ValueError(
+                f"`input_ids` {tuple(input_ids.shape)} and `attention_mask` {tuple(mask.shape)} must both cover the "
+                f"whole conversation, the {cached.prompt_length} tokens of `past_key_values` and at least one more."
+            )
+        new = slice(cached.prompt_length, None)
+        kept = mask[:, new].bool() & self._kept(input_ids[:, new], features)
+        prompt = cached.extended(remaining_positions(kept), kept.shape[1])
+        short_ids = take(input_ids, prompt.positions, self._padding_token(input_ids[:, new], kept))
+        short = kwargs | {"input_ids": short_ids, "attention_mask": take(mask, prompt.positions, 0)}
+        for name in TOKEN_TYPES & kwargs.keys():
+            short[name] = take(kwargs[name], prompt.positions, 0)
+        if features is not None:
+            # A copy, since `generate` repeats the features in place for beams.
+            short["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": copy.copy(features)}
+            short.pop("pixel_values_videos", None)
+        self._count_lengths_from(short, input_ids.shape[1] - short_ids.shape[1], input_ids.shape[1])
+        if self._generation_setting(short, "prompt_lookup_num_tokens") is not None:
+            # Lookup proposes copies of the prompt. A placeholder among them would ask for a feature that is not there.
+            suppressed = self._generation_setting(short, "suppress_tokens") or []
+            short["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
+
+        view = FullPromptView(input_ids, short_ids.shape[1])
+        result = super().generate(**view.of_arguments(short))
+        sequences = result if isinstance(result, Tensor) else result.sequences
+        repeats = len(sequences) // len(input_ids)
+        for cache in (kwargs.get("past_key_values"), getattr(result, "past_key_values", None)):
+            prompt.repeated(repeats).attach_to(cache)
+        if isinstance(result, Tensor):
+            return view.restore(result)
+        result.sequences = view.restore(result.sequences)
+        return result
+
+    def _mask_of_padding(self, kwargs: dict[str, Any]) -> Tensor:
+        """(B, L) 0 at pad tokens, as `generate` infers it when the caller passes no mask."""
+        input_ids = kwargs["input_ids"]
+        pad, eos = (self._generation_setting(kwargs, name) for name in ("pad_token_id", "eos_token_id"))
+        if pad is None or pad in (eos if isinstance(eos, list) else [eos]):
+            return torch.ones_like(input_ids)
+        return (input_ids != pad).long()
+
+    def _generation_setting(self, kwargs: dict[str, Any], name: str) -> Any:
+        for source in (kwargs.get(name), kwargs.get("generation_config"), self.generation_config):
+            value = getattr(source, name, None) if hasattr(source, "to_diff_dict") else source
+            if value is not None:
+                return value
+        return None
+
+    def _count_lengths_from(self, short: dict[str, Any], num_dropped: int, prompt_length: int) -> None:
+        """Turn `max_length` and `min_length`, which count the caller's prompt, into lengths of the short sequence."""
+        for name, new_tokens in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
+            length = self._generation_setting(short, name)
+            if length is None or self._generation_setting(short, new_tokens) is not None:
+                continue
+            if name == "max_length" and length <= prompt_length:
+                raise ValueError(
+                    f"`max_length` is {length}, but the prompt alone has {prompt_length} tokens. Increase it, or set "
+                    "`max_new_tokens`."
+                )
+            if short.get(name) is None and short.get("generation_config") is not None:
+                short["generation_config"] = copy.deepcopy(short["generation_config"])
+                setattr(short["generation_config"], name, max(0, length - num_dropped))
+            else:
+                short[name] = max(0, length - num_dropped)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def remaining_positions(kept: Tensor) -> Tensor:
+    """(B, L) bool -> (B, L') int64: where each row is True, in order, padded on the left with -1."""
+    length = int(kept.sum(dim=1).max())
+    positions = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, kept.shape[1] - length :]
+    return torch.where(kept.gather(1, positions), positions, -1)
+
+
+def take(full: Tensor, positions: Tensor, padding: Tensor | int) -> Tensor:
+    """(B, L) -> (B, L'): the entries at `positions`, `padding` at -1."""
+    return torch.where(positions >= 0, full.gather(1, positions.clamp(min=0)), padding)
+
+
+@dataclass
+class CachedPrompt:
+    """The caller's prompt positions (B, P) of the tokens in a KV cache, and the length of the prompt they stand for.
+
+    It is kept on the cache itself, so that later turns know which tokens of the conversation the cache left out.
+    """
+
+    positions: Tensor
+    prompt_length: int
+
+    @property
+    def length(self) -> int:
+        return self.positions.shape[1]
+
+    @staticmethod
+    def is_attached_to(cache: Any) -> bool:
+        return getattr(cache, "compressed_prompt", None) is not None and cache.get_seq_length() > 0
+
+    @classmethod
+    def of(cls, cache: Any, input_ids: Tensor) -> "CachedPrompt":
+        """What `cache` holds; all of it as it was for a cache that never saw a compressed prompt."""
+        length = 0 if cache is None else int(cache.get_seq_length())
+        known = cache.compressed_prompt if cls.is_attached_to(cache) else cls(input_ids.new_empty(len(input_ids), 0), 0)
+        if length < known.length or len(known.positions) != len(input_ids):
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts compressed "
+                f"to {known.length} tokens, and `input_ids` has {len(input_ids)} rows. Pass the cache as `generate` "
+                "returned it, with the same rows, or start anew without it."
+            )
+        return known.extended(torch.arange(length - known.length, device=input_ids.device).expand(len(input_ids), -1))
+
+    def extended(self, positions: Tensor, num_tokens: int | None = None) -> "CachedPrompt":
+        """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""
+        num_tokens = positions.shape[1] if num_tokens is None else num_tokens
+        positions = torch.where(positions >= 0, positions + self.prompt_length, -1)
+        return CachedPrompt(
+            torch.cat([self.positions.to(positions.device), positions], dim=1), self.prompt_length + num_tokens
+        )
+
+    def repeated(self, repeats: int) -> "CachedPrompt":
+        """For `repeats` sequences of each prompt, side by side, as beams are."""
+        return CachedPrompt(self.positions.repeat_interleave(repeats, dim=0), self.prompt_length)
+
+    def attach_to(self, cache: Any) -> None:
+        if cache is not None:
+            cache.compressed_prompt = self
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad input
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether consecutive videos of these sizes fill the prompts' placeholders, prompt by prompt."""
+    remaining = list(sizes)
+    for count in placeholders:
+        while count > 0 and remaining:
+            count -= remaining.pop(0)
+        if count != 0:
+            return False
+    return not remaining
+
+
+def _check_compressible(inputs: dict[str, Any]) -> None:
+    if inputs.get("inputs_embeds") is not None or inputs.get("input_ids") is None:
+        raise ValueError(
+            "`inputs_embeds` cannot be compressed: dropped tokens are found by their placeholders. Pass `input_ids` "
+            "with the videos, or `retention_ratio=1.0`."
+        )
+    if inputs.get("position_ids") is not None:
+        raise ValueError(
+            "`position_ids` cannot be given for a prompt that is compressed: positions follow from the kept tokens. "
+            "Leave it out, or pass `retention_ratio=1.0`."
+        )
+    if inputs.get("cache_implementation") == "paged":
+        raise ValueError(
+            '`cache_implementation="paged"` generates from token ids alone, without the videos. Leave it out.'
+        )
+
+
+def _check_mask_fits_cache(inputs: dict[str, Any]) -> None:
+    """A decoding step of a hand-written loop: a mask over the full prompt would mask the wrong cache entries."""
+    cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
+    if mask is None or mask.ndim != 2 or not CachedPrompt.is_attached_to(cache):
+        return
+    new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
+    expected = cache.get_seq_length() + new.shape[1]
+    if mask.shape[1] != expected:
+        raise ValueError(
+            f"`attention_mask` covers {mask.shape[1]} tokens, but the compressed prompt in `past_key_values` and the "
+            f"new tokens are {expected}. Begin the mask with `outputs.prompt_positions >= 0` of the prompt's forward."
+        )

@@ -1,0 +1,29 @@
+"""VidCom²: video LLMs that keep only the distinctive video tokens. See README.md."""
+
+import importlib
+from pathlib import Path
+
+# In a source checkout the shipped code stays in its own top-level folders, the very files that Hub repos hold; the
+# wheel holds them flat beside this file.
+_CHECKOUT = Path(__file__).resolve().parents[2]
+if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "modeling").is_dir():
+    __path__ += [str(_CHECKOUT / "modeling"), str(_CHECKOUT / "configuration")]
+
+# Imported on first use: `vidcom2.compress` needs torch alone, and `vidcom2 --help` neither.
+_MODULES = {
+    "VideoCompression": "compression",
+    "compress": "compression",
+    "VidCom2LlavaOnevisionConfig": "configuration_vidcom2_llava_onevision",
+    "VidCom2LlavaOnevisionForConditionalGeneration": "modeling_vidcom2_llava_onevision",
+}
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -200,6 +200,7 @@ class VidCom2PromptMixin:
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
+        CachedPrompt.forget_if_empty(inputs)
         features = self._video_features(inputs, self._retention_ratio(retention_ratio))
         if features is None:
             _check_mask_fits_cache(inputs)
@@ -215,9 +216,10 @@ class VidCom2PromptMixin:
         cached = CachedPrompt.of(inputs.get("past_key_values"), input_ids)
         mask = inputs.get("attention_mask")
         mask = input_ids.new_ones(len(input_ids), cached.length + input_ids.shape[1]) if mask is None else mask
-        if mask.ndim != 2 or mask.shape[1] != cached.length + input_ids.shape[1]:
+        shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        if shape != (len(input_ids), cached.length + input_ids.shape[1]):
             raise ValueError(
-                f"`attention_mask` has shape {tuple(mask.shape)}, but a compressed prompt needs (batch, "
+                f"`attention_mask` is {shape}, but a compressed prompt needs ({len(input_ids)} prompts, "
                 f"{cached.length} cached + {input_ids.shape[1]} new tokens). Pass a 2-D mask over these."
             )
         kept = mask[:, cached.length :].bool() & self._kept(input_ids, features)
@@ -385,6 +387,14 @@ class CachedPrompt:
         return getattr(cache, "compressed_prompt", None) is not None and cache.get_seq_length() > 0
 
     @classmethod
+    def forget_if_empty(cls, inputs: dict[str, Any]) -> None:
+        """A static cache is emptied and used again, perhaps for a prompt that is not compressed."""
+        cache, input_ids = inputs.get("past_key_values"), inputs.get("input_ids")
+        is_decoding_step = input_ids is not None and input_ids.shape[1] == 1  # on a GPU its length is dear to ask
+        if not is_decoding_step and hasattr(cache, "compressed_prompt") and not cls.is_attached_to(cache):
+            cache.compressed_prompt = None
+
+    @classmethod
     def of(cls, cache: Any, input_ids: Tensor) -> "CachedPrompt":
         """What `cache` holds; all of it as it was for a cache that never saw a compressed prompt."""
         length = 0 if cache is None else int(cache.get_seq_length())
@@ -450,7 +460,8 @@ def _check_compressible(inputs: dict[str, Any]) -> None:
 def _check_mask_fits_cache(inputs: dict[str, Any]) -> None:
     """A decoding step of a hand-written loop: a mask over the full prompt would mask the wrong cache entries."""
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
-    if mask is None or mask.ndim != 2 or not CachedPrompt.is_attached_to(cache):
+    # `generate` with a static cache prepares 4-D masks itself, one per kind of attention.
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or not CachedPrompt.is_attached_to(cache):
         return
     new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
     expected = cache.get_seq_length() + new.shape[1]

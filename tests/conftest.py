@@ -1,0 +1,76 @@
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the network
+
+import pytest
+import torch
+from models import MODELS, RETENTION_RATIO, ModelCase, make_image, make_video
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+
+@dataclass
+class Family:
+    """A row of the table with its tiny checkpoint, in the stock class and in ours."""
+
+    case: ModelCase
+    folder: Path
+    stock: PreTrainedModel
+    processor: ProcessorMixin
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        return self.load(retention_ratio=RETENTION_RATIO)
+
+    @cached_property
+    def uncompressing(self) -> PreTrainedModel:
+        return self.load(retention_ratio=1.0)
+
+    def load(self, **kwargs: Any) -> PreTrainedModel:
+        return self.case.model_class.from_pretrained(self.folder, **kwargs).eval()
+
+    def prompt(self, question: str, videos: int = 0, images: int = 0) -> str:
+        content = [{"type": "image"}] * images + [{"type": "video"}] * videos + [{"type": "text", "text": question}]
+        return self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+
+    def inputs(self, *prompts: str, videos: list | None = None, images: list | None = None) -> BatchFeature:
+        media = {name: value for name, value in (("videos", videos), ("images", images)) if value}
+        return self.processor(text=list(prompts), padding=True, return_tensors="pt", **media)
+
+    def one_video(self, question: str = "What happens?", seed: int = 0, num_frames: int = 8) -> BatchFeature:
+        return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])
+
+
+@pytest.fixture(scope="session", params=MODELS, ids=lambda case: case.name)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    case = request.param
+    folder = tmp_path_factory.mktemp(case.name)
+    stock, processor = case.build(**case.build_arguments)
+    stock.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return Family(case, folder, case.stock_class.from_pretrained(folder).eval(), processor)
+
+
+@pytest.fixture
+def short_length(family: Family) -> Callable[..., int]:
+    """The compressed length of a prompt, from `get_video_features` and the tokenizer alone."""
+
+    def length(inputs: BatchFeature, row: int = 0, **kwargs: Any) -> int:
+        features = family.model.get_video_features(inputs["pixel_values_videos"], **kwargs)
+        assert len(inputs["input_ids"]) == 1
+        is_video = inputs["input_ids"] == family.model.config.video_token_id
+        return int((~is_video).sum()) + sum(map(len, features.pooler_output))
+
+    return length
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+__all__ = ["make_image", "make_video"]

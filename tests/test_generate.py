@@ -1,0 +1,530 @@
+"""`generate` in every mode: the parent bit for bit at retention_ratio=1.0, the compressed prompt below."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import RETENTION_RATIO, make_image, make_video
+from reference import new_tokens
+from torch import Tensor
+from transformers import (
+    BatchFeature,
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TextStreamer,
+)
+
+NEW = 6
+
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "temperature": 0.7},
+    "beams": {"num_beams": 3},
+    "beams_returned": {"num_beams": 3, "num_return_sequences": 2},
+    "num_return_sequences": {"do_sample": True, "num_return_sequences": 3},
+    "repetition_penalty": {"repetition_penalty": 1.7},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 2},
+    "min_new_tokens": {"min_new_tokens": NEW},
+    "static_cache": {"cache_implementation": "static"},
+    "no_cache": {"use_cache": False},
+    "chunked_prefill": {"prefill_chunk_size": 16},
+}
+PROMPTS = ("one_video", "two_videos", "image_and_video")
+TWO_PROMPT_MODES = ("greedy", "beams", "beams_returned", "repetition_penalty", "static_cache")
+
+
+def make_prompt(family: Family, kind: str) -> BatchFeature:
+    if kind == "one_video":
+        return family.one_video()
+    if kind == "two_videos":
+        return family.inputs(family.prompt("Compare.", videos=2), videos=[make_video(0), make_video(1)])
+    if kind == "image_and_video":
+        prompt = family.prompt("Is this in the video?", videos=1, images=1)
+        return family.inputs(prompt, videos=[make_video(0)], images=[make_image(3)])
+    if kind == "image":
+        return family.inputs(family.prompt("What is it?", images=1), images=[make_image(3)])
+    return family.inputs(family.prompt("Hello."))
+
+
+def run(model: torch.nn.Module, inputs: BatchFeature, **kwargs: Any) -> Any:
+    torch.manual_seed(0)
+    # A mode's pad token: the tiny checkpoint has no generation config.
+    settings = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 256} | kwargs
+    return model.generate(**inputs, **{name: value for name, value in settings.items() if value is not None})
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    """Equal to the last bit, through tuples and lists."""
+    if isinstance(theirs, Tensor):
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, (tuple, list)):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("kind", [*PROMPTS, "image", "text"])
+@pytest.mark.parametrize("mode", MODES)
+def test_at_ratio_1_generate_is_the_parents_bit_for_bit(family: Family, mode: str, kind: str) -> None:
+    inputs = make_prompt(family, kind)
+    kwargs = MODES[mode] | {"return_dict_in_generate": True, "output_scores": True, "output_hidden_states": True}
+    theirs = run(family.stock, inputs, **kwargs)
+    for ours in (
+        run(family.model, inputs, retention_ratio=1.0, **kwargs),
+        run(family.uncompressing, inputs, **kwargs),
+    ):
+        for name in ("sequences", "scores", "hidden_states", "sequences_scores"):
+            assert_same(ours.get(name), theirs.get(name))
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_prompt_without_video_takes_the_parents_path(family: Family, mode: str, kind: str) -> None:
+    inputs = make_prompt(family, kind)
+    assert_same(run(family.model, inputs, **MODES[mode]), run(family.stock, inputs, **MODES[mode]))
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_cache_holds_the_compressed_prompt_and_the_tokens_are_the_hand_made_prompts(
+    family: Family, short_length: Callable, mode: str, kind: str
+) -> None:
+    inputs = make_prompt(family, kind)
+    ours = run(family.model, inputs, return_dict_in_generate=True, **MODES[mode])
+    full_length = inputs["input_ids"].shape[1]
+    assert (ours.sequences[:, :full_length] == inputs["input_ids"]).all()
+    new = ours.sequences[:, full_length:]
+    if mode != "no_cache":
+        assert short_length(inputs) <= full_length - 40
+        assert ours.past_key_values.get_seq_length() == short_length(inputs) + new.shape[1] - 1
+    if mode not in ("repetition_penalty", "no_repeat_ngram", "no_cache", "chunked_prefill"):  # without input_ids
+        kwargs = {"do_sample": False, "pad_token_id": 256} | MODES[mode]
+        torch.manual_seed(0)
+        assert torch.equal(new, new_tokens(family, inputs, RETENTION_RATIO, NEW, **kwargs))
+
+
+def test_modes_that_change_no_token_give_the_greedy_tokens(family: Family) -> None:
+    inputs = family.one_video()
+    greedy = run(family.model, inputs)
+    for mode in ("static_cache", "no_cache", "chunked_prefill"):
+        assert torch.equal(run(family.model, inputs, **MODES[mode]), greedy), mode
+
+
+def test_prefill_sees_the_compressed_length_and_decoding_one_token_at_a_time(
+    family: Family, short_length: Callable
+) -> None:
+    inputs = family.one_video()
+    lengths = []
+    language_model = family.model.get_decoder()
+    hook = language_model.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True
+    )
+    try:
+        run(family.model, inputs, min_new_tokens=NEW)
+    finally:
+        hook.remove()
+    assert lengths == [short_length(inputs)] + [1] * (NEW - 1)
+
+
+# A still video and one with a cut keep different numbers of tokens: rows of a batch differ in compressed length.
+BATCH_VIDEOS = (make_video(0), make_video(1, unique_frame=None))
+BATCH_QUESTIONS = ("What happens?", "And now something longer: who is there, and why?")
+
+
+def batch_of_two(family: Family, images: bool = False) -> tuple[BatchFeature, list[BatchFeature]]:
+    prompts = [family.prompt(question, videos=1, images=int(images)) for question in BATCH_QUESTIONS]
+    pictures = [make_image(0), make_image(1)] if images else None
+    both = family.inputs(*prompts, videos=list(BATCH_VIDEOS), images=pictures)
+    alone = [
+        family.inputs(prompt, videos=[video], images=[pictures[row]] if images else None)
+        for row, (prompt, video) in enumerate(zip(prompts, BATCH_VIDEOS, strict=True))
+    ]
+    return both, alone
+
+
+@pytest.mark.parametrize("images", [False, True], ids=["videos", "images_and_videos"])
+@pytest.mark.parametrize("mode", TWO_PROMPT_MODES)
+def test_two_prompts_in_a_batch_equal_one_by_one(family: Family, mode: str, images: bool) -> None:
+    both, alone = batch_of_two(family, images)
+    together = run(family.model, both, **MODES[mode], min_new_tokens=NEW)
+    rows = MODES[mode].get("num_return_sequences", 1)
+    for row, inputs in enumerate(alone):
+        separate = run(family.model, inputs, **MODES[mode], min_new_tokens=NEW)
+        new = slice(inputs["input_ids"].shape[1], None)
+        both_new = slice(both["input_ids"].shape[1], None)
+        assert torch.equal(together[row * rows : (row + 1) * rows, both_new], separate[:, new])
+
+
+def test_rows_of_a_batch_have_different_compressed_lengths(family: Family, short_length: Callable) -> None:
+    _, alone = batch_of_two(family)
+    kept = [short_length(inputs) - int((inputs["input_ids"] != 260).sum()) for inputs in alone]
+    assert kept[0] != kept[1]
+
+
+def test_a_batch_without_attention_mask_infers_the_padding(family: Family) -> None:
+    both, _ = batch_of_two(family)
+    unmasked = {name: value for name, value in both.items() if name != "attention_mask"}
+    assert torch.equal(run(family.model, unmasked), run(family.model, both))
+
+
+def test_right_padded_prompts_are_answered_as_one_by_one(family: Family) -> None:
+    family.processor.tokenizer.padding_side = "right"
+    try:
+        both, alone = batch_of_two(family)
+    finally:
+        family.processor.tokenizer.padding_side = "left"
+    together = run(family.model, both)[:, both["input_ids"].shape[1] :]
+    for row, inputs in enumerate(alone):
+        separate = run(family.model, inputs)[0, inputs["input_ids"].shape[1] :]
+        assert torch.equal(together[row, : len(separate)], separate)
+
+
+def test_text_and_video_prompts_share_a_batch(family: Family) -> None:
+    prompts = [family.prompt("Hello, who are you?"), family.prompt("What happens?", videos=1)]
+    both = family.inputs(*prompts, videos=[make_video(0)])
+    together = run(family.model, both)[:, both["input_ids"].shape[1] :]
+    for row, inputs in enumerate((family.inputs(prompts[0]), family.inputs(prompts[1], videos=[make_video(0)]))):
+        assert torch.equal(together[row], run(family.model, inputs)[0, inputs["input_ids"].shape[1] :])
+
+
+def test_everything_that_return_dict_offers_is_over_the_compressed_prompt(
+    family: Family, short_length: Callable
+) -> None:
+    inputs = family.one_video()
+    model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation="eager")
+    out = run(
+        model,
+        inputs,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+        output_attentions=True,
+        output_hidden_states=True,
+        min_new_tokens=NEW,
+    )
+    length = short_length(inputs)
+    assert len(out.scores) == len(out.logits) == len(out.attentions) == len(out.hidden_states) == NEW
+    assert out.hidden_states[0][0].shape[1] == length
+    assert out.attentions[0][0].shape[-2:] == (length, length)
+    assert out.attentions[1][0].shape[-2:] == (1, length + 1)
+    scores = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+    assert scores.shape == (1, NEW)
+    assert torch.equal(out.sequences, run(model, inputs, min_new_tokens=NEW))
+
+
+class RecordingStreamer(TextStreamer):
+    def __init__(self, tokenizer: Any, **kwargs: Any):
+        super().__init__(tokenizer, **kwargs)
+        self.values: list[Tensor] = []
+        self.text = ""
+
+    def put(self, value: Tensor) -> None:
+        self.values.append(value)
+        super().put(value)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self.text += text
+
+
+@pytest.mark.parametrize("skip_prompt", [True, False])
+def test_a_streamer_gets_the_full_prompt_then_the_new_tokens(family: Family, skip_prompt: bool) -> None:
+    inputs = family.one_video()
+    tokenizer = family.processor.tokenizer
+    streamer = RecordingStreamer(tokenizer, skip_prompt=skip_prompt, skip_special_tokens=True)
+    out = run(family.model, inputs, streamer=streamer)[0]
+    assert torch.equal(streamer.values[0], inputs["input_ids"])
+    assert torch.cat([value.flatten() for value in streamer.values]).tolist() == out.tolist()
+    shown = out[inputs["input_ids"].shape[1] :] if skip_prompt else out
+    assert streamer.text.strip() == tokenizer.decode(shown, skip_special_tokens=True).strip()
+
+
+@pytest.mark.parametrize("source", ["argument", "generation_config", "model.generation_config"])
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str, ratio: float) -> None:
+    inputs = family.one_video()
+    prompt = inputs["input_ids"].shape[1]
+    limits = {"max_length": prompt + 9, "min_length": prompt + 9}
+    model = family.load(retention_ratio=ratio)
+    kwargs: dict[str, Any] = {"max_new_tokens": None, "do_sample": None}
+    if source == "argument":
+        kwargs |= limits
+    elif source == "generation_config":
+        kwargs = {"max_new_tokens": None, "do_sample": None, "pad_token_id": None}
+        kwargs["generation_config"] = GenerationConfig(**limits, do_sample=False, pad_token_id=256)
+    else:
+        for name, value in limits.items():
+            setattr(model.generation_config, name, value)
+    assert run(model, inputs, **kwargs).shape[1] == prompt + 9
+    if source == "generation_config":
+        assert kwargs["generation_config"].max_length == limits["max_length"], "the caller's object was changed"
+
+
+def test_min_length_keeps_the_end_token_away_until_then(family: Family) -> None:
+    inputs = family.one_video()
+    prompt = inputs["input_ids"].shape[1]
+    first = int(run(family.model, inputs, max_new_tokens=1)[0, -1])
+    stopped = run(family.model, inputs, eos_token_id=first)
+    assert stopped.shape[1] == prompt + 1
+    longer = run(family.model, inputs, eos_token_id=first, min_length=prompt + 4)
+    assert longer.shape[1] >= prompt + 4 and first not in longer[0, prompt : prompt + 3]
+
+
+def test_a_max_length_below_the_prompt_is_refused_in_the_callers_numbers(family: Family) -> None:
+    inputs = family.one_video()
+    prompt = inputs["input_ids"].shape[1]
+    with pytest.raises(ValueError, match=rf"max_length.*{prompt - 1}.*{prompt} tokens"):
+        run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
+
+
+def test_stop_strings_stop(family: Family) -> None:
+    inputs = family.one_video()
+    tokenizer = family.processor.tokenizer
+    letters = {i for i in range(len(tokenizer)) if tokenizer.decode([i]).isalpha() and tokenizer.decode([i]).isascii()}
+    kwargs = {"max_new_tokens": 12, "suppress_tokens": sorted(set(range(len(tokenizer))) - letters)}
+    greedy = run(family.model, inputs, **kwargs)[0, inputs["input_ids"].shape[1] :].tolist()
+    stop_at = next(i for i in range(1, 11) if greedy[i] not in greedy[:i])
+    stop = tokenizer.decode(greedy[stop_at])
+    out = run(family.model, inputs, stop_strings=[stop], tokenizer=tokenizer, **kwargs)
+    assert out.shape[1] == inputs["input_ids"].shape[1] + stop_at + 1
+
+
+def test_hooks_of_the_caller_see_the_full_prompt(family: Family) -> None:
+    both, _ = batch_of_two(family)
+    prompts = both["input_ids"]
+    seen = {"processor": [], "criteria": [], "prefix": []}
+
+    class Processor(LogitsProcessor):
+        def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+            seen["processor"].append(input_ids)
+            return scores
+
+    class Criteria(StoppingCriteria):
+        def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+            seen["criteria"].append(input_ids)
+            return torch.full((len(input_ids),), input_ids.shape[1] >= prompts.shape[1] + 3)
+
+    def allowed(batch_id: int, sequence: Tensor) -> list[int]:
+        seen["prefix"].append((batch_id, sequence))
+        return list(range(256))
+
+    out = run(
+        family.model,
+        both,
+        num_beams=2,
+        logits_processor=LogitsProcessorList([Processor()]),
+        stopping_criteria=StoppingCriteriaList([Criteria()]),
+        prefix_allowed_tokens_fn=allowed,
+    )
+    assert out.shape[1] == prompts.shape[1] + 3
+    for ids in seen["processor"] + seen["criteria"]:
+        assert torch.equal(ids[:, : prompts.shape[1]], prompts.repeat_interleave(len(ids) // 2, dim=0))
+    for batch_id, sequence in seen["prefix"]:
+        assert torch.equal(sequence[: prompts.shape[1]], prompts[batch_id])
+    assert {batch_id for batch_id, _ in seen["prefix"]} == {0, 1}
+
+
+def test_prompt_lookup_gives_the_greedy_tokens(family: Family) -> None:
+    for seed in range(3):
+        inputs = family.one_video("ab ab ab ab cd cd", seed=seed)
+        greedy = run(family.model, inputs, max_new_tokens=20)
+        assert torch.equal(run(family.model, inputs, max_new_tokens=20, prompt_lookup_num_tokens=3), greedy)
+
+
+def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
+    text = family.stock.config.text_config
+    config = Qwen2Config(**{k: v for k, v in text.to_dict().items() if k != "rope_parameters"})
+    assistant = Qwen2ForCausalLM(config).eval()
+    inputs = family.one_video()
+    greedy = run(family.model, inputs, max_new_tokens=16)
+    assert torch.equal(run(family.model, inputs, max_new_tokens=16, assistant_model=assistant), greedy)
+
+
+def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None:
+    first = family.one_video()
+    turn = run(family.model, first, return_dict_in_generate=True)
+    question = family.inputs("<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
+    second = {"input_ids": torch.cat([turn.sequences, question], dim=1)}
+    second["attention_mask"] = torch.ones_like(second["input_ids"])
+    whole = run(family.model, second | {"pixel_values_videos": first["pixel_values_videos"]})
+
+    cache = turn.past_key_values
+    length = cache.get_seq_length()
+    continued = run(family.model, second, past_key_values=cache, return_dict_in_generate=True)
+    assert torch.equal(continued.sequences, whole)
+    assert continued.past_key_values.get_seq_length() == length + 1 + question.shape[1] + NEW - 1
+
+    # And a third, with another video in it.
+    other = family.inputs(family.prompt("And here?", videos=1), videos=[make_video(7)])
+    third = {"input_ids": torch.cat([continued.sequences, other["input_ids"]], dim=1)}
+    third["attention_mask"] = torch.ones_like(third["input_ids"])
+    videos = torch.cat([first["pixel_values_videos"], other["pixel_values_videos"]])
+    whole = run(family.model, third | {"pixel_values_videos": videos})
+    continued = run(
+        family.model,
+        third | {"pixel_values_videos": other["pixel_values_videos"]},
+        past_key_values=continued.past_key_values,
+    )
+    assert torch.equal(continued, whole)
+
+
+def test_a_second_turn_works_for_a_batch(family: Family) -> None:
+    both, _ = batch_of_two(family)
+    turn = run(family.model, both, return_dict_in_generate=True, min_new_tokens=NEW)
+    question = family.inputs("<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n")["input_ids"].expand(2, -1)
+    ids = torch.cat([turn.sequences, question], dim=1)
+    mask = torch.cat([both["attention_mask"], torch.ones_like(ids[:, both["input_ids"].shape[1] :])], dim=1)
+    second = {"input_ids": ids, "attention_mask": mask}
+    whole = run(family.model, second | {"pixel_values_videos": both["pixel_values_videos"]})
+    assert torch.equal(run(family.model, second, past_key_values=turn.past_key_values), whole)
+
+
+def test_a_video_may_follow_a_cached_text_turn(family: Family) -> None:
+    text = family.inputs(family.prompt("Hello."))
+    turn = run(family.stock, text, return_dict_in_generate=True)
+    video = family.one_video()
+    ids = torch.cat([turn.sequences, video["input_ids"]], dim=1)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs["pixel_values_videos"] = video["pixel_values_videos"]
+    assert torch.equal(run(family.model, inputs, past_key_values=turn.past_key_values), run(family.model, inputs))
+
+
+def test_a_cache_that_was_cropped_or_is_of_another_batch_is_refused(family: Family) -> None:
+    inputs = family.one_video()
+    turn = run(family.model, inputs, return_dict_in_generate=True)
+    ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
+    with pytest.raises(ValueError, match=r"`past_key_values`.*rows"):
+        run(family.model, {"input_ids": ids.expand(2, -1)}, past_key_values=turn.past_key_values)
+    with pytest.raises(ValueError, match="whole conversation"):
+        run(family.model, {"input_ids": ids[:, :5]}, past_key_values=turn.past_key_values)
+    turn.past_key_values.crop(10 - turn.past_key_values.get_seq_length())
+    with pytest.raises(ValueError, match=r"`past_key_values` holds 10 tokens"):
+        run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values)
+
+
+def test_a_static_cache_has_room_for_the_compressed_prompt_and_no_more(family: Family, short_length: Callable) -> None:
+    inputs = family.one_video()
+    model = family.load(retention_ratio=RETENTION_RATIO)  # a model remembers the longest static cache it had
+    out = run(model, inputs, cache_implementation="static", return_dict_in_generate=True)
+    assert out.past_key_values.layers[0].max_cache_len == short_length(inputs) + NEW - 1
+
+
+def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_used_again(family: Family) -> None:
+    inputs = family.one_video()
+    kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}
+    cache = run(family.model, inputs, **kwargs).past_key_values
+    cache.reset()
+    turn = run(family.model, inputs, retention_ratio=1.0, past_key_values=cache, return_dict_in_generate=True)
+    ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
+    ours = run(family.model, {"input_ids": ids}, retention_ratio=1.0, past_key_values=turn.past_key_values)
+    again = run(family.stock, inputs, return_dict_in_generate=True)
+    theirs = run(family.stock, {"input_ids": ids}, past_key_values=again.past_key_values)
+    assert torch.equal(ours, theirs)
+
+
+def test_an_empty_cache_of_the_caller_is_filled_with_the_compressed_prompt(
+    family: Family, short_length: Callable
+) -> None:
+    inputs = family.one_video()
+    cache = DynamicCache(config=family.model.config.get_text_config())
+    out = run(family.model, inputs, past_key_values=cache, min_new_tokens=NEW)
+    assert cache.get_seq_length() == short_length(inputs) + NEW - 1
+    assert torch.equal(out, run(family.model, inputs, min_new_tokens=NEW))
+
+
+def test_retention_ratio_can_be_set_for_one_call(family: Family, short_length: Callable) -> None:
+    inputs = family.one_video()
+    lengths = {}
+    for ratio in (0.1, 0.5, 1.0):
+        out = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True, min_new_tokens=NEW)
+        lengths[ratio] = out.past_key_values.get_seq_length() - NEW + 1
+        assert lengths[ratio] == short_length(inputs, retention_ratio=ratio)
+    assert lengths[0.1] < lengths[0.5] < lengths[1.0] == inputs["input_ids"].shape[1]
+    assert family.model.config.retention_ratio == RETENTION_RATIO
+
+
+def test_features_encoded_beforehand_are_used(family: Family) -> None:
+    inputs = family.one_video()
+    features = family.model.get_video_features(inputs["pixel_values_videos"])
+    prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+    expected = run(family.model, inputs, num_beams=2)
+    for _ in range(2):  # the features survive a call
+        assert torch.equal(run(family.model, prompt, mm_encoder_outputs={"video": features}, num_beams=2), expected)
+
+
+def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:
+    inputs = family.one_video()
+    uncompressed = family.stock.get_video_features(inputs["pixel_values_videos"])
+    prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+    with pytest.raises(ValueError, match="uncompressed features"):
+        run(family.model, prompt, mm_encoder_outputs={"video": uncompressed})
+    out = run(family.model, prompt, mm_encoder_outputs={"video": uncompressed}, retention_ratio=1.0)
+    assert torch.equal(out, run(family.stock, inputs))
+
+
+def test_input_ids_may_be_positional(family: Family) -> None:
+    inputs = family.one_video()
+    rest = {name: value for name, value in inputs.items() if name != "input_ids"}
+    out = family.model.generate(inputs["input_ids"], max_new_tokens=NEW, do_sample=False, **rest)
+    assert torch.equal(out, run(family.model, inputs))
+
+
+def test_a_custom_generation_loop_gets_the_compressed_prompt(family: Family, short_length: Callable) -> None:
+    inputs = family.one_video()
+    lengths = []
+
+    def custom(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Tensor:
+        lengths.append(input_ids.shape[1])
+        return type(model)._sample(model, input_ids, generation_config=generation_config, **kwargs)
+
+    assert torch.equal(run(family.model, inputs, custom_generate=custom), run(family.model, inputs))
+    assert lengths == [short_length(inputs)]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_kernels_and_dtypes(
+    family: Family, short_length: Callable, attention: str, dtype: torch.dtype
+) -> None:
+    inputs = family.one_video()
+    kwargs = {"attn_implementation": attention, "dtype": dtype}
+    stock = family.case.stock_class.from_pretrained(family.folder, **kwargs).eval()
+    model = family.load(retention_ratio=RETENTION_RATIO, **kwargs)
+    cast = inputs.to(dtype)
+    assert torch.equal(run(model, cast, retention_ratio=1.0), run(stock, cast))
+    out = run(model, cast, return_dict_in_generate=True, min_new_tokens=NEW)
+    features = model.get_video_features(cast["pixel_values_videos"])
+    assert all(video.dtype == dtype for video in features.pooler_output)
+    dropped = inputs["pixel_values_videos"].shape[0] * family.case.video_tokens(8) - len(features.pooler_output[0])
+    assert out.past_key_values.get_seq_length() == inputs["input_ids"].shape[1] - dropped + NEW - 1
+    if dtype == torch.float32 and attention == "eager":
+        assert torch.equal(out.sequences, run(family.model, inputs, min_new_tokens=NEW))
+
+
+def test_flash_attention_2_without_its_package_raises_the_parents_import_error(family: Family) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("with CUDA the kernel may be there")
+    messages = []
+    for model_class in (family.case.stock_class, family.case.model_class):
+        with pytest.raises(ImportError) as error:
+            model_class.from_pretrained(family.folder, attn_implementation="flash_attention_2")
+        messages.append(str(error.value))
+    assert messages[0].replace(family.case.stock_class.__name__, family.case.model_class.__name__) == messages[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attention needs CUDA")
+def test_flash_attention_2_generates_over_a_padded_batch(family: Family) -> None:
+    pytest.importorskip("flash_attn")
+    kwargs = {"attn_implementation": "flash_attention_2", "dtype": torch.bfloat16, "device_map": "cuda"}
+    model = family.load(retention_ratio=RETENTION_RATIO, **kwargs)
+    both, _ = batch_of_two(family)
+    assert run(model, both.to("cuda", torch.bfloat16)).shape[0] == 2

@@ -95,6 +95,7 @@ def compress(
     return compress_with(settings, video_tokens)
 
 
+@torch.compiler.disable  # the sizes depend on the content: compiling this would break the graph at each of them
 @torch.no_grad()
 def compress_with(settings: CompressionSettings, video_tokens: Tensor) -> VideoCompression:
     """`compress` with settings that are already checked."""

@@ -234,7 +234,9 @@ class VidCom2PromptMixin:
         short["input_ids"] = take(input_ids, positions, self._padding_token(input_ids, kept))
         short["position_ids"] = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, cached.length :]
         if inputs.get("labels") is not None:
-            short["labels"] = take(inputs["labels"], positions, IGNORED_LABEL)
+            # The first token follows nothing. With padding before it, the shifted loss would predict it from that.
+            is_first = (positions >= 0).cumsum(dim=1) == 1
+            short["labels"] = take(inputs["labels"], positions, IGNORED_LABEL).masked_fill(is_first, IGNORED_LABEL)
         for name in TOKEN_TYPES & inputs.keys():
             short[name] = take(inputs[name], positions, 0)
 

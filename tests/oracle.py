@@ -87,12 +87,12 @@ def oracle_compress(
         budgets, budget_margin = [tokens_per_frame] * num_frames, math.inf
     else:
         if compression_frame_score == "uniform":
-            sigma = [1 / num_frames] * num_frames
+            wanted = [retention_ratio * tokens_per_frame] * num_frames
         else:
             weights = [math.exp((u_t - max(u)) / compression_temperature) for u_t in u]
             denominator = math.fsum(weights) + (EPSILON if compression_scoring == "paper" else 0.0)
             sigma = [weight / denominator for weight in weights]
-        wanted = [retention_ratio * (1 + sigma_t - 1 / num_frames) * tokens_per_frame for sigma_t in sigma]
+            wanted = [retention_ratio * (1 + sigma_t - 1 / num_frames) * tokens_per_frame for sigma_t in sigma]
         budgets, budget_margin = whole_budgets(wanted, tokens_per_frame, retention_ratio, compression_rounding)
 
     indices: list[int] = []
@@ -214,6 +214,8 @@ def exact_budgets(wanted: Vector, tokens_per_frame: int, retention_ratio: float)
         granted.append(winner)
         budgets[winner] += 1
 
+    if len(set(wanted)) == 1:
+        return budgets, math.inf  # nothing hangs on how unique the frames are
     margin = min(
         (abs(share - round(share)) for share in shares if 1 < share < tokens_per_frame),
         default=math.inf,

@@ -1,0 +1,166 @@
+"""What cannot be done right is refused with one ValueError: the thing, the value, what is accepted, the remedy."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import RETENTION_RATIO, make_video
+
+BAD_RATIOS = [0, 1.5, "x", float("nan"), -0.25, None, True]
+BAD_SETTINGS = [
+    *({"retention_ratio": value} for value in BAD_RATIOS),
+    {"compression_scoring": "papre"},
+    {"compression_rounding": "floor"},
+    {"compression_method": "fastv"},
+    {"compression_frame_score": "median"},
+    {"compression_temperature": 0.0},
+    {"compression_window": 0},
+    {"compression_frame_weight": float("inf")},
+]
+
+
+def refusal(setting: dict[str, Any]) -> str:
+    ((name, value),) = setting.items()
+    return rf"`{name}` is {value!r}, but must be .*The default is"
+
+
+@pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
+def test_a_bad_setting_is_refused_by_the_constructor_and_on_assignment(family: Family, setting: dict) -> None:
+    with pytest.raises(ValueError, match=refusal(setting)):
+        family.case.config_class(**setting)
+    config = family.case.config_class()
+    ((name, value),) = setting.items()
+    before = getattr(config, name)
+    with pytest.raises(ValueError, match=refusal(setting)):
+        setattr(config, name, value)
+    assert getattr(config, name) == before
+
+
+@pytest.mark.parametrize("setting", [s for s in BAD_SETTINGS if s != {"retention_ratio": None}], ids=str)
+def test_a_bad_setting_is_refused_at_load_time_and_from_an_edited_config(
+    family: Family, setting: dict, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=refusal(setting)):
+        family.case.model_class.from_pretrained(family.folder, **setting)
+    folder = shutil.copytree(family.folder, tmp_path / "edited")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | setting))
+    with pytest.raises(ValueError, match=refusal(setting)):
+        family.case.model_class.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("ratio", [ratio for ratio in BAD_RATIOS if ratio is not None])
+def test_a_bad_ratio_is_refused_per_call(family: Family, ratio: Any) -> None:
+    inputs = family.one_video()
+    text = family.inputs(family.prompt("Hello."))
+    with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
+        family.model.get_video_features(inputs["pixel_values_videos"], retention_ratio=ratio)
+    for prompt in (inputs, text):
+        with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
+            family.model(**prompt, retention_ratio=ratio)
+        with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
+            family.model.generate(**prompt, retention_ratio=ratio)
+
+
+def both_ways(family: Family, inputs: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        family.model(**inputs)
+    with pytest.raises(ValueError, match=match):
+        family.model.generate(**inputs, max_new_tokens=2)
+
+
+def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -> None:
+    inputs = dict(family.one_video())
+    per_video = family.case.video_tokens(8)
+    first = int((inputs["input_ids"][0] == family.model.config.video_token_id).nonzero()[0])
+    for name in ("input_ids", "attention_mask"):
+        inputs[name] = torch.cat([inputs[name][:, :first], inputs[name][:, first + 1 :]], dim=1)
+    both_ways(family, inputs, rf"\[{per_video - 1}\] video placeholders .* videos of \[{per_video}\].*processor")
+
+
+def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
+    prompts = [family.prompt("One.", videos=1), family.prompt("Two.", videos=1)]
+    inputs = dict(family.inputs(*prompts, videos=[make_video(0), make_video(1)]))
+    token = family.model.config.video_token_id
+    first, second = ((inputs["input_ids"][row] == token).nonzero().flatten() for row in (0, 1))
+    inputs["input_ids"][0, first[0]] = 0  # one placeholder moves to the other prompt: the total stays right
+    inputs["input_ids"][1, second[0] - 1] = token
+    both_ways(family, inputs, "video placeholders")
+
+
+def test_a_video_without_placeholders_is_refused(family: Family) -> None:
+    text = family.inputs(family.prompt("Hello."))
+    both_ways(family, dict(text) | {"pixel_values_videos": family.one_video()["pixel_values_videos"]}, "placeholders")
+
+
+def test_an_empty_video_is_refused(family: Family) -> None:
+    inputs = dict(family.one_video())
+    inputs["pixel_values_videos"] = inputs["pixel_values_videos"][:, :0]
+    both_ways(family, inputs, r"`pixel_values_videos` has shape \(1, 0, .*at least one frame")
+
+
+def test_embeddings_with_videos_are_refused_and_without_are_the_parents(family: Family) -> None:
+    inputs = family.one_video()
+    embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
+    videos = {"inputs_embeds": embeddings, "pixel_values_videos": inputs["pixel_values_videos"]}
+    both_ways(family, videos, "`inputs_embeds` cannot be compressed")
+    ours, theirs = (
+        model.generate(inputs_embeds=embeddings, max_new_tokens=4, do_sample=False)
+        for model in (family.model, family.stock)
+    )
+    assert torch.equal(ours, theirs)
+
+
+def test_positions_of_the_caller_are_refused(family: Family) -> None:
+    inputs = family.one_video()
+    positions = torch.arange(inputs["input_ids"].shape[1])[None]
+    both_ways(family, dict(inputs) | {"position_ids": positions}, "`position_ids` cannot be given")
+
+
+def test_a_mask_of_another_shape_is_refused(family: Family) -> None:
+    inputs = family.one_video()
+    both_ways(family, dict(inputs) | {"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .*7")
+
+
+def test_paged_generation_with_videos_is_refused(family: Family) -> None:
+    with pytest.raises(ValueError, match="paged"):
+        family.model.generate(**family.one_video(), cache_implementation="paged")
+
+
+def test_pixels_and_features_of_the_same_videos_are_refused(family: Family) -> None:
+    inputs = family.one_video()
+    features = family.model.get_video_features(inputs["pixel_values_videos"])
+    both_ways(family, dict(inputs) | {"mm_encoder_outputs": {"video": features}}, "Pass one")
+
+
+def test_one_frame_is_a_video(family: Family) -> None:
+    inputs = family.one_video(num_frames=1)
+    features = family.model.get_video_features(inputs["pixel_values_videos"])
+    tokens = family.case.tokens_per_frame
+    assert features.video_compressions[0].frame_budgets.tolist() == [-(-tokens // 4)]
+    out = family.model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    assert out.shape[1] == inputs["input_ids"].shape[1] + 3
+
+
+@pytest.mark.parametrize("side", [70, 98])
+def test_odd_patch_grids_work(tmp_path: Path, side: int) -> None:
+    """5 x 5 and 7 x 7 patches are pooled to 3 x 3 and 4 x 4."""
+    from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
+    from vidcom2.tiny import tiny_llava_onevision
+
+    stock, processor = tiny_llava_onevision(image_size=side)
+    stock.save_pretrained(tmp_path)
+    model = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(tmp_path, retention_ratio=RETENTION_RATIO)
+    inputs = processor(text="<video>hi", videos=[make_video(0)], return_tensors="pt")
+    pooled = -(-(side // 14) // 2)
+    features = model.get_video_features(inputs["pixel_values_videos"])
+    assert features.video_compressions[0].token_uniqueness.shape == (8, pooled**2)
+    assert torch.equal(
+        model.generate(**inputs, max_new_tokens=3, do_sample=False, retention_ratio=1.0),
+        stock.generate(**inputs, max_new_tokens=3, do_sample=False),
+    )
+    assert model(**inputs).logits.shape[1] == 2 + len(features.pooler_output[0])

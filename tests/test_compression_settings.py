@@ -1,0 +1,232 @@
+"""Every setting: what it accepts, what it refuses and how, wherever it is set."""
+
+import inspect
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vidcom2 import compress
+from vidcom2.compression import TokenScores
+from vidcom2.compression_settings import (
+    COMPRESSION_METHODS,
+    SETTING_NAMES,
+    CompressionSettings,
+    checked_setting,
+    register_compression_method,
+)
+
+# The settings table of the design.
+DEFAULTS = {
+    "retention_ratio": 0.25,
+    "compression_method": "vidcom2",
+    "compression_scoring": "paper",
+    "compression_rounding": "ceil",
+    "compression_temperature": 0.01,
+    "compression_frame_score": "mean",
+    "compression_window": None,
+    "compression_frame_weight": 1.0,
+    "compression_video_weight": 1.0,
+}
+
+WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
+WRONG_RATIOS += [[0.25], 0.25j, 10**400, np.float32(2), np.True_, torch.tensor(0.25)]
+WRONG_NUMBERS = [math.nan, math.inf, -math.inf, "1", None, True, [1.0], 10**400, np.float64("nan")]
+WRONG_NAMES = ["unknown", "", "Paper", "MEAN", " ceil", None, True, 0, 1.0, ["paper"], {}, np.array(["paper", "ceil"])]
+
+# name -> (values it refuses, what the message must say it accepts)
+REFUSED: dict[str, tuple[list[Any], list[str]]] = {
+    "retention_ratio": (WRONG_RATIOS, ["number", "(0, 1]"]),
+    "compression_method": (WRONG_NAMES, ["'random'", "'vidcom2'"]),
+    "compression_scoring": (WRONG_NAMES, ["'paper'", "'released'"]),
+    "compression_rounding": (WRONG_NAMES, ["'ceil'", "'round'", "'exact'"]),
+    "compression_temperature": ([0, 0.0, -0.01, *WRONG_NUMBERS], ["number", "> 0"]),
+    "compression_frame_score": (WRONG_NAMES, ["'mean'", "'max'", "'uniform'"]),
+    "compression_window": ([0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)], ["None", ">= 1"]),
+    "compression_frame_weight": (WRONG_NUMBERS, ["finite number"]),
+    "compression_video_weight": (WRONG_NUMBERS, ["finite number"]),
+}
+
+# name -> (value, value as stored)
+ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
+    "retention_ratio": [
+        (1, 1.0),
+        (1e-9, 1e-9),
+        (np.float32(0.5), 0.5),
+        (np.float64(0.15), 0.15),
+        (Fraction(1, 4), 0.25),
+    ],
+    "compression_method": [("vidcom2", "vidcom2"), ("random", "random")],
+    "compression_scoring": [("paper", "paper"), ("released", "released")],
+    "compression_rounding": [("ceil", "ceil"), ("round", "round"), ("exact", "exact")],
+    "compression_temperature": [(1, 1.0), (1e-6, 1e-6), (100.0, 100.0), (np.float32(0.5), 0.5)],
+    "compression_frame_score": [("mean", "mean"), ("max", "max"), ("uniform", "uniform")],
+    "compression_window": [(None, None), (1, 1), (4, 4), (10**6, 10**6), (np.int64(8), 8)],
+    "compression_frame_weight": [(0, 0.0), (-1, -1.0), (2.5, 2.5), (np.float64(-0.5), -0.5)],
+    "compression_video_weight": [(0, 0.0), (-1, -1.0), (2.5, 2.5), (np.float64(-0.5), -0.5)],
+}
+
+refused = pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, (values, _) in REFUSED.items() for value in values], ids=repr
+)
+accepted = pytest.mark.parametrize(
+    ("name", "value", "stored"), [(name, *case) for name, cases in ACCEPTED.items() for case in cases], ids=repr
+)
+
+
+def assert_says_what_is_accepted(error: pytest.ExceptionInfo[ValueError], name: str, value: Any) -> None:
+    message = str(error.value)
+    assert f"`{name}`" in message
+    assert repr(value) in message
+    for accepted_text in REFUSED[name][1]:
+        assert accepted_text in message
+    assert repr(DEFAULTS[name]) in message
+
+
+def video() -> Tensor:
+    return torch.randn(4, 9, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_tables_cover_every_setting() -> None:
+    assert list(REFUSED) == list(ACCEPTED) == list(DEFAULTS) == list(SETTING_NAMES)
+
+
+def test_defaults_are_the_designs() -> None:
+    assert {field.name: field.default for field in fields(CompressionSettings)} == DEFAULTS
+    assert {name: getattr(CompressionSettings(), name) for name in DEFAULTS} == DEFAULTS
+
+
+def test_compress_has_the_same_settings_with_the_same_defaults() -> None:
+    parameters = list(inspect.signature(compress).parameters.values())
+    assert parameters[0].name == "video_tokens"
+    assert {parameter.name: parameter.default for parameter in parameters[1:]} == DEFAULTS
+    assert parameters[1].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD  # compress(tokens, 0.25)
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters[2:])
+
+
+@pytest.mark.parametrize(("name", "default"), DEFAULTS.items())
+def test_compress_without_a_setting_uses_its_default(name: str, default: Any) -> None:
+    assert torch.equal(compress(video(), **{name: default}).indices, compress(video()).indices)
+
+
+@refused
+def test_constructor_refuses(name: str, value: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        CompressionSettings(**{name: value})
+    assert_says_what_is_accepted(error, name, value)
+
+
+@refused
+def test_compress_refuses(name: str, value: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        compress(video(), **{name: value})
+    assert_says_what_is_accepted(error, name, value)
+
+
+@refused
+def test_assignment_refuses_and_leaves_the_old_value(name: str, value: Any) -> None:
+    settings = CompressionSettings(**{name: ACCEPTED[name][-1][0]})
+    before = getattr(settings, name)
+    with pytest.raises(ValueError) as error:
+        setattr(settings, name, value)
+    assert_says_what_is_accepted(error, name, value)
+    assert getattr(settings, name) == before
+
+
+@accepted
+def test_accepted_values_are_stored_in_one_type(name: str, value: Any, stored: Any) -> None:
+    assigned = CompressionSettings()
+    setattr(assigned, name, value)
+    for got in (getattr(CompressionSettings(**{name: value}), name), getattr(assigned, name)):
+        assert got == stored
+        assert type(got) is type(stored)  # plain types: what config.json can hold
+    assert checked_setting(name, value) == stored
+
+
+@accepted
+def test_compress_accepts(name: str, value: Any, stored: Any) -> None:
+    assert torch.equal(compress(video(), **{name: value}).indices, compress(video(), **{name: stored}).indices)
+
+
+def test_unknown_setting_is_an_error() -> None:
+    with pytest.raises(TypeError, match="compression_ratio"):
+        CompressionSettings(compression_ratio=0.5)
+    with pytest.raises(TypeError, match="compression_ratio"):
+        compress(video(), compression_ratio=0.5)
+
+
+def test_settings_are_named_never_positional() -> None:
+    with pytest.raises(TypeError):
+        CompressionSettings(0.5)
+
+
+def test_settings_with_another_ratio_leave_the_original() -> None:
+    original = CompressionSettings(retention_ratio=0.5, compression_rounding="exact", compression_window=4)
+    assert original.compression_settings() == original
+    changed = original.compression_settings(retention_ratio=0.15)
+    assert (changed.retention_ratio, changed.compression_rounding, changed.compression_window) == (0.15, "exact", 4)
+    assert original.retention_ratio == 0.5
+    with pytest.raises(ValueError, match="`retention_ratio` is 0,"):
+        original.compression_settings(retention_ratio=0)
+
+
+@pytest.mark.xfail(strict=True, reason="bug: the methods are registered by compression.py alone")
+def test_settings_can_be_made_before_the_operator_is_imported() -> None:
+    code = "from vidcom2.compression_settings import CompressionSettings; CompressionSettings()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compression methods
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _methods_restored() -> Iterator[None]:
+    before = dict(COMPRESSION_METHODS)
+    yield
+    COMPRESSION_METHODS.clear()
+    COMPRESSION_METHODS.update(before)
+
+
+def last_tokens_first(video_tokens: Tensor, settings: CompressionSettings) -> TokenScores:
+    position = torch.arange(video_tokens.shape[1]).float().expand(video_tokens.shape[:2])
+    return TokenScores(torch.zeros_like(position), position)
+
+
+@pytest.mark.usefixtures("_methods_restored")
+def test_registered_method_is_selectable() -> None:
+    with pytest.raises(ValueError, match="`compression_method`"):
+        compress(video(), compression_method="last")
+    assert register_compression_method("last")(last_tokens_first) is last_tokens_first
+    got = compress(video(), 2 / 9, compression_method="last")
+    assert got.indices.tolist() == [7, 8, 16, 17, 25, 26, 34, 35]
+    assert CompressionSettings(compression_method="last").compression_method == "last"
+    with pytest.raises(ValueError, match="'last'"):  # the message names what is registered now
+        compress(video(), compression_method="first")
+
+
+@pytest.mark.usefixtures("_methods_restored")
+@pytest.mark.parametrize("name", ["vidcom2", "random"])
+def test_taken_name_is_refused(name: str) -> None:
+    expected = compress(video(), compression_method=name)
+    with pytest.raises(ValueError, match=f"'{name}' is taken"):
+        register_compression_method(name)(last_tokens_first)
+    assert torch.equal(compress(video(), compression_method=name).indices, expected.indices)
+
+
+@pytest.mark.usefixtures("_methods_restored")
+def test_registering_the_same_method_again_changes_nothing() -> None:
+    # A Hub repo's copy of this code and the installed package register the same methods.
+    register_compression_method("last")(last_tokens_first)
+    register_compression_method("last")(last_tokens_first)
+    assert COMPRESSION_METHODS["last"] is last_tokens_first

@@ -1,0 +1,289 @@
+"""`forward`, `get_video_features`, the loss, training and compilation on the compressed prompt."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import RETENTION_RATIO, make_image, make_video
+from reference import compressed_embeddings
+from test_generate import batch_of_two, make_prompt
+from torch import Tensor
+from transformers import BatchFeature, DynamicCache, Trainer, TrainingArguments
+
+from vidcom2 import compress
+
+
+def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
+    """The prompt itself, without placeholders and padding."""
+    config = family.model.config
+    ignored = (inputs["input_ids"] == config.video_token_id) | (inputs["input_ids"] == config.image_token_id)
+    return inputs["input_ids"].masked_fill(ignored | (inputs["attention_mask"] == 0), -100)
+
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: Family) -> None:
+    videos = family.inputs(family.prompt("?", videos=2), videos=[make_video(0), make_video(1)])["pixel_values_videos"]
+    theirs = family.stock.get_video_features(videos)
+    ours = family.model.get_video_features(videos)
+    assert isinstance(ours.pooler_output, tuple) and len(ours.pooler_output) == len(ours.video_compressions) == 2
+    structure = family.case.structure_tokens
+    for video, kept, compression in zip(theirs.pooler_output, ours.pooler_output, ours.video_compressions, strict=True):
+        tokens = video[: len(video) - structure]
+        expected = compress(tokens.reshape(8, -1, tokens.shape[-1]), RETENTION_RATIO)
+        assert torch.equal(compression.indices, expected.indices)
+        assert torch.equal(compression.frame_budgets, expected.frame_budgets)
+        assert torch.equal(kept, torch.cat([tokens[expected.indices], video[len(video) - structure :]]))
+    assert torch.equal(ours.last_hidden_state, theirs.last_hidden_state)
+
+
+def test_at_ratio_1_every_video_feature_stays(family: Family) -> None:
+    videos = family.one_video()["pixel_values_videos"]
+    ours = family.model.get_video_features(videos, retention_ratio=1.0)
+    theirs = family.stock.get_video_features(videos)
+    assert torch.equal(torch.cat(ours.pooler_output), torch.cat(list(theirs.pooler_output)))
+
+
+def test_video_features_come_as_a_tuple_on_request(family: Family) -> None:
+    videos = family.one_video()["pixel_values_videos"]
+    features = family.model.get_video_features(videos, return_dict=False)
+    assert isinstance(features, tuple)
+    assert torch.equal(features[1][0], family.model.get_video_features(videos).pooler_output[0])
+
+
+def test_every_setting_reaches_the_operator(family: Family) -> None:
+    settings = {
+        "compression_method": "vidcom2",
+        "compression_scoring": "released",
+        "compression_rounding": "exact",
+        "compression_temperature": 0.5,
+        "compression_frame_score": "max",
+        "compression_window": 3,
+        "compression_frame_weight": -1.0,
+        "compression_video_weight": 0.5,
+    }
+    videos = family.one_video()["pixel_values_videos"]
+    tokens = family.stock.get_video_features(videos).pooler_output[0]
+    tokens = tokens[: len(tokens) - family.case.structure_tokens].reshape(8, -1, tokens.shape[-1])
+    model = family.load(retention_ratio=0.4, **settings)
+    assert torch.equal(
+        model.get_video_features(videos).video_compressions[0].indices, compress(tokens, 0.4, **settings).indices
+    )
+
+
+# -- forward ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video", "image", "text"])
+def test_at_ratio_1_forward_is_the_parents_bit_for_bit(family: Family, kind: str) -> None:
+    inputs = make_prompt(family, kind)
+    labels = labels_of(family, inputs)
+    theirs = family.stock(**inputs, labels=labels)
+    for ours in (
+        family.model(**inputs, labels=labels, retention_ratio=1.0),
+        family.uncompressing(**inputs, labels=labels),
+    ):
+        assert torch.equal(ours.logits, theirs.logits) and torch.equal(ours.loss, theirs.loss)
+        assert ours.prompt_positions is None
+    for ours, other in zip(
+        family.uncompressing(**inputs, return_dict=False, use_cache=False),
+        family.stock(**inputs, return_dict=False, use_cache=False),
+        strict=True,
+    ):
+        assert torch.equal(ours, other)
+
+
+@pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])
+def test_logits_and_loss_are_those_of_the_prompt_compressed_by_hand(family: Family, kind: str) -> None:
+    inputs = make_prompt(family, kind)
+    labels = labels_of(family, inputs)
+    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    theirs = family.stock(inputs_embeds=embeddings, labels=labels[:, remaining])
+    ours = family.model(**inputs, labels=labels)
+    assert torch.equal(ours.prompt_positions[0], remaining)
+    torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str) -> None:
+    family.processor.tokenizer.padding_side = padding_side
+    try:
+        both, alone = batch_of_two(family, images=True)
+    finally:
+        family.processor.tokenizer.padding_side = "left"
+    together = family.model(**both)
+    positions = together.prompt_positions
+    assert positions.shape == together.logits.shape[:2]
+    for row, inputs in enumerate(alone):
+        separate = family.model(**inputs)
+        rows = positions[row] >= 0
+        assert rows.sum() == separate.logits.shape[1]
+        assert not rows[: len(rows) - rows.sum()].any(), "padding is on the left"
+        torch.testing.assert_close(together.logits[row, rows], separate.logits[0], rtol=0, atol=1e-5)
+        assert torch.equal(
+            both["input_ids"][row, positions[row, rows]], inputs["input_ids"][0, separate.prompt_positions[0]]
+        )
+
+
+def test_prompt_positions_ascend_and_leave_out_dropped_video_tokens_only(family: Family) -> None:
+    inputs = make_prompt(family, "image_and_video")
+    positions = family.model(**inputs).prompt_positions[0]
+    assert (positions.diff() > 0).all()
+    is_video = inputs["input_ids"][0] == family.model.config.video_token_id
+    assert set((~is_video).nonzero().flatten().tolist()) <= set(positions.tolist())
+    kept = len(family.model.get_video_features(inputs["pixel_values_videos"]).pooler_output[0])
+    assert is_video[positions].sum() == kept
+
+
+def test_a_batch_of_text_and_video_has_the_loss_of_its_labels(family: Family) -> None:
+    prompts = [family.prompt("Hello."), family.prompt("What happens?", videos=1)]
+    both = family.inputs(*prompts, videos=[make_video(0)])
+    alone = [family.inputs(prompts[0]), family.inputs(prompts[1], videos=[make_video(0)])]
+    losses, counts = [], []
+    for inputs in alone:
+        labels = labels_of(family, inputs)
+        losses.append(family.model(**inputs, labels=labels).loss)
+        counts.append((labels[:, 1:] != -100).sum())
+    mean = sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
+    together = family.model(**both, labels=labels_of(family, both)).loss
+    torch.testing.assert_close(together, mean, rtol=1e-4, atol=1e-5)
+
+
+def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(family: Family) -> None:
+    both, _ = batch_of_two(family)
+    expected = family.model.generate(**both, max_new_tokens=5, do_sample=False)[:, both["input_ids"].shape[1] :]
+    with torch.no_grad():
+        out = family.model(**both, use_cache=True, logits_to_keep=1)
+        mask = (out.prompt_positions >= 0).long()
+        assert out.logits.shape[1] == 1
+        tokens = []
+        for _ in range(5):
+            tokens.append(out.logits[:, -1].argmax(-1, keepdim=True))
+            mask = torch.cat([mask, torch.ones_like(tokens[-1])], dim=1)
+            positions = mask.cumsum(1)[:, -1:] - 1
+            out = family.model(
+                input_ids=tokens[-1], attention_mask=mask, position_ids=positions, past_key_values=out.past_key_values
+            )
+    assert torch.equal(torch.cat(tokens, dim=1), expected)
+
+
+def test_a_mask_over_the_full_prompt_is_refused_when_decoding(family: Family) -> None:
+    inputs = family.one_video()
+    out = family.model(**inputs, use_cache=True)
+    token = out.logits[:, -1:].argmax(-1)
+    full_mask = torch.ones(1, inputs["input_ids"].shape[1] + 1, dtype=torch.long)
+    with pytest.raises(ValueError, match="prompt_positions >= 0"):
+        family.model(input_ids=token, attention_mask=full_mask, past_key_values=out.past_key_values)
+
+
+def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> None:
+    inputs = family.one_video()
+    cache = DynamicCache(config=family.model.config.get_text_config())
+    family.model(**inputs, past_key_values=cache)
+    ids = torch.cat([inputs["input_ids"], family.inputs("So?")["input_ids"]], dim=1)
+    kwargs: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
+    whole = family.model.generate(ids, pixel_values_videos=inputs["pixel_values_videos"], **kwargs)
+    assert torch.equal(family.model.generate(ids, past_key_values=cache, **kwargs), whole)
+
+
+def test_a_video_after_a_cached_turn_is_compressed_by_forward(family: Family) -> None:
+    text = family.inputs(family.prompt("Hello."))
+    video = family.one_video()
+    cache = family.model(**text, use_cache=True).past_key_values
+    out = family.model(input_ids=video["input_ids"], pixel_values_videos=video["pixel_values_videos"], past_key_values=cache)
+    whole = family.model(
+        input_ids=torch.cat([text["input_ids"], video["input_ids"]], dim=1),
+        pixel_values_videos=video["pixel_values_videos"],
+    )
+    torch.testing.assert_close(out.logits[:, -1], whole.logits[:, -1], rtol=0, atol=1e-5)
+
+
+def test_the_argument_names_of_forward_are_the_parents(family: Family) -> None:
+    import inspect
+
+    ours = list(inspect.signature(family.case.model_class.forward).parameters)
+    theirs = list(inspect.signature(family.case.stock_class.forward).parameters)
+    assert [name for name in ours if name != "retention_ratio"] == theirs and "retention_ratio" in ours
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_reach_the_language_model_the_projector_and_the_vision_tower(family: Family) -> None:
+    model = copy.deepcopy(family.model).train()
+    inputs = make_prompt(family, "image_and_video")
+    model(**inputs, labels=labels_of(family, inputs)).loss.backward()
+    without = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    stock = copy.deepcopy(family.stock).train()
+    stock(**inputs, labels=labels_of(family, inputs)).loss.backward()
+    theirs = [name for name, weight in stock.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert without == theirs
+
+
+def test_gradient_checkpointing_changes_no_gradient(family: Family) -> None:
+    inputs = family.one_video()
+    gradients = []
+    for checkpointing in (False, True):
+        model = copy.deepcopy(family.model).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(**inputs, labels=labels_of(family, inputs)).loss.backward()
+        gradients.append(torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None]))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
+def test_trainer_trains_and_evaluates(family: Family, tmp_path: Path) -> None:
+    rows = []
+    for seed in range(4):
+        inputs = family.one_video(seed=seed, question="What happens?" + "!" * seed)
+        rows.append({"inputs": inputs, "labels": labels_of(family, inputs)})
+
+    def collate(batch: list[dict]) -> dict[str, Tensor]:
+        prompts = [family.prompt("What happens?", videos=1) for _ in batch]
+        inputs = family.inputs(*prompts, videos=[make_video(seed) for seed in range(len(batch))])
+        return dict(inputs) | {"labels": labels_of(family, inputs)}
+
+    model = copy.deepcopy(family.model)
+    before = model.lm_head.weight.detach().clone()
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=2,
+        learning_rate=1e-2,
+        remove_unused_columns=False,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows, data_collator=collate)
+    trainer.train()
+    assert not torch.equal(before, model.lm_head.weight)
+    assert trainer.evaluate()["eval_loss"] > 0
+    trainer.save_model(tmp_path / "saved")
+    again = family.case.model_class.from_pretrained(tmp_path / "saved")
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
+    assert again.config.retention_ratio == RETENTION_RATIO
+
+
+def test_torch_compile_of_forward_gives_the_same_logits(family: Family) -> None:
+    model = copy.deepcopy(family.model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")  # traces as every backend does; no C compiler needed
+    for seed in range(2):
+        inputs = family.one_video(seed=seed)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(**inputs).logits, family.model(**inputs).logits, rtol=0, atol=1e-5)
+
+
+def test_images_alone_are_never_touched(family: Family) -> None:
+    inputs = family.inputs(family.prompt("?", images=1), images=[make_image(0)])
+    arguments = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+    ours, theirs = (model.get_image_features(**arguments).pooler_output for model in (family.model, family.stock))
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

@@ -1,0 +1,195 @@
+"""Stock checkpoints load here, ours load in the stock class, and nothing else in the process changes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Family
+from models import RETENTION_RATIO
+from safetensors.torch import load_file, save_file
+from transformers import AutoProcessor
+
+# Key names of the checkpoints on the Hub (facts/models.md A6), by the native ones of Transformers 5.
+LEGACY_PREFIXES = {
+    "llava_onevision": {
+        "lm_head.": "language_model.lm_head.",
+        "model.language_model.": "language_model.model.",
+        "model.vision_tower.": "vision_tower.vision_model.",
+        "model.multi_modal_projector.": "multi_modal_projector.",
+        "model.image_newline": "image_newline",
+    },
+}
+
+
+def legacy_checkpoint(family: Family, folder: Path) -> Path:
+    """A checkpoint as it lies on the Hub: stock config, old key names."""
+    family.stock.config.save_pretrained(folder)
+    tensors = {}
+    for name, tensor in family.stock.state_dict().items():
+        prefix = next(prefix for prefix in LEGACY_PREFIXES[family.case.name] if name.startswith(prefix))
+        tensors[LEGACY_PREFIXES[family.case.name][prefix] + name.removeprefix(prefix)] = tensor.clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def assert_same_weights(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_stock_checkpoint_in_the_hub_layout_loads_without_missing_or_unexpected_keys(
+    family: Family, tmp_path: Path
+) -> None:
+    folder = legacy_checkpoint(family, tmp_path)
+    assert not set(load_file(folder / "model.safetensors")) & set(family.stock.state_dict())
+    model, info = family.case.model_class.from_pretrained(folder, retention_ratio=0.3, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_same_weights(model, family.case.stock_class.from_pretrained(folder))
+    assert_same_weights(model, family.stock)
+    assert model.config.retention_ratio == 0.3
+    assert "retention_ratio" not in json.loads((folder / "config.json").read_text())
+
+
+def test_a_checkpoint_saved_by_the_stock_class_loads(family: Family) -> None:
+    model, info = family.case.model_class.from_pretrained(family.folder, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_same_weights(model, family.stock)
+    assert model.config.retention_ratio == 0.25
+
+
+def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Family, tmp_path: Path) -> None:
+    settings = {"retention_ratio": 0.4, "compression_rounding": "exact", "compression_window": 4}
+    model = family.load(**settings)
+    model.save_pretrained(tmp_path)
+    family.processor.save_pretrained(tmp_path)
+    again, info = family.case.model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert {name: getattr(again.config, name) for name in settings} == settings
+    assert_same_weights(again, family.stock)
+
+    native, info = family.case.stock_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_same_weights(native, family.stock)
+    assert type(AutoProcessor.from_pretrained(tmp_path)) is type(family.processor)
+    inputs = family.one_video()
+    assert torch.equal(native(**inputs).logits, family.stock(**inputs).logits)
+
+
+def test_tied_embeddings_stay_tied(family: Family, tmp_path: Path) -> None:
+    stock, _ = family.case.build(**family.case.build_arguments, tie_word_embeddings=True)
+    stock.save_pretrained(tmp_path)
+    model, info = family.case.model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+
+
+def test_the_config_survives_a_round_trip_and_shows_every_setting(family: Family, tmp_path: Path) -> None:
+    config = family.case.config_class(retention_ratio=1, compression_scoring="released")
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["retention_ratio"] == 1.0 and saved["compression_scoring"] == "released"
+    assert saved["compression_window"] is None and saved["model_type"] == family.stock.config.model_type
+    assert family.case.config_class.from_pretrained(tmp_path).to_dict() == config.to_dict()
+
+
+def test_embeddings_can_be_resized(family: Family) -> None:
+    model = family.load(retention_ratio=RETENTION_RATIO)
+    model.resize_token_embeddings(300)
+    inputs = family.one_video()
+    assert model(**inputs).logits.shape[-1] == 300
+    assert model.generate(**inputs, max_new_tokens=2, do_sample=False).shape[0] == 1
+
+
+ISOLATION = """
+import sys, torch, transformers
+from pathlib import Path
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText
+from transformers.models.auto import modeling_auto
+from transformers.generation.utils import GenerationMixin
+
+def snapshot():
+    from transformers import {stock} as stock
+    import inspect
+    modules = [sys.modules[stock.__module__], sys.modules[GenerationMixin.__module__], transformers.modeling_utils,
+               transformers.configuration_utils]
+    seen = {{}}
+    for module in modules:
+        for name, value in vars(module).items():
+            if inspect.isclass(value) or inspect.isfunction(value):
+                seen[module.__name__, name] = id(value)
+            if inspect.isclass(value) and value.__module__.startswith("transformers"):
+                for key, member in vars(value).items():
+                    if callable(member) or isinstance(member, (property, classmethod, staticmethod)):
+                        seen[module.__name__, name, key] = id(member)
+    return seen
+
+def run():
+    model = AutoModelForImageTextToText.from_pretrained({folder!r})
+    torch.manual_seed(0)
+    pixels = torch.rand(1, 4, 3, {size}, {size})
+    ids = torch.tensor([[1, 2] + [{token}] * {tokens} + [3]])
+    out = model.generate(ids, pixel_values_videos=pixels, max_new_tokens=6, do_sample=False)
+    return type(model).__name__, type(AutoModel.from_pretrained({folder!r})).__name__, out.tolist()
+
+run()  # lazy imports of transformers are done
+tables = {{name: dict(getattr(modeling_auto, name)) for name in dir(modeling_auto) if name.endswith("_MAPPING_NAMES")}}
+before, first = snapshot(), run()
+import vidcom2
+for name in vidcom2.__all__:
+    getattr(vidcom2, name)
+after, second = snapshot(), run()
+changed = [key for key, value in before.items() if after.get(key) != value]
+assert not changed, changed
+assert first == second, (first, second)
+for name, table in tables.items():
+    now = dict(getattr(modeling_auto, name))
+    assert {{key: now.get(key) for key in table}} == table, name
+    assert all("idCom2" in str(now[key]) for key in now.keys() - table.keys()), name
+print("unchanged")
+"""
+
+
+def test_importing_vidcom2_changes_nothing_for_stock_models(family: Family) -> None:
+    script = ISOLATION.format(
+        stock=family.case.stock_class.__name__,
+        folder=str(family.folder),
+        size=family.case.build_arguments["image_size"],
+        token=family.stock.config.video_token_id,
+        tokens=family.case.video_tokens(4),
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0 and "unchanged" in result.stdout, result.stderr[-3000:]
+
+
+def test_compress_needs_torch_but_not_transformers() -> None:
+    script = "import sys, torch, vidcom2; vidcom2.compress(torch.rand(4, 9, 8)); assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
+    import vidcom2
+
+    with pytest.raises(AttributeError, match="no attribute 'compres'"):
+        vidcom2.compres  # noqa: B018
+    assert set(vidcom2.__all__) <= set(dir(vidcom2))
+
+
+@pytest.mark.parametrize("folder", ["modeling", "configuration"])
+def test_shipped_files_import_only_what_a_hub_repo_has(folder: str) -> None:
+    import ast
+
+    root = Path(__file__).parents[1]
+    shipped = {path.stem for name in ("modeling", "configuration") for path in (root / name).glob("*.py")}
+    for path in (root / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1 and node.module in shipped, (path.name, node.module)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+                for name in names:
+                    top = name.split(".")[0]
+                    assert top in {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names, (path, name)

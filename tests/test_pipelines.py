@@ -1,0 +1,82 @@
+"""`pipeline("image-text-to-text")` and `pipeline("any-to-any")` with videos."""
+
+from typing import Any
+
+import pytest
+from conftest import Family
+from models import make_image, make_video
+from transformers import pipeline
+
+TASKS = ("image-text-to-text", "any-to-any")
+GENERATION = {"max_new_tokens": 4, "do_sample": False}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def pipe(family: Family, request: pytest.FixtureRequest) -> Any:
+    return pipeline(request.param, model=family.model, processor=family.processor)
+
+
+@pytest.fixture
+def prefill_lengths(family: Family) -> Any:
+    """Lengths of the prompts that reach the language model."""
+    lengths: list[int] = []
+
+    def record(module: Any, args: Any, kwargs: Any) -> None:
+        if (length := kwargs["inputs_embeds"].shape[1]) > 1:
+            lengths.append(length)
+
+    hook = family.model.get_decoder().register_forward_pre_hook(record, with_kwargs=True)
+    yield lengths
+    hook.remove()
+
+
+def chat(seed: int, question: str = "What happens?") -> list[dict[str, Any]]:
+    content = [{"type": "video", "video": make_video(seed)}, {"type": "text", "text": question}]
+    return [{"role": "user", "content": content}]
+
+
+def expected_answer(family: Family, seed: int, question: str = "What happens?") -> str:
+    inputs = family.one_video(question, seed=seed)
+    out = family.model.generate(**inputs, **GENERATION)[0, inputs["input_ids"].shape[1] :]
+    return family.processor.decode(out, skip_special_tokens=True)
+
+
+def answer(result: Any) -> str:
+    text = result["generated_text"]
+    return text if isinstance(text, str) else text[-1]["content"]
+
+
+def test_a_video_in_a_chat_is_compressed_and_answered(pipe: Any, family: Family, prefill_lengths: list) -> None:
+    result = pipe(text=chat(0), generate_kwargs=GENERATION, return_full_text=False)
+    full = family.one_video()["input_ids"].shape[1]
+    assert prefill_lengths and all(length <= full - 40 for length in prefill_lengths)
+    assert answer(result[0]) == expected_answer(family, 0)
+
+
+def test_chats_in_a_batch_are_answered_as_alone(pipe: Any, family: Family) -> None:
+    questions = ("What happens?", "And who is there?")
+    chats = [chat(seed, question) for seed, question in enumerate(questions)]
+    results = pipe(text=chats, batch_size=2, generate_kwargs=GENERATION, return_full_text=False)
+    for seed, (result, question) in enumerate(zip(results, questions, strict=True)):
+        result = result[0] if isinstance(result, list) else result
+        assert answer(result) == expected_answer(family, seed, question)
+
+
+def test_a_prompt_with_videos_beside_it_is_answered(pipe: Any, family: Family, prefill_lengths: list) -> None:
+    prompt = family.prompt("What happens?", videos=1)
+    result = pipe(text=prompt, videos=make_video(0), generate_kwargs=GENERATION, return_full_text=False)
+    result = result[0] if isinstance(result, list) else result
+    assert answer(result) == expected_answer(family, 0)
+    assert prefill_lengths[0] < family.one_video()["input_ids"].shape[1]
+
+
+def test_an_image_beside_the_video_is_answered(pipe: Any, family: Family) -> None:
+    content = [{"type": "image", "image": make_image(0)}, *chat(0)[0]["content"]]
+    message = [{"role": "user", "content": content}]
+    assert isinstance(answer(pipe(text=message, generate_kwargs=GENERATION, return_full_text=False)[0]), str)
+
+
+def test_the_ratio_can_be_set_for_a_call(pipe: Any, family: Family, prefill_lengths: list) -> None:
+    for ratio in (0.1, 1.0):
+        pipe(text=chat(0), generate_kwargs=GENERATION | {"retention_ratio": ratio})
+    assert prefill_lengths[0] < prefill_lengths[1] == family.one_video()["input_ids"].shape[1]

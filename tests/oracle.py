@@ -94,6 +94,8 @@ def oracle_compress(
             sigma = [weight / denominator for weight in weights]
             wanted = [retention_ratio * (1 + sigma_t - 1 / num_frames) * tokens_per_frame for sigma_t in sigma]
         budgets, budget_margin = whole_budgets(wanted, tokens_per_frame, retention_ratio, compression_rounding)
+        if compression_frame_score == "uniform" and compression_rounding == "exact":
+            budget_margin = math.inf  # a tie of all frames, whatever their scores
 
     indices: list[int] = []
     for t, (row, budget) in enumerate(zip(token_uniqueness, budgets)):
@@ -214,8 +216,6 @@ def exact_budgets(wanted: Vector, tokens_per_frame: int, retention_ratio: float)
         granted.append(winner)
         budgets[winner] += 1
 
-    if len(set(wanted)) == 1:
-        return budgets, math.inf  # nothing hangs on how unique the frames are
     margin = min(
         (abs(share - round(share)) for share in shares if 1 < share < tokens_per_frame),
         default=math.inf,

@@ -1,4 +1,4 @@
-"""The operator's contract, a sentence a test. tests/oracle.py holds the slow float64 reading that it is held against."""
+"""The operator's contract, a sentence a test; tests/oracle.py has the float64 reading that it is held against."""
 
 import json
 import math
@@ -233,7 +233,7 @@ def test_budgets_and_indices_describe_one_selection(tokens: Tensor, settings: di
     indices, budgets = got.indices.tolist(), got.frame_budgets.tolist()
     assert sum(budgets) == len(indices)
     assert len(budgets) == num_frames and all(1 <= budget <= tokens_per_frame for budget in budgets)
-    assert indices == sorted(set(indices)) and 0 <= indices[0] and indices[-1] < num_frames * tokens_per_frame
+    assert indices == sorted(set(indices)) and indices[0] >= 0 and indices[-1] < num_frames * tokens_per_frame
     assert [len(kept) for kept in kept_by_frame(got)] == budgets
 
 

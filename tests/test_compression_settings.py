@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-
-from vidcom2 import compress
 from vidcom2.compression import TokenScores
 from vidcom2.compression_settings import (
     COMPRESSION_METHODS,
@@ -23,6 +21,8 @@ from vidcom2.compression_settings import (
     checked_setting,
     register_compression_method,
 )
+
+from vidcom2 import compress
 
 # The settings table of the design.
 DEFAULTS = {

@@ -1,0 +1,175 @@
+"""What choosing the tokens costs: `vidcom2.compress` beside the released algorithm and beside reading the video once.
+
+    PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --device cpu --json compress.json
+
+The contenders of a shape take turns within one run, so that whatever else the machine does meets all of them alike;
+the table holds medians. The baseline computes the released scoring, also in the rows of the paper's scoring.
+"""
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import vidcom2
+
+ROOT = Path(__file__).resolve().parents[1]
+# The baseline is a test helper, pinned to the released code's output there; it is no part of the package.
+sys.path.insert(0, str(ROOT / "tests"))
+from oracle import released_reference  # noqa: E402
+
+RETENTION_RATIO = 0.25
+SHAPES = [(32, 196, 3584), (64, 169, 3584), (32, 196, 896)]  # LLaVA-OneVision-7B, LLaVA-Video-7B, LLaVA-OneVision-0.5B
+DTYPES = [torch.float32, torch.bfloat16]
+SCORINGS = ["paper", "released"]
+COLUMNS = {
+    "shape": "frames × tokens × dim",
+    "dtype": "dtype",
+    "scoring": "scoring",
+    "compress_ms": "compress ms",
+    "released_reference_ms": "released reference ms",
+    "speedup": "reference / compress",
+    "one_pass_ms": "one pass ms",
+    "passes": "compress / one pass",
+}
+
+
+def make_video(shape: tuple[int, int, int], dtype: torch.dtype, device: str) -> Tensor:
+    """A scene with noise and a cut half-way; the cost hardly depends on what a video shows."""
+    generator = torch.Generator().manual_seed(0)
+    num_frames, tokens_per_frame, dim = shape
+    scenes = torch.randn(2, tokens_per_frame, dim, generator=generator)
+    tokens = torch.randn(shape, generator=generator).mul_(0.3)
+    tokens[: num_frames // 2] += scenes[0]
+    tokens[num_frames // 2 :] += scenes[1]
+    return tokens.to(device, dtype)
+
+
+def time_in_turns(contenders: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, list[float]]:
+    """Milliseconds of each run of each contender. Every round starts with another one: nobody always follows the same."""
+    names = list(contenders)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-2, repeats):  # two rounds to warm up
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            synchronize(device)
+            begin = time.perf_counter()
+            contenders[name]()
+            synchronize(device)
+            if turn >= 0:
+                times[name].append(1000 * (time.perf_counter() - begin))
+    return times
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+@torch.no_grad()
+def measure(shape: tuple[int, int, int], dtype: torch.dtype, device: str, repeats: int) -> list[dict[str, Any]]:
+    """One row for each scoring."""
+    tokens = make_video(shape, dtype, device)
+    contenders: dict[str, Callable[[], Any]] = {
+        "released_reference": lambda: released_reference(tokens, RETENTION_RATIO),
+        "one_pass": lambda: tokens.sum(),
+    }
+    for scoring in SCORINGS:
+        contenders[scoring] = lambda scoring=scoring: vidcom2.compress(
+            tokens, RETENTION_RATIO, compression_scoring=scoring
+        )
+    times = time_in_turns(contenders, repeats, device)
+    median = {name: statistics.median(values) for name, values in times.items()}
+    return [
+        {
+            "shape": list(shape),
+            "dtype": str(dtype).removeprefix("torch."),
+            "scoring": scoring,
+            "compress_ms": median[scoring],
+            "released_reference_ms": median["released_reference"],
+            "speedup": median["released_reference"] / median[scoring],
+            "one_pass_ms": median["one_pass"],
+            "passes": median[scoring] / median["one_pass"],
+            "compress_ms_min_max": [min(times[scoring]), max(times[scoring])],
+        }
+        for scoring in SCORINGS
+    ]
+
+
+def birth_certificate(device: str, repeats: int) -> dict[str, Any]:
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": "benchmarks/benchmark_compress.py",
+        "device": torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
+        "torch_threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "vidcom2_commit": git("rev-parse", "HEAD"),
+        "vidcom2_dirty": bool(git("status", "--porcelain")),
+        "retention_ratio": RETENTION_RATIO,
+        "repeats": repeats,
+        "statistic": "median",
+    }
+
+
+def cpu_name() -> str:
+    """The name that Linux knows the processor by; `platform.processor()` is often only its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def git(*arguments: str) -> str | None:
+    ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() if ran.returncode == 0 else None
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " × ".join(map(str, value))
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each contender.")] = 15,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where the tokens lie.")] = "cpu",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows with their origin here.")] = None,
+) -> None:
+    """Time `vidcom2.compress` at the sizes of real models."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("this machine has no CUDA device; use --device cpu.", param_hint="--device")
+    certificate = birth_certificate(device, repeats)
+    console = Console(width=None if sys.stdout.isatty() else 120)  # a log shows the table whole
+    rows = []
+    for shape in SHAPES:
+        for dtype in DTYPES:
+            rows += measure(shape, dtype, device, repeats)
+            if json_file is not None:  # after each size: what was measured stays when a later size fails
+                json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
+    table = Table(title=f"vidcom2.compress on {certificate['device']}, {certificate['torch_threads']} threads")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*(shown(row[name]) for name in COLUMNS))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -168,11 +168,11 @@ class VidCom2PromptMixin:
                 f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
                 "and don't truncate the prompt."
             )
-        kept_placeholders = [
-            torch.zeros(size, dtype=torch.bool, device=input_ids.device).index_fill_(0, index.to(input_ids.device), True)
+        stays = [
+            torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
             for index, size in zip(indices, sizes, strict=True)
         ]
-        return kept.masked_scatter(is_video, torch.cat(kept_placeholders))
+        return kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
 
     def _padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
         """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""

@@ -195,7 +195,9 @@ def test_a_video_after_a_cached_turn_is_compressed_by_forward(family: Family) ->
     text = family.inputs(family.prompt("Hello."))
     video = family.one_video()
     cache = family.model(**text, use_cache=True).past_key_values
-    out = family.model(input_ids=video["input_ids"], pixel_values_videos=video["pixel_values_videos"], past_key_values=cache)
+    out = family.model(
+        input_ids=video["input_ids"], pixel_values_videos=video["pixel_values_videos"], past_key_values=cache
+    )
     whole = family.model(
         input_ids=torch.cat([text["input_ids"], video["input_ids"]], dim=1),
         pixel_values_videos=video["pixel_values_videos"],

@@ -166,7 +166,9 @@ def test_importing_vidcom2_changes_nothing_for_stock_models(family: Family) -> N
 
 
 def test_compress_needs_torch_but_not_transformers() -> None:
-    script = "import sys, torch, vidcom2; vidcom2.compress(torch.rand(4, 9, 8)); assert 'transformers' not in sys.modules"
+    script = (
+        "import sys, torch, vidcom2; vidcom2.compress(torch.rand(4, 9, 8)); assert 'transformers' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -115,7 +116,7 @@ def explain_command(
             (draw_png if output.suffix == ".png" else draw_html)(explanation, str(output))
     _announce_demo(model, video)
     out.print(explanation.title)
-    out.print(f"Drawn to {output}", highlight=False)
+    out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -125,7 +126,7 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except (ValueError, ImportError, OSError) as error:
         message = " ".join(str(error).split())
-        err.print(f"[bold red]Error:[/] {message}" if err.is_terminal else f"Error: {message}", soft_wrap=True)
+        err.print("[bold red]Error:[/]", escape(message), highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
@@ -157,7 +158,13 @@ def _load(
 
 
 def _progress() -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     return Progress(*columns, console=err, transient=True)
 
 
@@ -176,8 +183,8 @@ def _announce_demo(model: str | None, video: str | None) -> None:
 
 def _print_run(result: "Run") -> None:
     before, after = result.uncompressed, result.compressed
-    out.print(f"[bold]Model[/]   {result.model}", highlight=False)
-    out.print(f"[bold]Prompt[/]  {result.prompt}", highlight=False, markup=True)
+    out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
+    out.print(f"[bold]Prompt[/]  {escape(result.prompt)}", highlight=False)
     for name, measured in ((f"Answer at {result.retention_ratio}", after), ("Answer at 1.0", before)):
         out.print(f"[bold]{name}[/] ({measured.new_tokens} tokens)")
         out.print(_printable(measured.answer), markup=False, highlight=False)
@@ -208,7 +215,8 @@ def _print_run(result: "Run") -> None:
 
 def _printable(text: str) -> str:
     """Without the control characters that a random model may utter."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text)
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text).strip()
+    return shown or "(nothing printable)"
 
 
 def main() -> None:

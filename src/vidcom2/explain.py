@@ -42,12 +42,16 @@ class Explanation:
     @property
     def title(self) -> str:
         kept, total = int(self.kept.sum()), self.kept.size
-        return f"VidCom² keeps {kept} of {total} video tokens ({kept / total:.1%}) at retention_ratio={self.retention_ratio}"
+        share = f"{kept} of {total} video tokens ({kept / total:.1%})"
+        return f"VidCom² keeps {share} at retention_ratio={self.retention_ratio}"
 
     @property
     def subtitle(self) -> str:
         height, width = self.kept.shape[1:]
-        return f"{self.model} · {len(self.frames)} frames of {height} × {width} tokens · dropped tokens are dimmed"
+        return (
+            f"{self.model} · {len(self.frames)} frames of {height} × {width} tokens · dropped tokens are dimmed · "
+            "bars of uniqueness $u_t$ start at the least unique frame"
+        )
 
     def dimmed_frames(self) -> np.ndarray:
         """The frames with their dropped tokens darkened, a token being a rectangle of the frame."""
@@ -141,7 +145,7 @@ def draw_html(explanation: Explanation, path: str) -> None:
         )
     page = _PAGE.format(
         title=html.escape(explanation.title),
-        subtitle=html.escape(explanation.subtitle),
+        subtitle=html.escape(explanation.subtitle).replace("$u_t$", "u<sub>t</sub>"),
         cards="\n".join(cards),
         u_color=UNIQUENESS_COLOR,
         k_color=BUDGET_COLOR,

@@ -69,6 +69,7 @@ class VidCom2PromptMixin:
     - `get_video_features`, which encodes videos and ends with `keep_distinctive_tokens`;
     - `placeholders`, the placeholders of a video, by kept tokens and structure;
     - `features_for_parent`, the form in which the parent's `forward` takes the features;
+    - `rotary_positions`, if positions are more than the order of the tokens;
     - `output_class`, the parent's output with a `prompt_positions` field.
     """
 
@@ -85,6 +86,22 @@ class VidCom2PromptMixin:
     def features_for_parent(self, features: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
         """The kept tokens of all videos as the parent's `forward` takes them."""
         return features
+
+    def rotary_positions(self, new: dict[str, Any], start: Tensor) -> Tensor | None:
+        """(3, B, n) M-RoPE positions of n new tokens in the full prompt, or None where positions are mere order.
+
+        Args:
+            new: the arguments of `forward`, for the new tokens.
+            start: (B, 1) the first position after those in the KV cache.
+        """
+        return None
+
+    def position_offset(self, cached: "CachedPrompt") -> Tensor | int:
+        """(B, 1) next position minus number of tokens, for what is in the KV cache; 0 where positions are order."""
+        return 0
+
+    def _use_position_offset(self, cached: "CachedPrompt | None") -> None:
+        """Before decoding steps that leave positions to the parent: those of this cache, or of none."""
 
     # -----------------------------------------------------------------------------------------------------------------
     # Video features
@@ -141,11 +158,13 @@ class VidCom2PromptMixin:
     # The prompt
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _is_short(self, input_ids: Tensor | None, features: VidCom2VideoFeatures) -> bool:
-        """Whether the prompt has a placeholder for each kept token, no more: it was shortened before."""
-        if input_ids is None or features.video_compressions is None:
+    def _is_short(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> bool:
+        """Whether the prompt was shortened before: features are given, and each has its placeholder."""
+        if inputs.get("pixel_values_videos") is not None:
+            return False
+        if features.video_compressions is None or inputs.get("input_ids") is None:  # a chunk of a chunked prefill
             return features.video_compressions is None
-        return sum(map(len, features.pooler_output)) == self._video_placeholders(input_ids).sum()
+        return sum(map(len, features.pooler_output)) == self._video_placeholders(inputs["input_ids"]).sum()
 
     def _video_placeholders(self, input_ids: Tensor) -> Tensor:
         return input_ids == self.config.video_token_id
@@ -204,7 +223,12 @@ class VidCom2PromptMixin:
         features = self._video_features(inputs, self._retention_ratio(retention_ratio))
         if features is None:
             _check_mask_fits_cache(inputs)
-        elif self._is_short(inputs.get("input_ids"), features):  # `generate` compressed the prompt before
+            if inputs.get("position_ids") is None and inputs.get("input_ids") is not None:
+                cache = inputs.get("past_key_values")
+                known = CachedPrompt.attached_to(cache)
+                if known is not None or cache is None or cache.get_seq_length() == 0:
+                    self._use_position_offset(known)
+        elif self._is_short(inputs, features):  # `generate` compressed the prompt before
             inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
         else:
             return self._forward_short(inputs, features)
@@ -222,27 +246,56 @@ class VidCom2PromptMixin:
                 f"`attention_mask` is {shape}, but a compressed prompt needs ({len(input_ids)} prompts, "
                 f"{cached.length} cached + {input_ids.shape[1]} new tokens). Pass a 2-D mask over these."
             )
-        kept = mask[:, cached.length :].bool() & self._kept(input_ids, features)
-        positions = remaining_positions(kept)
-        mask = torch.cat([mask[:, : cached.length], (positions >= 0).to(mask.dtype)], dim=1)
-
+        prompt = self._short_prompt(
+            inputs | {"attention_mask": mask[:, cached.length :]}, cached, mask[:, : cached.length], features
+        )
         encoded = {"video": self._for_parent(features)}
         if inputs.get("pixel_values") is not None:
             encoded["image"] = self._encode("image", inputs)
-        short = inputs | {"pixel_values": None, "pixel_values_videos": None, "attention_mask": mask}
+        short = inputs | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
-        short["input_ids"] = take(input_ids, positions, self._padding_token(input_ids, kept))
-        short["position_ids"] = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, cached.length :]
         if inputs.get("labels") is not None:
             # The first token follows nothing. With padding before it, the shifted loss would predict it from that.
-            is_first = (positions >= 0).cumsum(dim=1) == 1
-            short["labels"] = take(inputs["labels"], positions, IGNORED_LABEL).masked_fill(is_first, IGNORED_LABEL)
-        for name in TOKEN_TYPES & inputs.keys():
-            short[name] = take(inputs[name], positions, 0)
+            is_first = (prompt.positions >= 0).cumsum(dim=1) == 1
+            labels = take(inputs["labels"], prompt.positions, IGNORED_LABEL)
+            short["labels"] = labels.masked_fill(is_first, IGNORED_LABEL)
 
         outputs = super().forward(**short, return_dict=True)
-        cached.extended(positions, input_ids.shape[1]).attach_to(outputs.past_key_values)
-        return self.output_class(**outputs, prompt_positions=positions)
+        prompt.cached.attach_to(outputs.past_key_values)
+        return self.output_class(**outputs, prompt_positions=prompt.positions)
+
+    def _short_prompt(
+        self,
+        new: dict[str, Any],
+        cached: "CachedPrompt",
+        cached_mask: Tensor,
+        features: VidCom2VideoFeatures | None,
+    ) -> "ShortPrompt":
+        """The new tokens of a prompt without the dropped ones.
+
+        Args:
+            new: the arguments of `forward` for the n new tokens, among them `input_ids` and a mask (B, n).
+            cached: what is in the KV cache before them.
+            cached_mask: (B, P) over the cached tokens.
+        """
+        input_ids = new["input_ids"]
+        kept = new["attention_mask"].bool() & self._kept(input_ids, features)
+        positions = remaining_positions(kept)
+        mask = torch.cat([cached_mask, (positions >= 0).to(cached_mask.dtype)], dim=1)
+        num_tokens = mask.sum(dim=1, keepdim=True)
+        position_ids = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, cached.length :]
+        inputs = {"input_ids": take(input_ids, positions, self._padding_token(input_ids, kept)), "attention_mask": mask}
+        extended = cached.extended(positions, input_ids.shape[1])
+        start = cached_mask.sum(dim=1, keepdim=True) + self.position_offset(cached)
+        rotary = self.rotary_positions(new, start)
+        if rotary is not None:  # survivors keep their own (t, h, w), beside the order that attention masks look at
+            extended.position_offset = rotary.amax(dim=(0, 2))[:, None] + 1 - num_tokens
+            self._use_position_offset(extended)
+            position_ids = torch.stack([position_ids, *(take(row, positions, 0) for row in rotary)])
+        inputs["position_ids"] = position_ids
+        for name in TOKEN_TYPES & new.keys():
+            inputs[name] = take(new[name], positions, 0)
+        return ShortPrompt(positions, inputs, extended)
 
     def _for_parent(self, features: VidCom2VideoFeatures) -> BaseModelOutputWithPooling:
         return BaseModelOutputWithPooling(pooler_output=self.features_for_parent(features.pooler_output))
@@ -270,8 +323,8 @@ class VidCom2PromptMixin:
         ratio = self._retention_ratio(retention_ratio)
         features = self._video_features(kwargs, ratio)
         cache = kwargs.get("past_key_values")
-        has_short_cache = CachedPrompt.is_attached_to(cache)
-        if features is not None and self._is_short(kwargs.get("input_ids"), features):
+        has_short_cache = CachedPrompt.attached_to(cache) is not None
+        if features is not None and self._is_short(kwargs, features):
             features = None  # the prompt of an outer `generate`, as in custom generation loops
         if features is None and not has_short_cache:
             if retention_ratio is not None:
@@ -292,13 +345,17 @@ class VidCom2PromptMixin:
                 f"`input_ids` {tuple(input_ids.shape)} and `attention_mask` {tuple(mask.shape)} must both cover the "
                 f"whole conversation, the {cached.prompt_length} tokens of `past_key_values` and at least one more."
             )
-        new = slice(cached.prompt_length, None)
-        kept = mask[:, new].bool() & self._kept(input_ids[:, new], features)
-        prompt = cached.extended(remaining_positions(kept), kept.shape[1])
-        short_ids = take(input_ids, prompt.positions, self._padding_token(input_ids[:, new], kept))
-        short = kwargs | {"input_ids": short_ids, "attention_mask": take(mask, prompt.positions, 0)}
-        for name in TOKEN_TYPES & kwargs.keys():
-            short[name] = take(kwargs[name], prompt.positions, 0)
+        new = kwargs | {
+            name: value[:, cached.prompt_length :]
+            for name, value in {**kwargs, "attention_mask": mask}.items()
+            if name in {"input_ids", "attention_mask"} | TOKEN_TYPES and value is not None
+        }
+        prompt = self._short_prompt(new, cached, take(mask, cached.positions, 0), features)
+        # `generate` takes the whole conversation and itself skips what is in the cache.
+        short = kwargs | {name: _after_cached(value, cached) for name, value in prompt.inputs.items()}
+        padding = self._padding_token(new["input_ids"], new["attention_mask"].bool())
+        short_ids = take(input_ids, prompt.cached.positions, padding)
+        short |= {"input_ids": short_ids, "attention_mask": prompt.inputs["attention_mask"]}
         if features is not None:
             # A copy, since `generate` repeats the features in place for beams.
             short["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": copy.copy(features)}
@@ -314,7 +371,7 @@ class VidCom2PromptMixin:
         sequences = result if isinstance(result, Tensor) else result.sequences
         repeats = len(sequences) // len(input_ids)
         for cache in (kwargs.get("past_key_values"), getattr(result, "past_key_values", None)):
-            prompt.repeated(repeats).attach_to(cache)
+            prompt.cached.repeated(repeats).attach_to(cache)
         if isinstance(result, Tensor):
             return view.restore(result)
         result.sequences = view.restore(result.sequences)
@@ -370,37 +427,48 @@ def take(full: Tensor, positions: Tensor, padding: Tensor | int) -> Tensor:
     return torch.where(positions >= 0, full.gather(1, positions.clamp(min=0)), padding)
 
 
+def _after_cached(value: Tensor, cached: "CachedPrompt") -> Tensor:
+    """(..., n) -> (..., P + n): zeros for the cached tokens, which nobody reads."""
+    return torch.cat([value.new_zeros(*value.shape[:-1], cached.length), value], dim=-1)
+
+
 @dataclass
 class CachedPrompt:
-    """The caller's prompt positions (B, P) of the tokens in a KV cache, and the length of the prompt they stand for.
+    """What a KV cache holds of the caller's prompt. Kept on the cache itself, for the turns that follow.
 
-    It is kept on the cache itself, so that later turns know which tokens of the conversation the cache left out.
+    Attributes:
+        positions: (B, P) the caller's prompt position of each cached token, -1 at padding.
+        prompt_length: the number of the caller's tokens that the cache stands for, dropped ones among them.
+        position_offset: (B, 1) next M-RoPE position minus number of tokens; None where positions are mere order.
     """
 
     positions: Tensor
     prompt_length: int
+    position_offset: Tensor | None = None
 
     @property
     def length(self) -> int:
         return self.positions.shape[1]
 
     @staticmethod
-    def is_attached_to(cache: Any) -> bool:
-        return getattr(cache, "compressed_prompt", None) is not None and cache.get_seq_length() > 0
+    def attached_to(cache: Any) -> "CachedPrompt | None":
+        """What was remembered of a cache's prompt; None if it is empty or was never filled with a compressed one."""
+        known = getattr(cache, "compressed_prompt", None)
+        return known if known is not None and cache.get_seq_length() > 0 else None
 
     @classmethod
     def forget_if_empty(cls, inputs: dict[str, Any]) -> None:
         """A static cache is emptied and used again, perhaps for a prompt that is not compressed."""
         cache, input_ids = inputs.get("past_key_values"), inputs.get("input_ids")
         is_decoding_step = input_ids is not None and input_ids.shape[1] == 1  # on a GPU its length is dear to ask
-        if not is_decoding_step and hasattr(cache, "compressed_prompt") and not cls.is_attached_to(cache):
+        if not is_decoding_step and hasattr(cache, "compressed_prompt") and cls.attached_to(cache) is None:
             cache.compressed_prompt = None
 
     @classmethod
     def of(cls, cache: Any, input_ids: Tensor) -> "CachedPrompt":
         """What `cache` holds; all of it as it was for a cache that never saw a compressed prompt."""
         length = 0 if cache is None else int(cache.get_seq_length())
-        known = cache.compressed_prompt if cls.is_attached_to(cache) else cls(input_ids.new_empty(len(input_ids), 0), 0)
+        known = cls.attached_to(cache) or cls(input_ids.new_empty(len(input_ids), 0), 0)
         if length < known.length or len(known.positions) != len(input_ids):
             raise ValueError(
                 f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts compressed "
@@ -414,16 +482,34 @@ class CachedPrompt:
         num_tokens = positions.shape[1] if num_tokens is None else num_tokens
         positions = torch.where(positions >= 0, positions + self.prompt_length, -1)
         return CachedPrompt(
-            torch.cat([self.positions.to(positions.device), positions], dim=1), self.prompt_length + num_tokens
+            torch.cat([self.positions.to(positions.device), positions], dim=1),
+            self.prompt_length + num_tokens,
+            self.position_offset,
         )
 
     def repeated(self, repeats: int) -> "CachedPrompt":
         """For `repeats` sequences of each prompt, side by side, as beams are."""
-        return CachedPrompt(self.positions.repeat_interleave(repeats, dim=0), self.prompt_length)
+        offset = None if self.position_offset is None else self.position_offset.repeat_interleave(repeats, dim=0)
+        return CachedPrompt(self.positions.repeat_interleave(repeats, dim=0), self.prompt_length, offset)
 
     def attach_to(self, cache: Any) -> None:
         if cache is not None:
             cache.compressed_prompt = self
+
+
+@dataclass
+class ShortPrompt:
+    """The new tokens of a prompt without the dropped ones.
+
+    Attributes:
+        positions: (B, n) their positions among the caller's new tokens, -1 at padding on the left.
+        inputs: `input_ids` and what goes with them, for the new tokens; the mask covers the cached ones too.
+        cached: what the KV cache will hold after them.
+    """
+
+    positions: Tensor
+    inputs: dict[str, Tensor]
+    cached: CachedPrompt
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -463,7 +549,7 @@ def _check_mask_fits_cache(inputs: dict[str, Any]) -> None:
     """A decoding step of a hand-written loop: a mask over the full prompt would mask the wrong cache entries."""
     cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
     # `generate` with a static cache prepares 4-D masks itself, one per kind of attention.
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or not CachedPrompt.is_attached_to(cache):
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or CachedPrompt.attached_to(cache) is None:
         return
     new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
     expected = cache.get_seq_length() + new.shape[1]

@@ -377,6 +377,15 @@ def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None
     assert torch.equal(continued, whole)
 
 
+@pytest.mark.parametrize("mode", ["repetition_penalty", "no_repeat_ngram"])
+def test_a_second_turn_looks_back_at_the_whole_conversation(family: Family, mode: str) -> None:
+    first = family.one_video()
+    turn = run(family.model, first, return_dict_in_generate=True)
+    ids = torch.cat([turn.sequences, family.inputs(family.prompt("Why?"))["input_ids"]], dim=1)
+    whole = run(family.model, first | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **MODES[mode])
+    assert torch.equal(run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **MODES[mode]), whole)
+
+
 def test_a_second_turn_works_for_a_batch(family: Family) -> None:
     both, _ = batch_of_two(family)
     turn = run(family.model, both, return_dict_in_generate=True, min_new_tokens=NEW)

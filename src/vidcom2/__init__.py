@@ -15,6 +15,8 @@ _MODULES = {
     "compress": "compression",
     "VidCom2LlavaOnevisionConfig": "configuration_vidcom2_llava_onevision",
     "VidCom2LlavaOnevisionForConditionalGeneration": "modeling_vidcom2_llava_onevision",
+    "VidCom2Qwen2VLConfig": "configuration_vidcom2_qwen2_vl",
+    "VidCom2Qwen2VLForConditionalGeneration": "modeling_vidcom2_qwen2_vl",
 }
 __all__ = sorted(_MODULES)
 

@@ -11,34 +11,53 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
     ProcessorMixin,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
 )
 
 PATCH_SIZE = 14
-SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>"]
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] if part['type'] == 'image' %}<image>\n{% endfor %}"
-    "{% for part in message['content'] if part['type'] == 'video' %}<video>\n{% endfor %}"
-    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
-    "{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+QWEN2_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+LLAVA_TOKENS = [*QWEN2_TOKENS, "<image>", "<video>"]
+QWEN2_VL_TOKENS = [*QWEN2_TOKENS, "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+
+
+def chat_template(image: str, video: str) -> str:
+    """Qwen2's chat format, with the images first, then the videos, then the text of a message."""
+    return (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+        "{% for part in message['content'] if part['type'] == 'image' %}" + image + "{% endfor %}"
+        "{% for part in message['content'] if part['type'] == 'video' %}" + video + "{% endfor %}"
+        "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
+        "{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+
+
+CHAT_TEMPLATE = chat_template("<image>\n", "<video>\n")
+QWEN2_VL_CHAT_TEMPLATE = chat_template(
+    "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
 )
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte, and Qwen2's special tokens."""
+def tiny_tokenizer(
+    special_tokens: list[str] = LLAVA_TOKENS, template: str = CHAT_TEMPLATE
+) -> PreTrainedTokenizerFast:
+    """One token per byte, and the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special_tokens])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         padding_side="left",
-        chat_template=CHAT_TEMPLATE,
+        chat_template=template,
     )
 
 
@@ -92,5 +111,69 @@ def tiny_llava_onevision(
         num_image_tokens=(image_size // PATCH_SIZE) ** 2,
         vision_feature_select_strategy="full",
         chat_template=CHAT_TEMPLATE,
+    )
+    return model, processor
+
+
+def tiny_qwen2_vl(
+    hidden_size: int = 32,
+    num_layers: int = 2,
+    seed: int = 0,
+    tie_word_embeddings: bool = False,
+    pixels: tuple[int, int] = (196 * 196, 196 * 280),
+) -> tuple[PreTrainedModel, ProcessorMixin]:
+    """A stock Qwen2-VL with random float32 weights, and its processor.
+
+    Args:
+        pixels: least and most pixels of a frame; two frames take one token per 28 × 28 pixels.
+    """
+    tokenizer = tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
+    ids = dict(zip(QWEN2_VL_TOKENS, tokenizer.convert_tokens_to_ids(QWEN2_VL_TOKENS)))
+    num_heads = 4
+    half = hidden_size // num_heads // 2
+    config = Qwen2VLConfig(
+        vision_config={
+            "depth": 2,
+            "embed_dim": 32,
+            "num_heads": 2,
+            "mlp_ratio": 2,
+            "patch_size": PATCH_SIZE,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "hidden_size": hidden_size,
+        },
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": hidden_size,
+            "intermediate_size": 2 * hidden_size,
+            "num_hidden_layers": num_layers,
+            "num_attention_heads": num_heads,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32768,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
+            },
+            "tie_word_embeddings": tie_word_embeddings,
+            "bos_token_id": None,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=tie_word_embeddings,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2VLForConditionalGeneration(config).eval()
+    size = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
+    processor = Qwen2VLProcessor(
+        image_processor=Qwen2VLImageProcessor(**size),
+        video_processor=Qwen2VLVideoProcessor(**size),
+        tokenizer=tokenizer,
+        chat_template=QWEN2_VL_CHAT_TEMPLATE,
     )
     return model, processor

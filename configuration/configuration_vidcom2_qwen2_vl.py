@@ -1,0 +1,19 @@
+"""Qwen2-VL's config with the VidCom² settings."""
+
+from transformers import Qwen2VLConfig
+
+from .compression import register_compression_method  # noqa: F401  (its import registers the compression methods)
+from .compression_settings import CompressionSettings
+
+
+class VidCom2Qwen2VLConfig(CompressionSettings, Qwen2VLConfig):
+    """Config of `VidCom2Qwen2VLForConditionalGeneration`: `Qwen2VLConfig` plus the fields of `CompressionSettings`.
+
+    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    here loads in the stock class.
+
+    Raises:
+        ValueError: if a VidCom² setting is outside its accepted set.
+    """
+
+    model_type = "qwen2_vl"

@@ -91,6 +91,11 @@ class VidCom2Qwen2VLForConditionalGeneration(VidCom2PromptMixin, Qwen2VLForCondi
         if token_types is None:  # 1 for images and 2 for videos
             is_image, is_video = input_ids == self.config.image_token_id, input_ids == self.config.video_token_id
             token_types = is_image.int() + 2 * is_video.int()
+        if new.get("video_grid_thw") is None and (token_types == 2).any():
+            raise ValueError(
+                "`video_grid_thw` is missing, but the prompt has videos. Pass it as the processor returned it, also "
+                "with features that were encoded beforehand."
+            )
         positions, _ = self.model.get_rope_index(
             input_ids,
             mm_token_type_ids=token_types,
@@ -101,15 +106,11 @@ class VidCom2Qwen2VLForConditionalGeneration(VidCom2PromptMixin, Qwen2VLForCondi
         return positions + start
 
     def position_offset(self, cached: CachedPrompt) -> Tensor | int:
-        """(B, 1) `rope_deltas` of the cached prompt; for a stock cache those of the model's last call, as the parent."""
+        """(B, 1) `rope_deltas` of the cached prompt; as in the parent, those of the last call for a stock cache."""
         offset = cached.position_offset
         if offset is None and cached.length > 0:
             offset = self.model.rope_deltas
         return 0 if offset is None else offset
-
-    def _use_position_offset(self, cached: CachedPrompt | None) -> None:
-        """The parent keeps `rope_deltas` on the model, where they outlive the prompt they belong to."""
-        self.model.rope_deltas = None if cached is None else cached.position_offset
 
 
 register_like(VidCom2Qwen2VLForConditionalGeneration, parent="Qwen2VLForConditionalGeneration")

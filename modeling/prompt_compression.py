@@ -27,7 +27,7 @@ from .compression_settings import checked_setting
 from .full_prompt_view import FullPromptView
 
 IGNORED_LABEL = -100
-TOKEN_TYPES = {"token_type_ids", "mm_token_type_ids"}  # arguments (B, L) that say what kind of token each is
+TOKEN_TYPES = {"token_type_ids", "mm_token_type_ids"}  # (B, L) what kind of token each is
 GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]
 
 
@@ -99,9 +99,6 @@ class VidCom2PromptMixin:
     def position_offset(self, cached: "CachedPrompt") -> Tensor | int:
         """(B, 1) next position minus number of tokens, for what is in the KV cache; 0 where positions are order."""
         return 0
-
-    def _use_position_offset(self, cached: "CachedPrompt | None") -> None:
-        """Before decoding steps that leave positions to the parent: those of this cache, or of none."""
 
     # -----------------------------------------------------------------------------------------------------------------
     # Video features
@@ -222,17 +219,33 @@ class VidCom2PromptMixin:
         CachedPrompt.forget_if_empty(inputs)
         features = self._video_features(inputs, self._retention_ratio(retention_ratio))
         if features is None:
-            _check_mask_fits_cache(inputs)
-            if inputs.get("position_ids") is None and inputs.get("input_ids") is not None:
-                cache = inputs.get("past_key_values")
-                known = CachedPrompt.attached_to(cache)
-                if known is not None or cache is None or cache.get_seq_length() == 0:
-                    self._use_position_offset(known)
+            inputs = self._continued(inputs)
         elif self._is_short(inputs, features):  # `generate` compressed the prompt before
             inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
         else:
             return self._forward_short(inputs, features)
         return self.output_class(**super().forward(**inputs, return_dict=True))
+
+    def _continued(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
+        cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
+        cached = CachedPrompt.attached_to(cache)
+        if cached is None or inputs.get("position_ids") is not None or (mask is not None and not is_2d(mask)):
+            return inputs
+        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
+        length = cache.get_seq_length() + new.shape[1]
+        if mask is None:
+            mask = (cached.positions >= 0).long()
+            mask = torch.cat([mask, mask.new_ones(len(mask), length - cached.length)], dim=1)
+        elif mask.shape[1] != length:
+            raise ValueError(
+                f"`attention_mask` covers {mask.shape[1]} tokens, but the compressed prompt in `past_key_values` and "
+                f"the new tokens are {length}. Leave it out, or begin it with `outputs.prompt_positions >= 0`."
+            )
+        position_ids = positions_by_order(mask)[:, -new.shape[1] :]
+        if cached.position_offset is not None:
+            position_ids = torch.stack([position_ids, *[position_ids + cached.position_offset] * 3])
+        return inputs | {"attention_mask": mask, "position_ids": position_ids}
 
     def _forward_short(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> ModelOutput:
         _check_compressible(inputs)
@@ -252,7 +265,7 @@ class VidCom2PromptMixin:
         encoded = {"video": self._for_parent(features)}
         if inputs.get("pixel_values") is not None:
             encoded["image"] = self._encode("image", inputs)
-        short = inputs | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
+        short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
         if inputs.get("labels") is not None:
             # The first token follows nothing. With padding before it, the shifted loss would predict it from that.
@@ -283,18 +296,15 @@ class VidCom2PromptMixin:
         positions = remaining_positions(kept)
         mask = torch.cat([cached_mask, (positions >= 0).to(cached_mask.dtype)], dim=1)
         num_tokens = mask.sum(dim=1, keepdim=True)
-        position_ids = (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, cached.length :]
+        position_ids = positions_by_order(mask)[:, cached.length :]
         inputs = {"input_ids": take(input_ids, positions, self._padding_token(input_ids, kept)), "attention_mask": mask}
         extended = cached.extended(positions, input_ids.shape[1])
         start = cached_mask.sum(dim=1, keepdim=True) + self.position_offset(cached)
         rotary = self.rotary_positions(new, start)
         if rotary is not None:  # survivors keep their own (t, h, w), beside the order that attention masks look at
             extended.position_offset = rotary.amax(dim=(0, 2))[:, None] + 1 - num_tokens
-            self._use_position_offset(extended)
             position_ids = torch.stack([position_ids, *(take(row, positions, 0) for row in rotary)])
         inputs["position_ids"] = position_ids
-        for name in TOKEN_TYPES & new.keys():
-            inputs[name] = take(new[name], positions, 0)
         return ShortPrompt(positions, inputs, extended)
 
     def _for_parent(self, features: VidCom2VideoFeatures) -> BaseModelOutputWithPooling:
@@ -351,8 +361,15 @@ class VidCom2PromptMixin:
             if name in {"input_ids", "attention_mask"} | TOKEN_TYPES and value is not None
         }
         prompt = self._short_prompt(new, cached, take(mask, cached.positions, 0), features)
+        if prompt.inputs["position_ids"].ndim == 3 and kwargs.get("assistant_model") is not None:
+            raise ValueError(
+                "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt. Leave it out, or use "
+                "`prompt_lookup_num_tokens`."
+            )
         # `generate` takes the whole conversation and itself skips what is in the cache.
-        short = kwargs | {name: _after_cached(value, cached) for name, value in prompt.inputs.items()}
+        short = without_token_types(kwargs) | {
+            name: _after_cached(value, cached) for name, value in prompt.inputs.items()
+        }
         padding = self._padding_token(new["input_ids"], new["attention_mask"].bool())
         short_ids = take(input_ids, prompt.cached.positions, padding)
         short |= {"input_ids": short_ids, "attention_mask": prompt.inputs["attention_mask"]}
@@ -422,9 +439,19 @@ def remaining_positions(kept: Tensor) -> Tensor:
     return torch.where(kept.gather(1, positions), positions, -1)
 
 
+def positions_by_order(mask: Tensor) -> Tensor:
+    """(B, L) mask -> (B, L) position of each token among those that are attended; 0 at padding."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
 def take(full: Tensor, positions: Tensor, padding: Tensor | int) -> Tensor:
     """(B, L) -> (B, L'): the entries at `positions`, `padding` at -1."""
     return torch.where(positions >= 0, full.gather(1, positions.clamp(min=0)), padding)
+
+
+def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Token types serve to find positions, and those of a short prompt are known."""
+    return {name: value for name, value in inputs.items() if name not in TOKEN_TYPES}
 
 
 def _after_cached(value: Tensor, cached: "CachedPrompt") -> Tensor:
@@ -528,6 +555,11 @@ def _whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
     return not remaining
 
 
+def is_2d(mask: Any) -> bool:
+    """Whether it is a padding mask. `generate` prepares 4-D masks for static caches, one per kind of attention."""
+    return isinstance(mask, Tensor) and mask.ndim == 2
+
+
 def _check_compressible(inputs: dict[str, Any]) -> None:
     if inputs.get("inputs_embeds") is not None or inputs.get("input_ids") is None:
         raise ValueError(
@@ -542,19 +574,4 @@ def _check_compressible(inputs: dict[str, Any]) -> None:
     if inputs.get("cache_implementation") == "paged":
         raise ValueError(
             '`cache_implementation="paged"` generates from token ids alone, without the videos. Leave it out.'
-        )
-
-
-def _check_mask_fits_cache(inputs: dict[str, Any]) -> None:
-    """A decoding step of a hand-written loop: a mask over the full prompt would mask the wrong cache entries."""
-    cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
-    # `generate` with a static cache prepares 4-D masks itself, one per kind of attention.
-    if not isinstance(mask, Tensor) or mask.ndim != 2 or CachedPrompt.attached_to(cache) is None:
-        return
-    new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
-    expected = cache.get_seq_length() + new.shape[1]
-    if mask.shape[1] != expected:
-        raise ValueError(
-            f"`attention_mask` covers {mask.shape[1]} tokens, but the compressed prompt in `past_key_values` and the "
-            f"new tokens are {expected}. Begin the mask with `outputs.prompt_positions >= 0` of the prompt's forward."
         )

@@ -41,6 +41,13 @@ class Family:
         media = {name: value for name, value in (("videos", videos), ("images", images)) if value}
         return self.processor(text=list(prompts), padding=True, return_tensors="pt", **media)
 
+    def videos_of(self, inputs: Any) -> dict[str, Any]:
+        """The arguments that describe the videos of a prompt."""
+        return {name: inputs[name] for name in self.case.video_inputs}
+
+    def images_of(self, inputs: Any) -> dict[str, Any]:
+        return {name: inputs[name] for name in self.case.image_inputs}
+
     def one_video(self, question: str = "What happens?", seed: int = 0, num_frames: int = 8) -> BatchFeature:
         return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])
 
@@ -60,7 +67,7 @@ def short_length(family: Family) -> Callable[..., int]:
     """The compressed length of a prompt, from `get_video_features` and the tokenizer alone."""
 
     def length(inputs: BatchFeature, row: int = 0, **kwargs: Any) -> int:
-        features = family.model.get_video_features(inputs["pixel_values_videos"], **kwargs)
+        features = family.model.get_video_features(**family.videos_of(inputs), **kwargs)
         assert len(inputs["input_ids"]) == 1
         is_video = inputs["input_ids"] == family.model.config.video_token_id
         return int((~is_video).sum()) + sum(map(len, features.pooler_output))

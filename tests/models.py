@@ -5,10 +5,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from transformers import LlavaOnevisionForConditionalGeneration, PreTrainedModel, ProcessorMixin
+import torch
+from transformers import (
+    BatchFeature,
+    LlavaOnevisionForConditionalGeneration,
+    PreTrainedModel,
+    ProcessorMixin,
+    Qwen2VLForConditionalGeneration,
+)
 
-from vidcom2 import VidCom2LlavaOnevisionConfig, VidCom2LlavaOnevisionForConditionalGeneration
-from vidcom2.tiny import tiny_llava_onevision
+from vidcom2 import (
+    VidCom2LlavaOnevisionConfig,
+    VidCom2LlavaOnevisionForConditionalGeneration,
+    VidCom2Qwen2VLConfig,
+    VidCom2Qwen2VLForConditionalGeneration,
+)
+from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -25,10 +37,25 @@ class ModelCase:
     build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
     tokens_per_frame: int
     structure_tokens: int  # tokens of a video that are not scored and always stay
+    video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
+    image_inputs: tuple[str, ...]
+    legacy_prefixes: dict[str, str]  # key names of the checkpoints on the Hub, by those of Transformers 5
+    files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
     build_arguments: dict[str, Any] = field(default_factory=dict)
+    mrope: bool = False
+
+    def scored_frames(self, num_frames: int) -> int:
+        return -(-num_frames // self.files_frames_per_frame)
 
     def video_tokens(self, num_frames: int) -> int:
-        return num_frames * self.tokens_per_frame + self.structure_tokens
+        return self.scored_frames(num_frames) * self.tokens_per_frame + self.structure_tokens
+
+    def full_positions(self, stock: PreTrainedModel, inputs: BatchFeature) -> torch.Tensor | None:
+        """(3, B, L) M-RoPE positions of the full prompt, by the stock model."""
+        if not self.mrope:
+            return None
+        names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", "video_grid_thw")
+        return stock.model.get_rope_index(**{name: inputs[name] for name in names if name in inputs})[0]
 
 
 MODELS = [
@@ -41,6 +68,30 @@ MODELS = [
         build_arguments={"image_size": IMAGE_SIZE},
         tokens_per_frame=9,
         structure_tokens=1,
+        video_inputs=("pixel_values_videos",),
+        image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
+        legacy_prefixes={
+            "lm_head.": "language_model.lm_head.",
+            "model.language_model.": "language_model.model.",
+            "model.vision_tower.": "vision_tower.vision_model.",
+            "model.multi_modal_projector.": "multi_modal_projector.",
+            "model.image_newline": "image_newline",
+        },
+    ),
+    ModelCase(
+        name="qwen2_vl",
+        config_class=VidCom2Qwen2VLConfig,
+        model_class=VidCom2Qwen2VLForConditionalGeneration,
+        stock_class=Qwen2VLForConditionalGeneration,
+        build=tiny_qwen2_vl,
+        build_arguments={"pixels": (84 * 84, 84 * 112)},
+        tokens_per_frame=12,
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
+        files_frames_per_frame=2,
+        mrope=True,
     ),
 ]
 

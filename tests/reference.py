@@ -19,17 +19,16 @@ def compressed_embeddings(family: Family, inputs: BatchFeature, retention_ratio:
     embeddings = stock.get_input_embeddings()(input_ids)
     features = {}  # placeholder position -> feature
     if inputs.get("pixel_values") is not None:
-        image_arguments = {name: inputs[name] for name in ("pixel_values", "image_sizes", "batch_num_images")}
-        images = torch.cat(list(stock.get_image_features(**image_arguments).pooler_output))
+        images = torch.cat(list(stock.get_image_features(**family.images_of(inputs)).pooler_output))
         positions = (input_ids == stock.config.image_token_id).nonzero().flatten().tolist()
         features.update(zip(positions, images, strict=True))
 
     dropped = set()
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
-    num_frames = inputs["pixel_values_videos"].shape[1]
-    for video in stock.get_video_features(inputs["pixel_values_videos"]).pooler_output:
+    for video in stock.get_video_features(**family.videos_of(inputs)).pooler_output:
         scored = len(video) - family.case.structure_tokens
-        kept = set(compress(video[:scored].reshape(num_frames, -1, video.shape[-1]), retention_ratio).indices.tolist())
+        frames = video[:scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1])
+        kept = set(compress(frames, retention_ratio).indices.tolist())
         for i, feature in enumerate(video):
             position = video_positions.pop(0)
             features[position] = feature
@@ -42,7 +41,35 @@ def compressed_embeddings(family: Family, inputs: BatchFeature, retention_ratio:
     return torch.stack(rows)[None], torch.tensor(remaining)
 
 
+@torch.no_grad()
+def position_arguments(family: Family, inputs: BatchFeature, remaining: Tensor) -> dict[str, Tensor]:
+    """M-RoPE positions of the tokens that remain, for the stock model; nothing where positions are mere order."""
+    full = family.case.full_positions(family.stock, inputs)
+    if full is None:
+        return {}
+    return {"position_ids": torch.cat([torch.arange(len(remaining)).view(1, 1, -1), full[:, :, remaining]])}
+
+
 def new_tokens(family: Family, inputs: BatchFeature, retention_ratio: float, max_new_tokens: int, **kwargs) -> Tensor:
     """(rows, new) tokens that the stock model generates from the hand-made compressed prompt."""
-    embeddings, _ = compressed_embeddings(family, inputs, retention_ratio)
+    embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio)
+    kwargs |= position_arguments(family, inputs, remaining)
     return family.stock.generate(inputs_embeds=embeddings, max_new_tokens=max_new_tokens, **kwargs)
+
+
+@torch.no_grad()
+def tokens_without_cache(family: Family, inputs: BatchFeature, retention_ratio: float, num_tokens: int) -> list[int]:
+    """Greedy tokens, each from a pass of the bare language model over everything before it."""
+    stock = family.stock
+    embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio)
+    positions = position_arguments(family, inputs, remaining).get("position_ids")
+    positions = torch.arange(len(remaining))[None] if positions is None else positions[1:]
+    tokens = []
+    for _ in range(num_tokens):
+        hidden = stock.get_decoder()(inputs_embeds=embeddings, position_ids=positions).last_hidden_state
+        token = stock.lm_head(hidden[:, -1]).argmax(-1)
+        tokens.append(int(token))
+        embeddings = torch.cat([embeddings, stock.get_input_embeddings()(token)[None]], dim=1)
+        following = positions.max() + 1
+        positions = torch.cat([positions, following.expand(*positions.shape[:-1], 1)], dim=-1)
+    return tokens

@@ -58,7 +58,7 @@ def test_a_bad_ratio_is_refused_per_call(family: Family, ratio: Any) -> None:
     inputs = family.one_video()
     text = family.inputs(family.prompt("Hello."))
     with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
-        family.model.get_video_features(inputs["pixel_values_videos"], retention_ratio=ratio)
+        family.model.get_video_features(**family.videos_of(inputs), retention_ratio=ratio)
     for prompt in (inputs, text):
         with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
             family.model(**prompt, retention_ratio=ratio)
@@ -77,7 +77,7 @@ def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -
     inputs = dict(family.one_video())
     per_video = family.case.video_tokens(8)
     first = int((inputs["input_ids"][0] == family.model.config.video_token_id).nonzero()[0])
-    for name in ("input_ids", "attention_mask"):
+    for name in inputs.keys() & {"input_ids", "attention_mask", "mm_token_type_ids"}:
         inputs[name] = torch.cat([inputs[name][:, :first], inputs[name][:, first + 1 :]], dim=1)
     both_ways(family, inputs, rf"\[{per_video - 1}\] video placeholders .* videos of \[{per_video}\].*processor")
 
@@ -94,24 +94,37 @@ def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
 
 def test_a_video_without_placeholders_is_refused(family: Family) -> None:
     text = family.inputs(family.prompt("Hello."))
-    both_ways(family, dict(text) | {"pixel_values_videos": family.one_video()["pixel_values_videos"]}, "placeholders")
+    both_ways(family, dict(text) | family.videos_of(family.one_video()), "placeholders")
 
 
 def test_an_empty_video_is_refused(family: Family) -> None:
     inputs = dict(family.one_video())
     inputs["pixel_values_videos"] = inputs["pixel_values_videos"][:, :0]
-    both_ways(family, inputs, r"`pixel_values_videos` has shape \(1, 0, .*at least one frame")
+    both_ways(family, inputs, r"`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
 
 
 def test_embeddings_with_videos_are_refused_and_without_are_the_parents(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
-    videos = {"inputs_embeds": embeddings, "pixel_values_videos": inputs["pixel_values_videos"]}
+    videos = {"inputs_embeds": embeddings} | family.videos_of(inputs)
     both_ways(family, videos, "`inputs_embeds` cannot be compressed")
     ours, theirs = (
         model.generate(inputs_embeds=embeddings, max_new_tokens=4, do_sample=False)
         for model in (family.model, family.stock)
     )
+    assert torch.equal(ours, theirs)
+
+
+def test_a_model_with_one_token_per_frame_is_compressed_no_further(tmp_path: Path) -> None:
+    from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
+    from vidcom2.tiny import tiny_llava_onevision
+
+    stock, processor = tiny_llava_onevision(image_size=28)
+    stock.save_pretrained(tmp_path)
+    model = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(tmp_path, retention_ratio=RETENTION_RATIO)
+    inputs = processor(text="<video>hi", videos=[make_video(0)], return_tensors="pt")
+    assert torch.equal(model(**inputs).logits, stock(**inputs).logits)
+    ours, theirs = (one.generate(**inputs, max_new_tokens=3, do_sample=False) for one in (model, stock))
     assert torch.equal(ours, theirs)
 
 
@@ -133,13 +146,13 @@ def test_paged_generation_with_videos_is_refused(family: Family) -> None:
 
 def test_pixels_and_features_of_the_same_videos_are_refused(family: Family) -> None:
     inputs = family.one_video()
-    features = family.model.get_video_features(inputs["pixel_values_videos"])
+    features = family.model.get_video_features(**family.videos_of(inputs))
     both_ways(family, dict(inputs) | {"mm_encoder_outputs": {"video": features}}, "Pass one")
 
 
 def test_one_frame_is_a_video(family: Family) -> None:
     inputs = family.one_video(num_frames=1)
-    features = family.model.get_video_features(inputs["pixel_values_videos"])
+    features = family.model.get_video_features(**family.videos_of(inputs))
     tokens = family.case.tokens_per_frame
     assert features.video_compressions[0].frame_budgets.tolist() == [-(-tokens // 4)]
     out = family.model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)

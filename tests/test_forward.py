@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
-from reference import compressed_embeddings
+from reference import compressed_embeddings, position_arguments
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor
 from transformers import BatchFeature, DynamicCache, Trainer, TrainingArguments
@@ -27,14 +27,14 @@ def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
 
 
 def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: Family) -> None:
-    videos = family.inputs(family.prompt("?", videos=2), videos=[make_video(0), make_video(1)])["pixel_values_videos"]
-    theirs = family.stock.get_video_features(videos)
-    ours = family.model.get_video_features(videos)
+    inputs = family.inputs(family.prompt("?", videos=2), videos=[make_video(0), make_video(1)])
+    theirs = family.stock.get_video_features(**family.videos_of(inputs))
+    ours = family.model.get_video_features(**family.videos_of(inputs))
     assert isinstance(ours.pooler_output, tuple) and len(ours.pooler_output) == len(ours.video_compressions) == 2
     structure = family.case.structure_tokens
     for video, kept, compression in zip(theirs.pooler_output, ours.pooler_output, ours.video_compressions, strict=True):
         tokens = video[: len(video) - structure]
-        expected = compress(tokens.reshape(8, -1, tokens.shape[-1]), RETENTION_RATIO)
+        expected = compress(tokens.reshape(-1, family.case.tokens_per_frame, tokens.shape[-1]), RETENTION_RATIO)
         assert torch.equal(compression.indices, expected.indices)
         assert torch.equal(compression.frame_budgets, expected.frame_budgets)
         assert torch.equal(kept, torch.cat([tokens[expected.indices], video[len(video) - structure :]]))
@@ -42,17 +42,17 @@ def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: F
 
 
 def test_at_ratio_1_every_video_feature_stays(family: Family) -> None:
-    videos = family.one_video()["pixel_values_videos"]
-    ours = family.model.get_video_features(videos, retention_ratio=1.0)
-    theirs = family.stock.get_video_features(videos)
+    videos = family.videos_of(family.one_video())
+    ours = family.model.get_video_features(**videos, retention_ratio=1.0)
+    theirs = family.stock.get_video_features(**videos)
     assert torch.equal(torch.cat(ours.pooler_output), torch.cat(list(theirs.pooler_output)))
 
 
 def test_video_features_come_as_a_tuple_on_request(family: Family) -> None:
-    videos = family.one_video()["pixel_values_videos"]
-    features = family.model.get_video_features(videos, return_dict=False)
+    videos = family.videos_of(family.one_video())
+    features = family.model.get_video_features(**videos, return_dict=False)
     assert isinstance(features, tuple)
-    assert torch.equal(features[1][0], family.model.get_video_features(videos).pooler_output[0])
+    assert torch.equal(features[1][0], family.model.get_video_features(**videos).pooler_output[0])
 
 
 def test_every_setting_reaches_the_operator(family: Family) -> None:
@@ -66,12 +66,14 @@ def test_every_setting_reaches_the_operator(family: Family) -> None:
         "compression_frame_weight": -1.0,
         "compression_video_weight": 0.5,
     }
-    videos = family.one_video()["pixel_values_videos"]
-    tokens = family.stock.get_video_features(videos).pooler_output[0]
-    tokens = tokens[: len(tokens) - family.case.structure_tokens].reshape(8, -1, tokens.shape[-1])
+    videos = family.videos_of(family.one_video())
+    tokens = family.stock.get_video_features(**videos).pooler_output[0]
+    tokens = tokens[: len(tokens) - family.case.structure_tokens].reshape(
+        -1, family.case.tokens_per_frame, tokens.shape[-1]
+    )
     model = family.load(retention_ratio=0.4, **settings)
     assert torch.equal(
-        model.get_video_features(videos).video_compressions[0].indices, compress(tokens, 0.4, **settings).indices
+        model.get_video_features(**videos).video_compressions[0].indices, compress(tokens, 0.4, **settings).indices
     )
 
 
@@ -102,7 +104,8 @@ def test_logits_and_loss_are_those_of_the_prompt_compressed_by_hand(family: Fami
     inputs = make_prompt(family, kind)
     labels = labels_of(family, inputs)
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
-    theirs = family.stock(inputs_embeds=embeddings, labels=labels[:, remaining])
+    positions = position_arguments(family, inputs, remaining)
+    theirs = family.stock(inputs_embeds=embeddings, labels=labels[:, remaining], **positions)
     ours = family.model(**inputs, labels=labels)
     assert torch.equal(ours.prompt_positions[0], remaining)
     torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-5)
@@ -136,7 +139,7 @@ def test_prompt_positions_ascend_and_leave_out_dropped_video_tokens_only(family:
     assert (positions.diff() > 0).all()
     is_video = inputs["input_ids"][0] == family.model.config.video_token_id
     assert set((~is_video).nonzero().flatten().tolist()) <= set(positions.tolist())
-    kept = len(family.model.get_video_features(inputs["pixel_values_videos"]).pooler_output[0])
+    kept = len(family.model.get_video_features(**family.videos_of(inputs)).pooler_output[0])
     assert is_video[positions].sum() == kept
 
 
@@ -154,21 +157,21 @@ def test_a_batch_of_text_and_video_has_the_loss_of_its_labels(family: Family) ->
     torch.testing.assert_close(together, mean, rtol=1e-4, atol=1e-5)
 
 
-def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(family: Family) -> None:
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(family: Family, masked: bool) -> None:
     both, _ = batch_of_two(family)
     expected = family.model.generate(**both, max_new_tokens=5, do_sample=False)[:, both["input_ids"].shape[1] :]
     with torch.no_grad():
         out = family.model(**both, use_cache=True, logits_to_keep=1)
+        family.model(**family.one_video())  # another conversation in between
         mask = (out.prompt_positions >= 0).long()
         assert out.logits.shape[1] == 1
         tokens = []
         for _ in range(5):
             tokens.append(out.logits[:, -1].argmax(-1, keepdim=True))
             mask = torch.cat([mask, torch.ones_like(tokens[-1])], dim=1)
-            positions = mask.cumsum(1)[:, -1:] - 1
-            out = family.model(
-                input_ids=tokens[-1], attention_mask=mask, position_ids=positions, past_key_values=out.past_key_values
-            )
+            kwargs = {"attention_mask": mask} if masked else {}
+            out = family.model(input_ids=tokens[-1], past_key_values=out.past_key_values, **kwargs)
     assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
@@ -187,7 +190,7 @@ def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> 
     family.model(**inputs, past_key_values=cache)
     ids = torch.cat([inputs["input_ids"], family.inputs("So?")["input_ids"]], dim=1)
     kwargs: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
-    whole = family.model.generate(ids, pixel_values_videos=inputs["pixel_values_videos"], **kwargs)
+    whole = family.model.generate(ids, **family.videos_of(inputs), **kwargs)
     assert torch.equal(family.model.generate(ids, past_key_values=cache, **kwargs), whole)
 
 
@@ -195,12 +198,10 @@ def test_a_video_after_a_cached_turn_is_compressed_by_forward(family: Family) ->
     text = family.inputs(family.prompt("Hello."))
     video = family.one_video()
     cache = family.model(**text, use_cache=True).past_key_values
-    out = family.model(
-        input_ids=video["input_ids"], pixel_values_videos=video["pixel_values_videos"], past_key_values=cache
-    )
+    out = family.model(input_ids=video["input_ids"], **family.videos_of(video), past_key_values=cache)
     whole = family.model(
         input_ids=torch.cat([text["input_ids"], video["input_ids"]], dim=1),
-        pixel_values_videos=video["pixel_values_videos"],
+        **family.videos_of(video),
     )
     torch.testing.assert_close(out.logits[:, -1], whole.logits[:, -1], rtol=0, atol=1e-5)
 
@@ -286,6 +287,7 @@ def test_torch_compile_of_forward_gives_the_same_logits(family: Family) -> None:
 
 def test_images_alone_are_never_touched(family: Family) -> None:
     inputs = family.inputs(family.prompt("?", images=1), images=[make_image(0)])
-    arguments = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
-    ours, theirs = (model.get_image_features(**arguments).pooler_output for model in (family.model, family.stock))
+    ours, theirs = (
+        model.get_image_features(**family.images_of(inputs)).pooler_output for model in (family.model, family.stock)
+    )
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

@@ -43,9 +43,7 @@ QWEN2_VL_CHAT_TEMPLATE = chat_template(
 )
 
 
-def tiny_tokenizer(
-    special_tokens: list[str] = LLAVA_TOKENS, template: str = CHAT_TEMPLATE
-) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
     """One token per byte, and the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))

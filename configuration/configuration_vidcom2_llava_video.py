@@ -1,0 +1,64 @@
+"""LLaVA-Video's config: LLaVA-OneVision's, how video frames are pooled, and the VidCom² settings."""
+
+from typing import Any
+
+from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+
+SPATIAL_POOL_MODES = ("average", "max", "bilinear")
+COMPRESSION_NEWLINES = ("all", "occupied", "trailing")
+
+
+def pooled_side(patches_per_side: int, spatial_pool_mode: str) -> int:
+    """Rows, and columns, of a pooled frame: 27 patches become 14 with `"bilinear"`, which rounds up, and 13 with
+    `"average"` and `"max"`, which leave out an odd last row and column."""
+    return -(-patches_per_side // 2) if spatial_pool_mode == "bilinear" else patches_per_side // 2
+
+
+def tokens_per_frame(patches_per_side: int, spatial_pool_mode: str) -> int:
+    """Tokens of a video frame with a newline at the end of each row: 13 · 14 = 182, or 14 · 15 = 210."""
+    side = pooled_side(patches_per_side, spatial_pool_mode)
+    return side * (side + 1)
+
+
+def checked_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """`value`, or a ValueError that says what is accepted; the first choice is the default."""
+    if value not in choices:
+        accepted = ", ".join(map(repr, choices))
+        raise ValueError(f"`{name}` is {value!r}, but must be one of {accepted}. The default is {choices[0]!r}.")
+    return value
+
+
+class VidCom2LlavaVideoConfig(VidCom2LlavaOnevisionConfig):
+    """Config of `VidCom2LlavaVideoForConditionalGeneration`.
+
+    `LlavaOnevisionConfig` plus the fields of `CompressionSettings` and the two below. It has a `model_type` of its own,
+    since the stock LLaVA-OneVision class would load these weights and compute something else.
+
+    Args:
+        spatial_pool_mode: how 2 x 2 patches of a video frame become one token: `"average"` (the setting of the VidCom²
+            paper and of LLaVA-Video's published figures), `"max"`, or `"bilinear"` (what the original code does when
+            it is not told otherwise). The processor has a field of the same name, and must agree.
+        compression_newlines: which newlines of a compressed video stay, and where: `"all"`, at the end of their rows;
+            `"occupied"`, only those of rows that kept a token; `"trailing"`, all, but after the frame's kept tokens,
+            as the authors' released code has it. Newlines are outside `retention_ratio`.
+
+    Raises:
+        ValueError: if a setting is outside its accepted set, whether it comes from the constructor, an assignment, a
+            `from_pretrained` override or an edited `config.json`.
+    """
+
+    model_type = "vidcom2_llava_video"
+
+    spatial_pool_mode: str = SPATIAL_POOL_MODES[0]
+    compression_newlines: str = COMPRESSION_NEWLINES[0]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "spatial_pool_mode":
+            value = checked_choice(name, value, SPATIAL_POOL_MODES)
+        elif name == "compression_newlines":
+            value = checked_choice(name, value, COMPRESSION_NEWLINES)
+        super().__setattr__(name, value)
+
+    @property
+    def patches_per_side(self) -> int:
+        return self.vision_config.image_size // self.vision_config.patch_size

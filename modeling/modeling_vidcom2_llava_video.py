@@ -1,0 +1,142 @@
+"""LLaVA-Video with VidCom²: what differs from LLaVA-OneVision."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.models.auto import modeling_auto
+from transformers.utils.generic import can_return_tuple
+
+from .compression import VideoCompression
+from .configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig, pooled_side, tokens_per_frame
+from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .prompt_compression import VidCom2VideoFeatures
+
+
+class LlavaVideoModel(LlavaOnevisionModel):
+    """The uncompressed LLaVA-Video, without a language model head.
+
+    Modifications:
+        - `apply_pooling` pools a frame by `config.spatial_pool_mode` and ends each of its rows with the newline.
+        - `get_video_features` has no newline at the end of the video.
+
+    As in the original, a frame passes the projector before it is pooled. Images are LLaVA-OneVision's.
+    """
+
+    config_class = VidCom2LlavaVideoConfig
+
+    def apply_pooling(self, image_features: Tensor) -> Tensor:
+        """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim)."""
+        config = self.config
+        if config.spatial_pool_mode == "bilinear":
+            pooled = super().apply_pooling(image_features)
+        else:
+            pool = nn.functional.avg_pool2d if config.spatial_pool_mode == "average" else nn.functional.max_pool2d
+            grid = image_features.unflatten(1, (config.patches_per_side, -1)).permute(0, 3, 1, 2)
+            pooled = pool(grid, kernel_size=2).permute(0, 2, 3, 1).flatten(1, 2)
+        side = pooled_side(config.patches_per_side, config.spatial_pool_mode)
+        rows = pooled.unflatten(1, (side, side))
+        newlines = self.image_newline.to(rows).expand(*rows.shape[:2], 1, -1)
+        return torch.cat([rows, newlines], dim=2).flatten(1, 2)
+
+    @can_return_tuple
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        vision_feature_layer: int | list[int] | None = None,
+        vision_feature_select_strategy: str | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Encode videos (num_videos, num_frames, channels, height, width) as the original does.
+
+        Returns:
+            The parent's output, with `pooler_output` (num_videos, num_frames · side · (side + 1), dim).
+        """
+        outputs = super().get_video_features(
+            pixel_values_videos,
+            vision_feature_layer=vision_feature_layer,
+            vision_feature_select_strategy=vision_feature_select_strategy,
+            **kwargs | {"return_dict": True},
+        )
+        outputs.pooler_output = outputs.pooler_output[:, :-1]  # the parent's newline
+        return outputs
+
+
+class VidCom2LlavaVideoForConditionalGeneration(VidCom2LlavaOnevisionForConditionalGeneration):
+    """LLaVA-Video that keeps only the distinctive tokens of each video. For checkpoints written by
+    `vidcom2 convert-llava-video`, with `LlavaVideoProcessor`.
+
+    Modifications:
+        - the inner `model` is `LlavaVideoModel`.
+        - the scored tokens are those of a frame's grid (13 × 13 in the released checkpoints) without its newlines,
+          which are structure, outside `retention_ratio`. `config.compression_newlines` says which stay, and where.
+
+    With `"trailing"` the features enter the language model in another order than in the uncompressed prompt: a frame's
+    kept tokens, then its newlines. Their placeholders, and so `prompt_positions`, are those of `"all"`, in ascending
+    order: they tell which positions of the prompt a frame still fills, not which feature came from which.
+    """
+
+    config_class = VidCom2LlavaVideoConfig
+
+    def __init__(self, config: VidCom2LlavaVideoConfig):
+        super(LlavaOnevisionForConditionalGeneration, self).__init__(config)  # whose own builds the stock inner model
+        self.model = LlavaVideoModel(config)
+        self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        vision_feature_layer: int | list[int] | None = None,
+        vision_feature_select_strategy: str | None = None,
+        retention_ratio: float | None = None,
+        **kwargs: Any,
+    ) -> VidCom2VideoFeatures:
+        """Encode videos and keep their distinctive tokens: as in LLaVA-OneVision, with the newlines in their places."""
+        if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
+            raise ValueError(
+                f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
+                "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
+            )
+        outputs = self.model.get_video_features(
+            pixel_values_videos,
+            vision_feature_layer=vision_feature_layer,
+            vision_feature_select_strategy=vision_feature_select_strategy,
+            return_dict=True,
+            **kwargs,
+        )
+        frames = [self.frames_of(video, pixel_values_videos.shape[1]) for video in outputs.pooler_output]
+        return self.keep_distinctive_tokens(outputs, frames, retention_ratio)
+
+    def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
+        """(placeholders, dim) of a video -> (num_frames, tokens_per_frame, dim) without the newlines."""
+        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+        return video.unflatten(0, (num_frames, side, side + 1))[:, :, :-1].flatten(1, 2)
+
+    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
+        """The kept tokens and the newlines of `config.compression_newlines`, in the order of their features."""
+        num_frames, num_scored = compression.token_uniqueness.shape
+        patches, mode = self.config.patches_per_side, self.config.spatial_pool_mode
+        side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
+        newlines = self.config.compression_newlines
+        row_of_token = compression.indices // side  # rows are counted through all frames
+        rows = torch.arange(num_frames * side, device=row_of_token.device)
+        if newlines == "occupied":
+            rows = row_of_token.unique_consecutive()
+        tokens = compression.indices + row_of_token  # each row before it ended with a newline
+        indices = torch.cat([tokens, rows * (side + 1) + side])
+        if newlines == "trailing" and len(tokens) < num_frames * num_scored:  # a video that is whole stays as it is
+            indices = indices[(indices // per_frame).argsort(stable=True)]
+        else:
+            indices = indices.sort().values
+        return indices, num_frames * per_frame
+
+
+# Pipelines and `transformers serve` ask these tables whether a class can take images and videos.
+for _table in ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES"):
+    getattr(modeling_auto, _table).setdefault(
+        VidCom2LlavaVideoConfig.model_type, VidCom2LlavaVideoForConditionalGeneration.__name__
+    )

@@ -36,6 +36,10 @@ def _number(accepted: str, holds: Callable[[float], bool]) -> dict[str, Any]:
     return {"normalize": normalize, "accepted": accepted}
 
 
+def _weight() -> dict[str, Any]:
+    return _number("a finite number, at most 1e30 in size", lambda v: abs(v) <= 1e30)  # scores are float32
+
+
 def _choice(*names: str) -> dict[str, Any]:
     """Field metadata for one of a few names."""
 
@@ -101,8 +105,8 @@ class CompressionSettings:
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
     compression_frame_score: str = field(default="mean", metadata=_choice("mean", "max", "uniform"))
     compression_window: int | None = field(default=None, metadata=_window())
-    compression_frame_weight: float = field(default=1.0, metadata=_number("a finite number", lambda v: True))
-    compression_video_weight: float = field(default=1.0, metadata=_number("a finite number", lambda v: True))
+    compression_frame_weight: float = field(default=1.0, metadata=_weight())
+    compression_video_weight: float = field(default=1.0, metadata=_weight())
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTING_NAMES:

@@ -10,6 +10,7 @@ Shapes below: T frames, M tokens per frame, D channels, K kept tokens.
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,12 +101,20 @@ def compress(
 def compress_with(settings: CompressionSettings, video_tokens: Tensor) -> VideoCompression:
     """`compress` with settings that are already checked."""
     _check_video_tokens(video_tokens)
-    scores = COMPRESSION_METHODS[settings.compression_method](video_tokens, settings)
-    u = frame_uniqueness(scores.video_uniqueness, settings)
-    budgets = frame_budgets(u, video_tokens.shape[1], settings)
-    num_kept = num_kept_tokens(budgets, video_tokens.shape[1], settings)
-    indices = most_unique_tokens(scores.token_uniqueness, budgets, num_kept)
+    with _without_autocast(video_tokens.device.type):
+        scores = COMPRESSION_METHODS[settings.compression_method](video_tokens, settings)
+        u = frame_uniqueness(scores.video_uniqueness, settings)
+        budgets = frame_budgets(u, video_tokens.shape[1], settings)
+        num_kept = num_kept_tokens(budgets, video_tokens.shape[1], settings)
+        indices = most_unique_tokens(scores.token_uniqueness, budgets, num_kept)
     return VideoCompression(indices, budgets, u, scores.token_uniqueness)
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager:
+    """Mixed-precision training would turn the matrix products to half precision."""
+    if not torch.amp.is_autocast_available(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
 
 
 def _check_video_tokens(video_tokens: Tensor) -> None:
@@ -321,6 +330,7 @@ def fixed_total_budgets(budgets: Tensor, tokens_per_frame: int, retention_ratio:
     total = exact_total(num_frames, tokens_per_frame, retention_ratio)
     # The sum is piecewise linear in the factor, with a bend where a frame reaches 1 or M. Find the last bend at or
     # below the total, and go on from there with the slope of the frames that are between their bounds.
+    budgets = budgets.clamp(min=1e-290)  # or the bends of a tiny retention ratio would be infinite
     bends = torch.cat([1 / budgets, tokens_per_frame / budgets]).sort().values
     sums = (bends[:, None] * budgets).clamp(1, tokens_per_frame).sum(dim=1)
     bend = bends.gather(0, (sums <= total + 1e-9).sum(0, keepdim=True).sub_(1).clamp_(min=0))

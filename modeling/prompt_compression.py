@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationMixin
+from transformers.generation import utils as generation_utils
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -28,6 +29,7 @@ from .full_prompt_view import FullPromptView
 
 IGNORED_LABEL = -100
 TOKEN_TYPES = {"token_type_ids", "mm_token_type_ids"}  # (B, L) what kind of token each is
+CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
 GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]
 
 
@@ -361,6 +363,11 @@ class VidCom2PromptMixin:
             if name in {"input_ids", "attention_mask"} | TOKEN_TYPES and value is not None
         }
         prompt = self._short_prompt(new, cached, take(mask, cached.positions, 0), features)
+        if self._generation_setting(kwargs, "prefill_chunk_size") is not None and not CHUNKS_FEATURES:
+            raise ValueError(
+                "`prefill_chunk_size` with videos needs a newer Transformers, which splits video features into the "
+                "chunks. Leave it out or upgrade."
+            )
         if prompt.inputs["position_ids"].ndim == 3 and kwargs.get("assistant_model") is not None:
             raise ValueError(
                 "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt. Leave it out, or use "

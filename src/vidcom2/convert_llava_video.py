@@ -18,6 +18,7 @@ from transformers import (
     LlavaOnevisionImageProcessor,
     LlavaOnevisionVideoProcessor,
     PreTrainedTokenizerBase,
+    Qwen2Config,
 )
 
 from .configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice
@@ -421,7 +422,8 @@ def _vision_tower(name: str, folder: Path) -> dict[str, int]:
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
         raise ConversionError(f"{str(folder)!r} lacks tokenizer_config.json. Download the whole checkpoint.")
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    # The language model's config: by the source's own `model_type` "llava" a Llama tokenizer would be looked for.
+    tokenizer = AutoTokenizer.from_pretrained(folder, config=Qwen2Config(), local_files_only=True)
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ("<image>", "<video>")])
     tokenizer.padding_side = "left"  # prompts of a batch end together, where `generate` goes on
     tokenizer.chat_template = CHAT_TEMPLATE

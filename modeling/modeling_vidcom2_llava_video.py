@@ -64,12 +64,26 @@ class LlavaVideoModel(LlavaOnevisionModel):
         return outputs
 
 
-class VidCom2LlavaVideoForConditionalGeneration(VidCom2LlavaOnevisionForConditionalGeneration):
+class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration):
+    """The uncompressed LLaVA-Video: LLaVA-OneVision around a `LlavaVideoModel`."""
+
+    config_class = VidCom2LlavaVideoConfig
+
+    def __init__(self, config: VidCom2LlavaVideoConfig):
+        super(LlavaOnevisionForConditionalGeneration, self).__init__(config)  # whose own builds the stock inner model
+        self.model = LlavaVideoModel(config)
+        self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        self.post_init()
+
+
+class VidCom2LlavaVideoForConditionalGeneration(
+    VidCom2LlavaOnevisionForConditionalGeneration, LlavaVideoForConditionalGeneration
+):
     """LLaVA-Video that keeps only the distinctive tokens of each video. For checkpoints written by
     `vidcom2 convert-llava-video`, with `LlavaVideoProcessor`.
 
-    Modifications:
-        - the inner `model` is `LlavaVideoModel`.
+    Modifications of LLaVA-OneVision with VidCom²:
+        - the parent, and so the inner `model`, is the uncompressed LLaVA-Video.
         - the scored tokens are those of a frame's grid (13 × 13 in the released checkpoints) without its newlines,
           which are structure, outside `retention_ratio`. `config.compression_newlines` says which stay, and where.
 
@@ -79,12 +93,6 @@ class VidCom2LlavaVideoForConditionalGeneration(VidCom2LlavaOnevisionForConditio
     """
 
     config_class = VidCom2LlavaVideoConfig
-
-    def __init__(self, config: VidCom2LlavaVideoConfig):
-        super(LlavaOnevisionForConditionalGeneration, self).__init__(config)  # whose own builds the stock inner model
-        self.model = LlavaVideoModel(config)
-        self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
-        self.post_init()
 
     @can_return_tuple
     def get_video_features(

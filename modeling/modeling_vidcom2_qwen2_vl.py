@@ -112,5 +112,9 @@ class VidCom2Qwen2VLForConditionalGeneration(VidCom2PromptMixin, Qwen2VLForCondi
             offset = self.model.rope_deltas
         return 0 if offset is None else offset
 
+    def forget_positions(self) -> None:
+        """The parent keeps `rope_deltas` on the model, where they outlive their prompt."""
+        self.model.rope_deltas = None
+
 
 register_like(VidCom2Qwen2VLForConditionalGeneration, parent="Qwen2VLForConditionalGeneration")

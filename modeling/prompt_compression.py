@@ -102,6 +102,9 @@ class VidCom2PromptMixin:
         """(B, 1) next position minus number of tokens, for what is in the KV cache; 0 where positions are order."""
         return 0
 
+    def forget_positions(self) -> None:
+        """Before a prompt begins: drop what the model remembers of the positions of an earlier one."""
+
     # -----------------------------------------------------------------------------------------------------------------
     # Video features
     # -----------------------------------------------------------------------------------------------------------------
@@ -232,6 +235,8 @@ class VidCom2PromptMixin:
         """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
         cache, mask = inputs.get("past_key_values"), inputs.get("attention_mask")
         cached = CachedPrompt.attached_to(cache)
+        if inputs.get("position_ids") is None and (cache is None or (cached is None and cache.get_seq_length() == 0)):
+            self.forget_positions()
         if cached is None or inputs.get("position_ids") is not None or (mask is not None and not is_2d(mask)):
             return inputs
         new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]

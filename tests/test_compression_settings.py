@@ -40,6 +40,7 @@ DEFAULTS = {
 WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
 WRONG_RATIOS += [[0.25], 0.25j, 10**400, np.float32(2), np.True_, torch.tensor(0.25)]
 WRONG_NUMBERS = [math.nan, math.inf, -math.inf, "1", None, True, [1.0], 10**400, np.float64("nan")]
+WRONG_WEIGHTS = [*WRONG_NUMBERS, 1e39, -1e31]  # scores are float32: larger weights would make them inf or nan
 WRONG_NAMES = ["unknown", "", "Paper", "MEAN", " ceil", None, True, 0, 1.0, ["paper"], {}, np.array(["paper", "ceil"])]
 
 # name -> (values it refuses, what the message must say it accepts)
@@ -51,8 +52,8 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_temperature": ([0, 0.0, -0.01, *WRONG_NUMBERS], ["number", "> 0"]),
     "compression_frame_score": (WRONG_NAMES, ["'mean'", "'max'", "'uniform'"]),
     "compression_window": ([0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)], ["None", ">= 1"]),
-    "compression_frame_weight": (WRONG_NUMBERS, ["finite number"]),
-    "compression_video_weight": (WRONG_NUMBERS, ["finite number"]),
+    "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
+    "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
 }
 
 # name -> (value, value as stored)
@@ -70,8 +71,8 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "compression_temperature": [(1, 1.0), (1e-6, 1e-6), (100.0, 100.0), (np.float32(0.5), 0.5)],
     "compression_frame_score": [("mean", "mean"), ("max", "max"), ("uniform", "uniform")],
     "compression_window": [(None, None), (1, 1), (4, 4), (10**6, 10**6), (np.int64(8), 8)],
-    "compression_frame_weight": [(0, 0.0), (-1, -1.0), (2.5, 2.5), (np.float64(-0.5), -0.5)],
-    "compression_video_weight": [(0, 0.0), (-1, -1.0), (2.5, 2.5), (np.float64(-0.5), -0.5)],
+    "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
+    "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
 }
 
 refused = pytest.mark.parametrize(

@@ -6,15 +6,15 @@ import io
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from PIL import Image
+from transformers import BatchFeature, PreTrainedModel
 
 from .checkpoints import Checkpoint
-from .run import prepare_inputs
+from .run import encode_video, prepare_inputs, scored_frames
 from .video import Video
 
 FRAMES_PER_ROW = 8
-FRAME_PIXELS = 280  # side of a drawn frame; the model sees frames as squares too
+FRAME_PIXELS = 280  # height of a drawn frame
 DIMMED = 0.22  # brightness left to a dropped patch
 UNIQUENESS_COLOR, BUDGET_COLOR = "#4c72b0", "#dd8452"
 
@@ -24,7 +24,7 @@ class Explanation:
     """What was kept of a video, and why.
 
     Attributes:
-        frames: (T, FRAME_PIXELS, FRAME_PIXELS, 3) uint8.
+        frames: (T, FRAME_PIXELS, width, 3) uint8.
         seconds: (T,) when each frame is shown.
         frame_uniqueness: (T,) u_t.
         frame_budgets: (T,) k_t.
@@ -55,9 +55,9 @@ class Explanation:
 
     def dimmed_frames(self) -> np.ndarray:
         """The frames with their dropped tokens darkened, a token being a rectangle of the frame."""
-        size = self.frames.shape[1]
-        rows = np.arange(size) * self.kept.shape[1] // size
-        columns = np.arange(size) * self.kept.shape[2] // size
+        height, width = self.frames.shape[1:3]
+        rows = np.arange(height) * self.kept.shape[1] // height
+        columns = np.arange(width) * self.kept.shape[2] // width
         brightness = np.where(self.kept[:, rows][:, :, columns], 1.0, DIMMED)
         return (self.frames * brightness[..., None]).astype(np.uint8)
 
@@ -66,25 +66,36 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     """Encode the video and tell what VidCom² keeps; the language model does not run."""
     model = checkpoint.model
     inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
-    with torch.no_grad():
-        compression = model.get_video_features(inputs["pixel_values_videos"]).video_compressions[0]
+    compression = encode_video(model, inputs)
     num_frames, tokens_per_frame = compression.token_uniqueness.shape
+    height, width = _token_grid(model, inputs, tokens_per_frame)
     kept = np.zeros(num_frames * tokens_per_frame, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True
-    side = round(tokens_per_frame**0.5)
+    shown = scored_frames(len(video.frames), compression)
     return Explanation(
         model=checkpoint.name,
         retention_ratio=model.config.retention_ratio,
-        frames=np.stack([_square(frame) for frame in video.frames]),
-        seconds=video.seconds,
+        frames=np.stack([_resized(frame, width / height) for frame in video.frames[shown]]),
+        seconds=video.seconds[shown],
         frame_uniqueness=compression.frame_uniqueness.cpu().numpy(),
         frame_budgets=compression.frame_budgets.cpu().numpy(),
-        kept=kept.reshape(num_frames, side, tokens_per_frame // side),
+        kept=kept.reshape(num_frames, height, width),
     )
 
 
-def _square(frame: np.ndarray) -> np.ndarray:
-    return np.asarray(Image.fromarray(frame).resize((FRAME_PIXELS, FRAME_PIXELS), Image.Resampling.BICUBIC))
+def _token_grid(model: PreTrainedModel, inputs: BatchFeature, tokens_per_frame: int) -> tuple[int, int]:
+    """Rows and columns of a frame's tokens: of the video's shape for Qwen2-VL, square for the others."""
+    if "video_grid_thw" in inputs:
+        _, height, width = (inputs["video_grid_thw"][0] // model.config.vision_config.spatial_merge_size).tolist()
+        return height, width
+    side = round(tokens_per_frame**0.5)
+    return side, tokens_per_frame // side
+
+
+def _resized(frame: np.ndarray, aspect: float) -> np.ndarray:
+    """The frame as the model sees it: FRAME_PIXELS high, in the proportions of the token grid."""
+    size = (round(FRAME_PIXELS * aspect), FRAME_PIXELS)
+    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC))
 
 
 def draw_png(explanation: Explanation, path: str) -> None:

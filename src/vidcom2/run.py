@@ -10,6 +10,7 @@ import torch
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from .checkpoints import Checkpoint
+from .compression import VideoCompression
 from .video import Video
 
 
@@ -55,15 +56,26 @@ def prepare_inputs(processor: ProcessorMixin, prompt: str, video: Video) -> Batc
     """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them."""
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return processor(text=[text], videos=[video.frames], return_tensors="pt")
+    return processor(text=[text], videos=[video.frames], do_sample_frames=False, return_tensors="pt")
+
+
+def encode_video(model: PreTrainedModel, inputs: BatchFeature) -> VideoCompression:
+    """What VidCom² keeps of the prompt's one video; the language model does not run."""
+    arguments = {name: inputs[name] for name in ("pixel_values_videos", "video_grid_thw") if name in inputs}
+    with torch.no_grad():
+        return model.get_video_features(**arguments).video_compressions[0]
+
+
+def scored_frames(num_frames: int, compression: VideoCompression) -> slice:
+    """Which frames of the video stand for the T scored ones: Qwen2-VL makes one of two."""
+    return slice(None, None, -(-num_frames // len(compression.frame_budgets)))
 
 
 def run(checkpoint: Checkpoint, video: Video, prompt: str, max_new_tokens: int) -> Run:
     """Answer `prompt` about `video` twice, with the model's retention ratio and with 1.0."""
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video).to(model.device, model.dtype)
-    features = model.get_video_features(inputs["pixel_values_videos"])
-    compression = features.video_compressions[0]
+    compression = encode_video(model, inputs)
     # The first call on a device prepares kernels and memory: neither of the two measured ones should pay for that.
     model.generate(**inputs, max_new_tokens=1, do_sample=False)
     compressed = _measure(model, processor, inputs, max_new_tokens, model.config.retention_ratio)
@@ -72,7 +84,7 @@ def run(checkpoint: Checkpoint, video: Video, prompt: str, max_new_tokens: int) 
         model=checkpoint.name,
         prompt=prompt,
         retention_ratio=model.config.retention_ratio,
-        frame_seconds=[round(float(second), 3) for second in video.seconds],
+        frame_seconds=[round(float(s), 3) for s in video.seconds[scored_frames(len(video.seconds), compression)]],
         frame_budgets=compression.frame_budgets.tolist(),
         frame_uniqueness=[round(u, 6) for u in compression.frame_uniqueness.tolist()],
         tokens_per_frame=compression.token_uniqueness.shape[1],

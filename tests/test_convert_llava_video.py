@@ -1,0 +1,373 @@
+"""`convert_llava_video`: bit for bit, complete or not at all, and whatever does not fit is refused by its name."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from llava_video_original import VISION, Sizes, original_weights, write_original
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoProcessor, GenerationConfig
+
+from vidcom2 import convert_llava_video as converter
+from vidcom2.convert_llava_video import Conversion, ConversionError, convert_llava_video, original_name, renamed
+from vidcom2.llava_video import VidCom2LlavaVideoForConditionalGeneration
+
+LAYER = "model.layers.1.self_attn.q_proj.weight"
+VISION_LAYER = f"{VISION}encoder.layers.1.mlp.fc1.bias"
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def convert(folder: Path, **kwargs: Any) -> Conversion:
+    return convert_llava_video(str(folder / "original"), str(folder / "converted"), **kwargs)
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_come_out_bit_for_bit_under_their_new_names(
+    tmp_path: Path, num_shards: int, tied: bool, dtype: torch.dtype
+) -> None:
+    weights = write_original(tmp_path / "original", tied=tied, num_shards=num_shards, dtype=dtype)
+    result = convert(tmp_path)
+    assert (result.num_tensors, result.dtype) == (len(weights), str(dtype).removeprefix("torch."))
+    assert result.num_bytes == sum(tensor.nbytes for tensor in weights.values())
+    written = tensors_of(tmp_path / "converted")
+    assert {original_name(name) for name in written} == weights.keys()
+    for name, tensor in written.items():
+        assert tensor.dtype == dtype and torch.equal(tensor, weights[original_name(name)]), name
+    assert len(list((tmp_path / "converted").glob("*.safetensors"))) == num_shards
+    assert (tmp_path / "converted" / "model.safetensors.index.json").exists() == (num_shards > 1)
+
+    model, info = VidCom2LlavaVideoForConditionalGeneration.from_pretrained(
+        tmp_path / "converted", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    assert model.dtype == dtype and (model.lm_head.weight is model.get_input_embeddings().weight) == tied
+    state = model.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in written.items())
+    assert state.keys() - written.keys() == ({"lm_head.weight"} if tied else set())
+
+
+def test_the_names_are_those_of_transformers_5(tmp_path: Path) -> None:
+    """facts/models.md A6, right-hand column."""
+    pairs = {
+        "lm_head.weight": "lm_head.weight",
+        "model.embed_tokens.weight": "model.language_model.embed_tokens.weight",
+        "model.layers.27.mlp.up_proj.weight": "model.language_model.layers.27.mlp.up_proj.weight",
+        "model.norm.weight": "model.language_model.norm.weight",
+        "model.mm_projector.0.weight": "model.multi_modal_projector.linear_1.weight",
+        "model.mm_projector.2.bias": "model.multi_modal_projector.linear_2.bias",
+        "model.image_newline": "model.image_newline",
+        f"{VISION}encoder.layers.25.self_attn.k_proj.bias": "model.vision_tower.encoder.layers.25.self_attn.k_proj.bias",
+        f"{VISION}post_layernorm.weight": "model.vision_tower.post_layernorm.weight",
+    }
+    assert {name: renamed(name) for name in pairs} == pairs
+    assert {new: original_name(new) for new in pairs.values()} == {new: old for old, new in pairs.items()}
+    assert renamed("model.vision_resampler.weight") is None
+
+
+def test_the_config_says_what_the_sources_says(tmp_path: Path) -> None:
+    write_original(tmp_path / "original", text_config={"model_type": "stray"}, vision_config={"model_type": "stray"})
+    convert(tmp_path)
+    config = json.loads((tmp_path / "converted" / "config.json").read_text())
+    assert config["model_type"] == "vidcom2_llava_video"
+    assert config["architectures"] == ["VidCom2LlavaVideoForConditionalGeneration"]
+    text, vision = config["text_config"], config["vision_config"]
+    assert text["rope_parameters"]["rope_theta"] == 1000000.0 and text["max_position_embeddings"] == 32768
+    assert (text["hidden_size"], text["num_hidden_layers"], text["eos_token_id"]) == (32, 2, 258)
+    assert not text["use_sliding_window"]
+    assert vision["num_hidden_layers"] == Sizes().tower_layers - 1 and not vision["vision_use_head"]
+    assert config["vision_feature_layer"] == -1 and config["vision_aspect_ratio"] == "anyres_max_9"
+    assert config["image_grid_pinpoints"][:3] == [[98, 98], [196, 98], [294, 98]]  # the original says width first
+    assert (config["retention_ratio"], config["dtype"]) == (0.25, "float32")
+
+
+def test_the_pooling_mode_is_average_and_the_sources_wish_is_told(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    result = convert(tmp_path)
+    assert result.spatial_pool_mode == "average" and "'bilinear'" in result.notes[0] and "'average'" in result.notes[0]
+    shutil.rmtree(tmp_path / "converted")
+    assert convert(tmp_path, spatial_pool_mode="bilinear").notes == []
+    for file in ("config.json", "processor_config.json"):
+        assert json.loads((tmp_path / "converted" / file).read_text())["spatial_pool_mode"] == "bilinear"
+
+
+def test_tokenizer_processor_and_generation_config_come_along(tmp_path: Path) -> None:
+    write_original(tmp_path / "original", add_time_instruction=False)
+    assert "<video>" not in (tmp_path / "original" / "tokenizer.json").read_text()
+    convert(tmp_path)
+    processor = AutoProcessor.from_pretrained(tmp_path / "converted")
+    model = VidCom2LlavaVideoForConditionalGeneration.from_pretrained(tmp_path / "converted")
+    assert (model.config.image_token_id, model.config.video_token_id) == (259, 260)
+    assert (processor.image_token_id, processor.video_token_id) == (259, 260)
+    assert processor.tokenizer.padding_side == "left" and not processor.add_time_instruction
+    assert processor.num_image_tokens == 49
+    for part in (processor.image_processor, processor.video_processor):
+        assert (part.image_mean, part.image_std) == ([0.5] * 3, [0.5] * 3)
+        assert (part.size["height"], part.size["width"], part.do_resize) == (98, 98, True)
+    saved = GenerationConfig.from_pretrained(tmp_path / "converted")
+    assert (saved.do_sample, saved.top_k, saved.eos_token_id) == (True, 20, [258, 256])
+
+
+def test_a_qwen2_tokenizer_of_vocabulary_and_merges_is_read(tmp_path: Path) -> None:
+    """As the released checkpoints have it, beside a config.json whose `model_type` is "llava"."""
+    from tokenizers import pre_tokenizers
+
+    write_original(tmp_path / "original")
+    folder = tmp_path / "original"
+    (folder / "tokenizer.json").unlink()
+    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    added = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
+    special = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+    config = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "added_tokens_decoder": {str(256 + i): {"content": token, **special} for i, token in enumerate(added)},
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "padding_side": "right",
+        "chat_template": "another",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    convert(tmp_path)
+    processor = AutoProcessor.from_pretrained(tmp_path / "converted")
+    ids = processor.tokenizer("<|im_start|>a<image><video><|im_end|>")["input_ids"]
+    assert ids == [257, vocabulary["a"], 259, 260, 258]
+    chat = [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "What?"}]}]
+    for template in (processor, processor.tokenizer):
+        assert "<video>\nWhat?" in template.apply_chat_template(chat, tokenize=False)
+
+
+def test_progress_counts_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converter, "COPY_BYTES", 10_000)
+    write_original(tmp_path / "original")
+    seen = []
+    result = convert(tmp_path, progress=lambda what, done, total: seen.append((done, total)))
+    done = [done for done, _ in seen]
+    assert len(seen) > 10 and done == sorted(done) and done[-1] == result.num_bytes
+    assert {total for _, total in seen} == {result.num_bytes}
+    assert max(b - a for a, b in zip(done, done[1:])) <= 10_000
+
+
+def test_other_tools_read_the_files(tmp_path: Path) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    convert(tmp_path)
+    with safe_open(tmp_path / "converted" / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert file.get_slice("model.image_newline").get_shape() == [32]
+
+
+# -- whole or not at all ----------------------------------------------------------------------------------------------
+
+
+def test_a_failure_leaves_nothing_and_the_next_run_succeeds(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+
+    def fail(what: str, done: float, total: float | None) -> None:
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(tmp_path, progress=fail)
+    assert [path.name for path in tmp_path.iterdir()] == ["original"]
+    assert convert(tmp_path).num_tensors == 69
+
+
+KILLED = """
+import os, signal, sys
+from vidcom2.convert_llava_video import convert_llava_video
+convert_llava_video(sys.argv[1], sys.argv[2], progress=lambda what, done, total: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_a_killed_run_leaves_nothing_that_loads_and_the_next_run_cleans_up(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "original"), str(tmp_path / "converted")]
+    assert subprocess.run(command, capture_output=True, timeout=300).returncode == -9
+    left = tmp_path / "converted.incomplete"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["converted.incomplete", "original"]
+    with pytest.raises(OSError, match=r"config\.json"):
+        VidCom2LlavaVideoForConditionalGeneration.from_pretrained(left)
+    convert(tmp_path)
+    assert not left.exists() and (tmp_path / "converted" / "config.json").exists()
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    (tmp_path / "converted").mkdir()
+    with pytest.raises(ConversionError, match="exists already"):
+        convert(tmp_path)
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    """Change the tensors of a checkpoint with one shard."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def refused(tmp_path: Path, match: str) -> None:
+    with pytest.raises(ConversionError, match=match):
+        convert(tmp_path)
+    assert not (tmp_path / "converted").exists() and not (tmp_path / "converted.incomplete").exists()
+
+
+@pytest.mark.parametrize("name", ["model.vision_resampler.weight", "model.layers.2.mlp.up_proj.weight", "extra"])
+def test_an_unknown_key_is_refused(tmp_path: Path, name: str) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    rewrite(tmp_path / "original", lambda tensors: tensors.update({name: torch.zeros(3)}))
+    refused(tmp_path, rf"model\.safetensors holds '{re.escape(name)}'")
+
+
+@pytest.mark.parametrize("name", [LAYER, VISION_LAYER, "lm_head.weight", "model.image_newline"])
+def test_a_missing_key_is_refused(tmp_path: Path, name: str) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    rewrite(tmp_path / "original", lambda tensors: tensors.pop(name))
+    refused(tmp_path, rf"the weights lack {re.escape(name)}\.")
+
+
+@pytest.mark.parametrize("name", [LAYER, VISION_LAYER, "model.embed_tokens.weight"])
+def test_another_shape_is_refused(tmp_path: Path, name: str) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    rewrite(tmp_path / "original", lambda tensors: tensors.update({name: tensors[name][1:].clone()}))
+    refused(tmp_path, rf"{re.escape(repr(name))} in model\.safetensors has shape \[.*\], but config\.json asks for \[")
+
+
+def test_another_dtype_is_refused(tmp_path: Path) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    rewrite(tmp_path / "original", lambda tensors: tensors.update({LAYER: tensors[LAYER].to(torch.int8)}))
+    refused(tmp_path, rf"'{LAYER}' in model\.safetensors is I8")
+
+
+def test_a_key_in_two_shards_is_refused(tmp_path: Path) -> None:
+    weights = write_original(tmp_path / "original", num_shards=2)
+    second = tmp_path / "original" / "model-00002-of-00002.safetensors"
+    save_file(load_file(second) | {"lm_head.weight": weights["lm_head.weight"]}, second)
+    refused(tmp_path, r"'lm_head\.weight' is both in model-0000")
+
+
+def test_missing_files_are_refused(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    for name in ("model-00002-of-00003.safetensors", "config.json", "tokenizer_config.json"):
+        (tmp_path / "original" / name).rename(tmp_path / name)
+        refused(tmp_path, rf"lacks {re.escape(name)}")
+        (tmp_path / name).rename(tmp_path / "original" / name)
+    with pytest.raises(ConversionError, match=r"no folder .*hf download lmms-lab"):
+        convert_llava_video(str(tmp_path / "nowhere"), str(tmp_path / "converted"))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "weights.pth"])
+def test_pickles_are_refused_unread(tmp_path: Path, name: str) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    (tmp_path / "original" / "model.safetensors").unlink()
+    (tmp_path / "original" / name).write_bytes(b"not even a pickle")
+    refused(tmp_path, rf"pickle files \({re.escape(name)}\)")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors", "/etc/model.safetensors"])
+def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    write_original(tmp_path / "original")
+    index = {"weight_map": {"lm_head.weight": name}}
+    (tmp_path / "original" / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(tmp_path, rf"names {re.escape(name)}, but only safetensors files beside it")
+
+
+@pytest.mark.parametrize("damage", [b"", b"<html>not found</html>", b"\xff" * 100, b"\x02" + b"\0" * 7 + b"[]"])
+def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, damage: bytes) -> None:
+    write_original(tmp_path / "original", num_shards=1)
+    (tmp_path / "original" / "model.safetensors").write_bytes(damage)
+    refused(tmp_path, r"model\.safetensors' is no safetensors file")
+
+
+def test_a_shard_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    shard = tmp_path / "original" / "model-00002-of-00003.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    refused(tmp_path, r"model-00002-of-00003\.safetensors' has [\d,]+ bytes, but its header tells of")
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("architectures", ["LlavaQwenMoeForCausalLM"]),
+        ("mm_projector_type", "linear"),
+        ("mm_newline_position", "one_token"),
+        ("mm_newline_position", None),
+        ("mm_patch_merge_type", "flat"),
+        ("image_aspect_ratio", "anyres"),
+        ("mm_vision_select_feature", "cls_patch"),
+        ("add_faster_video", True),
+        ("mm_resampler_type", "perceiver"),
+        ("mm_vision_tower", "openai/clip-vit-large-patch14-336"),
+        ("image_grid_pinpoints", "(1x1),...,(6x6)"),
+        ("vocab_size", 260),
+    ],
+)
+def test_a_model_that_computes_something_else_is_refused(tmp_path: Path, field: str, value: Any) -> None:
+    write_original(tmp_path / "original", **{field: value})
+    refused(tmp_path, rf"config\.json has `{field}` ")
+
+
+def test_a_config_without_a_size_is_refused(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    path = tmp_path / "original" / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_theta"]
+    path.write_text(json.dumps(config))
+    refused(tmp_path, "config.json lacks rope_theta")
+
+
+def test_a_pooling_mode_outside_the_accepted_set_is_refused(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    with pytest.raises(ValueError, match="`spatial_pool_mode` is 'mean', but must be one of"):
+        convert(tmp_path, spatial_pool_mode="mean")
+
+
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_original(tmp_path / "original")
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(converter.shutil, "disk_usage", lambda path: usage)
+    refused(tmp_path, "its disk has 1,000 left")
+
+
+MEASURE = """
+import resource, sys
+from vidcom2.convert_llava_video import convert_llava_video
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+convert_llava_video(sys.argv[1], sys.argv[2])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_shards(tmp_path: Path) -> None:
+    """256 MB in one shard take no more than the block that is copied, and what the imports leave."""
+    grown = {}
+    for name, hidden in (("small", 32), ("large", 1024)):
+        sizes = Sizes(hidden=hidden, vocab=60_000 if name == "large" else 264)
+        folder = tmp_path / name
+        write_original(folder / "original", sizes, weights=original_weights(sizes), num_shards=1)
+        command = [sys.executable, "-c", MEASURE, str(folder / "original"), str(folder / "converted")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        grown[name] = int(result.stdout) * 1024
+    size = (tmp_path / "large" / "converted" / "model.safetensors").stat().st_size
+    assert size > 400e6
+    assert grown["large"] - grown["small"] < 64e6

@@ -222,6 +222,7 @@ def low_variance_channels(video_tokens: Tensor) -> Tensor:
     """(D,) float32 with 1 at the half of the channels that vary least over the video's tokens (released code)."""
     dim = video_tokens.shape[-1]
     counts, means, deviations = [], [], []  # per block: finite tokens, channel means, summed squared deviations
+    scratch = None
     for _, block in float32_blocks(video_tokens):
         block = block.flatten(0, 1)
         finite = torch.linalg.vector_norm(block, dim=-1).isfinite()
@@ -231,7 +232,8 @@ def low_variance_channels(video_tokens: Tensor) -> Tensor:
         mean = (weights @ block) / count.clamp(min=1)
         counts.append(count)
         means.append(mean)
-        deviations.append(weights @ (block - mean).square_())
+        scratch = torch.empty_like(block) if scratch is None else scratch[: len(block)]
+        deviations.append(weights @ torch.sub(block, mean, out=scratch).square_())
     counts, means, deviations = torch.stack(counts)[:, None], torch.stack(means), torch.stack(deviations)
     total = counts.sum().clamp(min=1)
     video_mean = (counts * means).sum(0) / total

@@ -80,9 +80,12 @@ class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2PromptMixin, LlavaOne
             return_dict=True,
             **kwargs,
         )
-        num_frames = pixel_values_videos.shape[1]
-        frames = [video[:-1].unflatten(0, (num_frames, -1)) for video in outputs.pooler_output]
+        frames = [self.frames_of(video, pixel_values_videos.shape[1]) for video in outputs.pooler_output]
         return self.keep_distinctive_tokens(outputs, frames, retention_ratio)
+
+    def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
+        """The parent's (placeholders, dim) of a video -> the scored tokens, (num_frames, tokens_per_frame, dim)."""
+        return video[:-1].unflatten(0, (num_frames, -1))
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """The kept tokens, and the newline after the last frame."""

@@ -46,6 +46,9 @@ class LlavaVideoProcessor(LlavaOnevisionProcessor):
         - `<video>` becomes num_frames · side · (side + 1) placeholders, one per token and one per row's newline.
         - after them, on a line of its own, comes the time instruction: how long the video is and when its frames are.
 
+    Video files are sampled as Transformers does it, at the first frame of each of `num_frames` equal parts; the
+    original spreads them from the first frame to the last. For that, pass frames sampled so, with `video_metadata`.
+
     Args:
         spatial_pool_mode: as in the model's config, with which it must agree.
         add_time_instruction: whether to write the time instruction. It needs to know the times: of a video file it

@@ -13,6 +13,10 @@ from models import MODELS, RETENTION_RATIO, ModelCase, make_image, make_video
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
 @dataclass
 class Family:
     """A row of the table with its tiny checkpoint, in the stock class and in ours."""

@@ -340,5 +340,12 @@ def write_original(
     tokenizer = json.loads((folder / "tokenizer.json").read_text())  # the original has <image>, and no <video>
     tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["content"] != "<video>"]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    GenerationConfig(do_sample=True, temperature=0.7, top_k=20, eos_token_id=[258, 256]).save_pretrained(folder)
+    generation = {
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_k": 20,
+        "repetition_penalty": 1.05,
+        "eos_token_id": [258, 256],
+    }
+    GenerationConfig(**generation).save_pretrained(folder)
     return weights

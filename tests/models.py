@@ -13,14 +13,18 @@ from transformers import (
     ProcessorMixin,
     Qwen2VLForConditionalGeneration,
 )
+from vidcom2.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 
 from vidcom2 import (
     VidCom2LlavaOnevisionConfig,
     VidCom2LlavaOnevisionForConditionalGeneration,
+    VidCom2LlavaVideoConfig,
+    VidCom2LlavaVideoForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
 )
 from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
+from vidcom2.tiny_llava_video import tiny_llava_video
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -36,10 +40,12 @@ class ModelCase:
     stock_class: type
     build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
     tokens_per_frame: int
-    structure_tokens: int  # tokens of a video that are not scored and always stay
+    structure_tokens: int  # tokens at the end of a video that are not scored and always stay
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
     legacy_prefixes: dict[str, str]  # key names of the checkpoints on the Hub, by those of Transformers 5
+    newline_every: int | None = None  # within a frame, each so-manieth token is a newline, not scored, always kept
+    native: bool = True  # whether Transformers has the stock class
     files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
@@ -48,7 +54,14 @@ class ModelCase:
         return -(-num_frames // self.files_frames_per_frame)
 
     def video_tokens(self, num_frames: int) -> int:
-        return self.scored_frames(num_frames) * self.tokens_per_frame + self.structure_tokens
+        newlines = self.tokens_per_frame // (self.newline_every - 1) if self.newline_every else 0
+        return self.scored_frames(num_frames) * (self.tokens_per_frame + newlines) + self.structure_tokens
+
+    def is_scored(self, num_tokens: int) -> torch.Tensor:
+        """(num_tokens,) bool: which placeholders of a video are scored; the others are structure."""
+        positions = torch.arange(num_tokens)
+        scored = positions < num_tokens - self.structure_tokens
+        return scored & ((positions + 1) % self.newline_every != 0) if self.newline_every else scored
 
     def full_positions(self, stock: PreTrainedModel, inputs: BatchFeature) -> torch.Tensor | None:
         """(3, B, L) M-RoPE positions of the full prompt, by the stock model."""
@@ -77,6 +90,21 @@ MODELS = [
             "model.multi_modal_projector.": "multi_modal_projector.",
             "model.image_newline": "image_newline",
         },
+    ),
+    ModelCase(
+        name="llava_video",
+        config_class=VidCom2LlavaVideoConfig,
+        model_class=VidCom2LlavaVideoForConditionalGeneration,
+        stock_class=LlavaVideoForConditionalGeneration,
+        build=tiny_llava_video,
+        build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
+        tokens_per_frame=9,
+        structure_tokens=0,
+        newline_every=4,
+        native=False,
+        video_inputs=("pixel_values_videos",),
+        image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
+        legacy_prefixes={},
     ),
     ModelCase(
         name="qwen2_vl",

@@ -26,13 +26,14 @@ def compressed_embeddings(family: Family, inputs: BatchFeature, retention_ratio:
     dropped = set()
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
     for video in stock.get_video_features(**family.videos_of(inputs)).pooler_output:
-        scored = len(video) - family.case.structure_tokens
-        frames = video[:scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1])
-        kept = set(compress(frames, retention_ratio).indices.tolist())
+        is_scored = family.case.is_scored(len(video))
+        frames = video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1])
+        stays = ~is_scored
+        stays[is_scored.nonzero().flatten()[compress(frames, retention_ratio).indices]] = True
         for i, feature in enumerate(video):
             position = video_positions.pop(0)
             features[position] = feature
-            if i < scored and i not in kept:
+            if not stays[i]:
                 dropped.add(position)
     assert not video_positions
     attended = inputs["attention_mask"][0].tolist()

@@ -31,13 +31,15 @@ def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: F
     theirs = family.stock.get_video_features(**family.videos_of(inputs))
     ours = family.model.get_video_features(**family.videos_of(inputs))
     assert isinstance(ours.pooler_output, tuple) and len(ours.pooler_output) == len(ours.video_compressions) == 2
-    structure = family.case.structure_tokens
     for video, kept, compression in zip(theirs.pooler_output, ours.pooler_output, ours.video_compressions, strict=True):
-        tokens = video[: len(video) - structure]
+        is_scored = family.case.is_scored(len(video))
+        tokens = video[is_scored]
         expected = compress(tokens.reshape(-1, family.case.tokens_per_frame, tokens.shape[-1]), RETENTION_RATIO)
         assert torch.equal(compression.indices, expected.indices)
         assert torch.equal(compression.frame_budgets, expected.frame_budgets)
-        assert torch.equal(kept, torch.cat([tokens[expected.indices], video[len(video) - structure :]]))
+        stays = ~is_scored
+        stays[is_scored.nonzero().flatten()[expected.indices]] = True
+        assert torch.equal(kept, video[stays])
     assert torch.equal(ours.last_hidden_state, theirs.last_hidden_state)
 
 
@@ -68,9 +70,7 @@ def test_every_setting_reaches_the_operator(family: Family) -> None:
     }
     videos = family.videos_of(family.one_video())
     tokens = family.stock.get_video_features(**videos).pooler_output[0]
-    tokens = tokens[: len(tokens) - family.case.structure_tokens].reshape(
-        -1, family.case.tokens_per_frame, tokens.shape[-1]
-    )
+    tokens = tokens[family.case.is_scored(len(tokens))].reshape(-1, family.case.tokens_per_frame, tokens.shape[-1])
     model = family.load(retention_ratio=0.4, **settings)
     assert torch.equal(
         model.get_video_features(**videos).video_compressions[0].indices, compress(tokens, 0.4, **settings).indices

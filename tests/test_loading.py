@@ -33,6 +33,8 @@ def assert_same_weights(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
 def test_a_stock_checkpoint_in_the_hub_layout_loads_without_missing_or_unexpected_keys(
     family: Family, tmp_path: Path
 ) -> None:
+    if not family.case.native:
+        pytest.skip("its checkpoints are written by the converter")
     folder = legacy_checkpoint(family, tmp_path)
     renamed = {new for new, old in family.case.legacy_prefixes.items() if new != old}
     names = load_file(folder / "model.safetensors").keys()
@@ -144,6 +146,8 @@ print("unchanged")
 
 
 def test_importing_vidcom2_changes_nothing_for_stock_models(family: Family, tmp_path: Path) -> None:
+    if not family.case.native:
+        pytest.skip("there is no stock class")
     torch.save(dict(family.one_video()), tmp_path / "inputs.pt")
     script = ISOLATION.format(
         stock=family.case.stock_class.__name__,

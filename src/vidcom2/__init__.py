@@ -15,6 +15,9 @@ _MODULES = {
     "compress": "compression",
     "VidCom2LlavaOnevisionConfig": "configuration_vidcom2_llava_onevision",
     "VidCom2LlavaOnevisionForConditionalGeneration": "modeling_vidcom2_llava_onevision",
+    "VidCom2LlavaVideoConfig": "llava_video",
+    "VidCom2LlavaVideoForConditionalGeneration": "llava_video",
+    "LlavaVideoProcessor": "llava_video",
     "VidCom2Qwen2VLConfig": "configuration_vidcom2_qwen2_vl",
     "VidCom2Qwen2VLForConditionalGeneration": "modeling_vidcom2_qwen2_vl",
 }

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, ProcessorMixin
 
+from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .tiny import tiny_llava_onevision
 
 MODEL_CLASSES: dict[str, type[PreTrainedModel]] = {
     "llava_onevision": VidCom2LlavaOnevisionForConditionalGeneration,
+    VidCom2LlavaVideoConfig.model_type: VidCom2LlavaVideoForConditionalGeneration,
     "qwen2_vl": VidCom2Qwen2VLForConditionalGeneration,
 }
 DTYPES = ("auto", "float32", "bfloat16", "float16")

@@ -1,4 +1,4 @@
-"""The command line: `vidcom2 run` and `vidcom2 explain`."""
+"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`."""
 
 import dataclasses
 import json
@@ -119,6 +119,39 @@ def explain_command(
     out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
 
 
+@app.command("convert-llava-video")
+def convert_command(
+    source: Annotated[Path, typer.Argument(help="Folder of an original checkpoint, as `hf download` leaves it.")],
+    destination: Annotated[Path, typer.Argument(help="Folder to make.")],
+    spatial_pool_mode: Annotated[
+        str, typer.Option(help="`average` (the paper's 182 tokens a frame), `max` or `bilinear` (210).")
+    ] = "average",
+) -> None:
+    """Convert an original LLaVA-Video checkpoint (`lmms-lab/LLaVA-Video-7B-Qwen2`, `-72B-Qwen2`) to this project's class.
+
+    Weights are copied shard by shard: memory does not grow with the model. The destination appears when it is whole.
+    """
+    with _one_line_errors():
+        with err.status("Importing Transformers ..."):
+            from .convert_llava_video import convert_llava_video
+        with _progress() as progress:
+            task = progress.add_task("Checking the source", total=None)
+            done = convert_llava_video(
+                str(source),
+                str(destination),
+                spatial_pool_mode,
+                lambda what, part, total: progress.update(task, description=what, completed=part, total=total),
+            )
+    out.print(
+        f"{done.num_tensors:,} tensors, {done.num_bytes / 1e9:.2f} GB of {done.dtype}, "
+        f"spatial_pool_mode {done.spatial_pool_mode!r}: {escape(done.destination)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for note in done.notes:
+        out.print(f"Note: {escape(note)}", highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
     """A mistake of the user ends in one line and exit code 2; anything else keeps its traceback."""
@@ -203,7 +236,9 @@ def _print_run(result: "Run") -> None:
     out.print(table)
 
     largest = max(result.frame_budgets)
-    budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame} ({result.kept_share:.1%} in all)")
+    video_share = after.video_tokens / before.video_tokens
+    out.print(f"Kept: {result.kept_share:.1%} of the scored tokens, {video_share:.1%} of the video with its newlines")
+    budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
     for column, justify in (("frame", "right"), ("second", "right"), ("u_t", "right"), ("k_t", "right"), ("", "left")):
         budgets.add_column(column, justify=justify)
     rows = zip(result.frame_seconds, result.frame_uniqueness, result.frame_budgets, strict=True)

@@ -200,7 +200,7 @@ def convert_llava_video(
         num_bytes=num_bytes,
         dtype=DTYPES[embedding["dtype"]],
         spatial_pool_mode=spatial_pool_mode,
-        notes=_notes(original, spatial_pool_mode),
+        notes=_notes(original, folder, spatial_pool_mode),
     )
 
 
@@ -449,11 +449,19 @@ def _processor(
     )
 
 
-def _notes(original: dict[str, Any], spatial_pool_mode: str) -> list[str]:
+def _notes(original: dict[str, Any], folder: Path, spatial_pool_mode: str) -> list[str]:
+    notes = []
     asked = original.get("mm_spatial_pool_mode", "bilinear")  # the original code's default
-    if asked == spatial_pool_mode:
-        return []
-    return [
-        f"The source's config asks for `spatial_pool_mode` {asked!r}; {spatial_pool_mode!r} was written. The published "
-        "figures of LLaVA-Video and VidCom² are with 'average'."
-    ]
+    if asked != spatial_pool_mode:
+        notes.append(
+            f"The source's config asks for `spatial_pool_mode` {asked!r}; {spatial_pool_mode!r} was written. The "
+            "published figures of LLaVA-Video and VidCom² are with 'average'."
+        )
+    generation = folder / "generation_config.json"
+    penalty = _read_json(generation).get("repetition_penalty", 1.0) if generation.is_file() else 1.0
+    if penalty != 1.0:
+        notes.append(
+            f"generation_config.json has `repetition_penalty` {penalty}, which here looks at the prompt too, and in "
+            "the original code at new tokens alone. Pass `repetition_penalty=1.0` to compare the two."
+        )
+    return notes

@@ -4,7 +4,7 @@ import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
 from .configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
-from .modeling_vidcom2_llava_video import VidCom2LlavaVideoForConditionalGeneration
+from .modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 from .processing_llava_video import LlavaVideoProcessor
 from .tiny import tiny_llava_onevision
 
@@ -12,7 +12,7 @@ from .tiny import tiny_llava_onevision
 def tiny_llava_video(
     image_size: int = 196, spatial_pool_mode: str = "average", **kwargs: object
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """A LLaVA-Video with random float32 weights that keeps all tokens, and its processor.
+    """The uncompressed LLaVA-Video with random float32 weights, and its processor.
 
     Args:
         image_size: pixels per side of a frame.
@@ -20,11 +20,11 @@ def tiny_llava_video(
         **kwargs: as `tiny_llava_onevision` takes them.
     """
     onevision, processor = tiny_llava_onevision(image_size, **kwargs)
-    fields = onevision.config.to_dict() | {"spatial_pool_mode": spatial_pool_mode, "retention_ratio": 1.0}
+    fields = onevision.config.to_dict() | {"spatial_pool_mode": spatial_pool_mode}
     for name in ("model_type", "architectures", "transformers_version"):
         fields.pop(name, None)
     with torch.random.fork_rng(devices=[]):
-        model = VidCom2LlavaVideoForConditionalGeneration(VidCom2LlavaVideoConfig(**fields)).eval()
+        model = LlavaVideoForConditionalGeneration(VidCom2LlavaVideoConfig(**fields)).eval()
     model.load_state_dict(onevision.state_dict())
     return model, LlavaVideoProcessor(
         image_processor=processor.image_processor,

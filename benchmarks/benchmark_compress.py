@@ -3,9 +3,11 @@
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --device cpu --json compress.json
 
 The contenders of a shape take turns within one run, so that whatever else the machine does meets all of them; the table
-holds medians. It does not meet them alike on a busy CPU: each parallel operation waits for its slowest thread, and
-`compress` has many short ones. Leave a core free (`--threads`) or the rows say more about the neighbours; the load is
-in the JSON. The baseline computes the released scoring, also in the rows of the paper's scoring.
+holds medians. The baseline computes the released scoring, also in the rows of the paper's scoring.
+
+On a busy CPU the neighbours do not meet all contenders alike: OpenMP threads that spin while they wait take the core
+that the others wait for, once an operation, and `compress` has many short ones. Measured: 315 ms instead of 54. There
+use `--threads 1` or set OMP_WAIT_POLICY=PASSIVE; the load, the threads and that policy are in the JSON.
 """
 
 import json
@@ -118,6 +120,7 @@ def birth_certificate(device: str, repeats: int) -> dict[str, Any]:
         "command": "benchmarks/benchmark_compress.py",
         "device": torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
         "torch_threads": torch.get_num_threads(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "cpu_cores": os.cpu_count(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # before the first run
         "platform": platform.platform(),

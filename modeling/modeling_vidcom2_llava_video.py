@@ -12,7 +12,6 @@ from transformers.utils.generic import can_return_tuple
 from .compression import VideoCompression
 from .configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig, pooled_side, tokens_per_frame
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
-from .prompt_compression import VidCom2VideoFeatures
 
 
 class LlavaVideoModel(LlavaOnevisionModel):
@@ -93,31 +92,6 @@ class VidCom2LlavaVideoForConditionalGeneration(
     """
 
     config_class = VidCom2LlavaVideoConfig
-
-    @can_return_tuple
-    def get_video_features(
-        self,
-        pixel_values_videos: Tensor,
-        vision_feature_layer: int | list[int] | None = None,
-        vision_feature_select_strategy: str | None = None,
-        retention_ratio: float | None = None,
-        **kwargs: Any,
-    ) -> VidCom2VideoFeatures:
-        """Encode videos and keep their distinctive tokens: as in LLaVA-OneVision, with the newlines in their places."""
-        if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
-            raise ValueError(
-                f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
-                "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
-            )
-        outputs = self.model.get_video_features(
-            pixel_values_videos,
-            vision_feature_layer=vision_feature_layer,
-            vision_feature_select_strategy=vision_feature_select_strategy,
-            return_dict=True,
-            **kwargs,
-        )
-        frames = [self.frames_of(video, pixel_values_videos.shape[1]) for video in outputs.pooler_output]
-        return self.keep_distinctive_tokens(outputs, frames, retention_ratio)
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """(placeholders, dim) of a video -> (num_frames, tokens_per_frame, dim) without the newlines."""

@@ -12,7 +12,6 @@ import torch
 from models import MODELS, RETENTION_RATIO, ModelCase, make_image, make_video
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 

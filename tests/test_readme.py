@@ -3,16 +3,22 @@
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 from test_cli import vidcom2
 
 from vidcom2.cli import DEMO_VIDEO
-from vidcom2.tiny import tiny_llava_onevision
+from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
+from vidcom2.tiny_llava_video import tiny_llava_video
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-CHECKPOINTS = re.compile(r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf")
+CHECKPOINTS = {  # what is named in the README, and what stands in for it
+    r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf": partial(tiny_llava_onevision, image_size=84),
+    r"Qwen/Qwen2-VL-\d+B-Instruct": partial(tiny_qwen2_vl, pixels=(84 * 84, 84 * 112)),
+    r'(?<=")llava-video(?=")': partial(tiny_llava_video, image_size=98),
+}
 
 
 def blocks(language: str) -> list[str]:
@@ -20,36 +26,40 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    for part in tiny_llava_onevision(image_size=84):
-        part.save_pretrained(folder)
-    return folder
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {}
+    for name, build in CHECKPOINTS.items():
+        folders[name] = tmp_path_factory.mktemp("checkpoint")
+        for part in build():
+            part.save_pretrained(folders[name])
+    return folders
 
 
-def stand_in(code: str, checkpoint: Path, folder: Path) -> str:
+def stand_in(code: str, checkpoints: dict[str, Path], folder: Path) -> str:
     code = code.replace("-o clip.png", f"-o {folder}/clip.png").replace("clip.mp4", str(DEMO_VIDEO))
-    return CHECKPOINTS.sub(str(checkpoint), code).replace("torch.randn(32, 196, 3584)", "torch.randn(32, 196, 64)")
+    for name, checkpoint in checkpoints.items():
+        code = re.sub(name, str(checkpoint), code)
+    return code.replace("torch.randn(32, 196, 3584)", "torch.randn(32, 196, 64)")
 
 
 def test_the_python_snippets_run_in_their_order(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     namespace: dict = {}
     for i, block in enumerate(blocks("python")):
-        exec(compile(stand_in(block, checkpoint, tmp_path), f"README.md, snippet {i}", "exec"), namespace)
+        exec(compile(stand_in(block, checkpoints, tmp_path), f"README.md, snippet {i}", "exec"), namespace)
     assert namespace["model"].config.retention_ratio == 0.25
     assert namespace["answer"][0]["generated_text"] is not None
     assert namespace["output"].logits.shape[1] < namespace["inputs"]["input_ids"].shape[1]
     assert "positions" in capsys.readouterr().out
 
 
-def test_the_commands_run(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     commands = [line.split(" # ")[0] for block in blocks("bash") for line in block.splitlines()]
     commands = [line for line in commands if line.startswith("vidcom2 ")]
     assert len(commands) >= 2
     for command in commands:
-        code, _, error = vidcom2(*shlex.split(stand_in(command, checkpoint, tmp_path))[1:])
+        code, _, error = vidcom2(*shlex.split(stand_in(command, checkpoints, tmp_path))[1:])
         assert code == 0, error
 
 

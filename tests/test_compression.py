@@ -84,7 +84,7 @@ any_settings = st.fixed_dictionaries(
     }
 )
 # The same examples in every run: a red test is then the change's doing.
-examples = settings(max_examples=200, deadline=None, derandomize=True)
+examples = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

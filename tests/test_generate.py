@@ -500,8 +500,10 @@ def test_features_encoded_beforehand_are_used(family: Family) -> None:
     features = family.model.get_video_features(**family.videos_of(inputs))
     prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
     expected = run(family.model, inputs, num_beams=2)
-    for _ in range(2):  # the features survive a call
+    kept = features.pooler_output
+    for _ in range(2):
         assert torch.equal(run(family.model, prompt, mm_encoder_outputs={"video": features}, num_beams=2), expected)
+        assert features.pooler_output is kept, "the caller's features were changed"
 
 
 def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:

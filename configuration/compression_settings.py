@@ -53,6 +53,8 @@ def _choice(*names: str) -> dict[str, Any]:
 
 def _method_name() -> dict[str, Any]:
     def normalize(value: Any) -> str:
+        from .compression import compress  # noqa: F401  (its import registers this project's methods)
+
         if not isinstance(value, str) or value not in COMPRESSION_METHODS:
             raise ValueError
         return value

@@ -2,7 +2,6 @@
 
 from transformers import LlavaOnevisionConfig
 
-from .compression import register_compression_method  # noqa: F401  (its import registers the compression methods)
 from .compression_settings import CompressionSettings
 
 

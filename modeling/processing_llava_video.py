@@ -31,6 +31,7 @@ class LlavaVideoVideosKwargs(VideosKwargs, total=False):
 
 class LlavaVideoProcessorKwargs(ProcessingKwargs, total=False):
     videos_kwargs: LlavaVideoVideosKwargs
+    _defaults = {}  # noqa: RUF012  (Transformers 5.19 asks for it)
 
 
 def time_instruction(seconds: Sequence[float], duration: float) -> str:

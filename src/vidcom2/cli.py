@@ -127,7 +127,7 @@ def convert_command(
         str, typer.Option(help="`average` (the paper's 182 tokens a frame), `max` or `bilinear` (210).")
     ] = "average",
 ) -> None:
-    """Convert an original LLaVA-Video checkpoint (`lmms-lab/LLaVA-Video-7B-Qwen2`, `-72B-Qwen2`) to this project's class.
+    """Convert an original checkpoint of LLaVA-Video (`lmms-lab/LLaVA-Video-7B-Qwen2` or 72B) to this project's class.
 
     Weights are copied shard by shard: memory does not grow with the model. The destination appears when it is whole.
     """

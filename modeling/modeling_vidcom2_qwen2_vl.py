@@ -10,7 +10,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
-from .prompt_compression import CachedPrompt, VidCom2PromptMixin, VidCom2VideoFeatures, with_signature_of
+from .prompt_compression import VidCom2PromptMixin, VidCom2VideoFeatures, with_signature_of
+from .prompt_positions import CachedPrompt
 from .registration import register_like
 
 

@@ -3,9 +3,10 @@
 from transformers import LlavaOnevisionConfig
 
 from .compression_settings import CompressionSettings
+from .saved_with_code import SavedWithCode
 
 
-class VidCom2LlavaOnevisionConfig(CompressionSettings, LlavaOnevisionConfig):
+class VidCom2LlavaOnevisionConfig(CompressionSettings, SavedWithCode, LlavaOnevisionConfig):
     """Config of `VidCom2LlavaOnevisionForConditionalGeneration`.
 
     `LlavaOnevisionConfig` plus the fields of `CompressionSettings`. The `model_type` stays the native one: a stock

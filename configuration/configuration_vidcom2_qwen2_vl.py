@@ -3,9 +3,10 @@
 from transformers import Qwen2VLConfig
 
 from .compression_settings import CompressionSettings
+from .saved_with_code import SavedWithCode
 
 
-class VidCom2Qwen2VLConfig(CompressionSettings, Qwen2VLConfig):
+class VidCom2Qwen2VLConfig(CompressionSettings, SavedWithCode, Qwen2VLConfig):
     """Config of `VidCom2Qwen2VLForConditionalGeneration`: `Qwen2VLConfig` plus the fields of `CompressionSettings`.
 
     The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved

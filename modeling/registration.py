@@ -1,8 +1,14 @@
 """Additive registrations with Transformers: nothing that stock models use is changed."""
 
+from typing import TYPE_CHECKING
+
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto import modeling_auto
+
+if TYPE_CHECKING:
+    # Named in config.json, needed by no module: but Transformers saves with a model only the files that these import.
+    from .pipeline_video_text_to_text import VideoTextToTextPipeline  # noqa: F401
 
 
 def register_like(model_class: type[PreTrainedModel], parent: str) -> None:

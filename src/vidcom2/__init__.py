@@ -3,11 +3,11 @@
 import importlib
 from pathlib import Path
 
-# In a source checkout the shipped code stays in its own top-level folders, the very files that Hub repos hold; the
-# wheel holds them flat beside this file.
+# In a source checkout the shipped code stays in its own top-level folders, the very files that Hub repos hold, and so
+# does what builds these repos; the wheel holds all of them flat beside this file.
 _CHECKOUT = Path(__file__).resolve().parents[2]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "modeling").is_dir():
-    __path__ += [str(_CHECKOUT / "modeling"), str(_CHECKOUT / "configuration")]
+    __path__ += [str(_CHECKOUT / name) for name in ("modeling", "configuration", "hub_upload")]
 
 # Imported on first use: `vidcom2.compress` needs torch alone, and `vidcom2 --help` neither.
 _MODULES = {
@@ -22,6 +22,14 @@ _MODULES = {
     "VidCom2Qwen2VLForConditionalGeneration": "modeling_vidcom2_qwen2_vl",
 }
 __all__ = sorted(_MODULES)
+
+
+def _write_code(config: object, folder: str) -> None:
+    importlib.import_module(f"{__name__}.shipped_code").write_code(config, folder)
+
+
+# Cheap to import: the standard library alone.
+importlib.import_module(f"{__name__}.saved_with_code").SavedWithCode.write_code = staticmethod(_write_code)
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,87 @@
+"""`vidcom2 verify`: use a repo as its users will, in a fresh process, and tell what holds."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKER = Path(__file__).with_name("verification_worker.py")
+STDERR_LINES = 12  # shown of a worker that died
+
+
+class VerificationError(RuntimeError):
+    """The process that checks ended before its last check."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim about a repo.
+
+    Attributes:
+        name: what was checked.
+        claim: what should hold, one sentence.
+        status: `"passed"`, `"failed"` or `"skipped"` (does not apply).
+        detail: what was found.
+    """
+
+    name: str
+    claim: str
+    status: str
+    detail: str
+
+
+def verify(
+    name: str,
+    revision: str | None = None,
+    device: str = "cpu",
+    progress: Callable[[Check], None] = lambda check: None,
+) -> list[Check]:
+    """Check a Hub repo (`org/name`) or a folder in a process where `vidcom2` cannot be imported.
+
+    The code of the repo is run there, as with `trust_remote_code=True`. Weights and other files come from the usual
+    cache; the cache of remote code is an empty one.
+
+    Args:
+        progress: called with each result as it comes.
+
+    Raises:
+        VerificationError: if that process dies.
+    """
+    name = str(Path(name).resolve()) if Path(name).is_dir() else name
+    arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = os.environ | {
+            "HF_MODULES_CACHE": scratch,
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "TRANSFORMERS_VERBOSITY": "error",
+        }
+        # Not `python WORKER`, which would put the folder of that file, with its modules' names, on the path.
+        start = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
+        with tempfile.TemporaryFile("w+") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-c", start, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=scratch,
+                env=environment,
+            )
+            checks = []
+            with process:
+                for line in process.stdout:
+                    if line.startswith('{"name"'):
+                        checks.append(Check(**json.loads(line)))
+                        progress(checks[-1])
+            if process.returncode != 0:
+                stderr.seek(0)
+                tail = "\n".join(stderr.read().splitlines()[-STDERR_LINES:])
+                raise VerificationError(f"the checks of {name!r} ended with code {process.returncode}:\n{tail}")
+    return checks
+
+
+def failures(checks: list[Check]) -> list[Check]:
+    return [check for check in checks if check.status == "failed"]

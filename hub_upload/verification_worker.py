@@ -1,0 +1,349 @@
+"""The checks of `vidcom2 verify`: a script for a process of its own, in which `vidcom2` cannot be imported.
+
+It uses a repo as its users do, through Transformers alone, and prints one line of JSON per check.
+"""
+
+import argparse
+import ast
+import gc
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from huggingface_hub import HfApi, ModelCard, hf_hub_download
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
+PIPELINE_TASKS = ("image-text-to-text", "any-to-any", "video-text-to-text")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+QUESTION = "What happens in the video?"
+NUM_FRAMES = 8
+
+
+class Failed(Exception):
+    """A check that did not hold; the text says what was found and what was expected."""
+
+
+class Skipped(Exception):
+    """A check that does not apply; the text says why."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Failed(otherwise)
+
+
+def video() -> np.ndarray:
+    """(NUM_FRAMES, 3, height, width) uint8: a still scene of noise with a square that moves, and one other frame."""
+    rng = np.random.default_rng(0)
+    frames = np.repeat(rng.integers(0, 256, (1, 3, 112, 140)), NUM_FRAMES, axis=0).astype(np.uint8)
+    for i, frame in enumerate(frames):
+        frame[:, 20:60, 10 * i : 10 * i + 40] = 255
+    frames[5] = rng.integers(0, 256, frames[5].shape)
+    return frames
+
+
+class Repo:
+    """A Hub repo at a revision, or a folder of the same files."""
+
+    def __init__(self, name: str, revision: str | None, device: str):
+        self.name, self.revision, self.device = name, revision, device
+        self.is_folder = Path(name).is_dir()
+        self.pinned = {} if self.is_folder or revision is None else {"revision": revision}
+
+    @cached_property
+    def files(self) -> list[str]:
+        if self.is_folder:
+            root = Path(self.name)
+            return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+        return HfApi().list_repo_files(self.name, revision=self.revision)
+
+    def path(self, file: str) -> Path:
+        require(file in self.files, f"there is no {file} in the repo.")
+        if self.is_folder:
+            return Path(self.name, file)
+        return Path(hf_hub_download(self.name, file, revision=self.revision))
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json as it is written."""
+        return json.loads(self.path("config.json").read_text(encoding="utf-8"))
+
+    @property
+    def is_native(self) -> bool:
+        return self.config["model_type"] in CONFIG_MAPPING_NAMES
+
+    @property
+    def class_name(self) -> str:
+        named = self.config.get("auto_map", {}).get("AutoModelForImageTextToText", "")
+        require(bool(named), "config.json names no AutoModelForImageTextToText in `auto_map`.")
+        return named.rpartition(".")[2]
+
+    def load(self, auto_class: Any, trust: bool = True, folder: str | None = None) -> torch.nn.Module:
+        """The model by an Auto class, with every key in its place."""
+        name, pinned = (self.name, self.pinned) if folder is None else (folder, {})
+        model, info = auto_class.from_pretrained(
+            name, **pinned, trust_remote_code=trust, output_loading_info=True, dtype="auto"
+        )
+        wrong = {kind: sorted(map(str, keys))[:3] for kind, keys in info.items() if keys}
+        require(not wrong, f"{type(model).__name__} loads with wrong keys, for example {wrong}.")
+        return model.to(self.device).eval()
+
+    @cached_property
+    def model(self) -> torch.nn.Module:
+        return self.load(AutoModelForImageTextToText)
+
+    @cached_property
+    def processor(self) -> Any:
+        return AutoProcessor.from_pretrained(self.name, **self.pinned, trust_remote_code=True)
+
+    @cached_property
+    def inputs(self) -> Any:
+        content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
+        prompt = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        inputs = self.processor(text=[prompt], videos=[video()], do_sample_frames=False, return_tensors="pt")
+        return inputs.to(self.device, self.model.dtype)
+
+    @cached_property
+    def features(self) -> Any:
+        """What `get_video_features` keeps of the video."""
+        names = ("pixel_values_videos", "video_grid_thw")
+        with torch.no_grad():
+            return self.model.get_video_features(**{name: self.inputs[name] for name in names if name in self.inputs})
+
+    @property
+    def video_tokens(self) -> int:
+        return int((self.inputs["input_ids"] == self.model.config.video_token_id).sum())
+
+    @property
+    def short_length(self) -> int:
+        """Length of the compressed prompt."""
+        text_tokens = self.inputs["input_ids"].shape[1] - self.video_tokens
+        return text_tokens + sum(map(len, self.features.pooler_output))
+
+
+@contextmanager
+def prefill_lengths(model: torch.nn.Module) -> Iterator[list[int]]:
+    """Lengths of the prompts that reach the language model."""
+    lengths: list[int] = []
+
+    def record(module: Any, args: Any, kwargs: Any) -> None:
+        if kwargs["inputs_embeds"].shape[1] > 1:
+            lengths.append(kwargs["inputs_embeds"].shape[1])
+
+    hook = model.get_decoder().register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        yield lengths
+    finally:
+        hook.remove()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks: each returns what it found, or raises
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def check_files(repo: Repo) -> str:
+    """All that config.json names is there, the weights are safetensors, and nothing is a pickle."""
+    pickles = [file for file in repo.files if file.endswith(PICKLES)]
+    require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
+    named = list(repo.config.get("auto_map", {}).values())
+    named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
+    require(bool(named), "config.json has no `auto_map`: without it the stock model loads, uncompressed.")
+    to_visit, code = [value.rpartition("--")[2].split(".")[0] for value in named], set()
+    while to_visit:
+        module = to_visit.pop()
+        if module not in code:
+            code.add(module)
+            tree = ast.parse(repo.path(f"{module}.py").read_text(encoding="utf-8"))
+            to_visit += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
+    weights = ["model.safetensors"]
+    if "model.safetensors.index.json" in repo.files:
+        index = json.loads(repo.path("model.safetensors.index.json").read_text(encoding="utf-8"))
+        weights = sorted(set(index["weight_map"].values()))
+    missing = [file for file in weights if file not in repo.files]
+    require(not missing, f"the weights {missing} are not in the repo.")
+    return f"{len(code)} code files, {len(weights)} of weights, no pickle"
+
+
+def check_config(repo: Repo) -> str:
+    """config.json leads every Auto class to the VidCom² class, and its settings are in their accepted sets."""
+    config = AutoConfig.from_pretrained(repo.name, **repo.pinned, trust_remote_code=True)
+    require(type(config).__name__.startswith("VidCom2"), f"AutoConfig gives a {type(config).__name__}.")
+    auto_map = repo.config["auto_map"]
+    wrong = {
+        name: auto_map.get(name) for name in AUTO_MODEL_CLASSES if not auto_map.get(name, "").endswith(repo.class_name)
+    }
+    require(not wrong, f"`auto_map` has {wrong}, but all of {', '.join(AUTO_MODEL_CLASSES)} must be {repo.class_name}.")
+    architectures = repo.config.get("architectures")
+    require(
+        architectures == [repo.class_name],
+        f"`architectures` is {architectures}, but must be {[repo.class_name]}: with a stock name, a pipeline that "
+        "cannot load the custom class falls back on the stock one in silence.",
+    )
+    require(
+        config.retention_ratio == repo.config.get("retention_ratio"),
+        f"`retention_ratio` is {config.retention_ratio}, but {repo.config.get('retention_ratio')} in config.json.",
+    )
+    return f"{type(config).__name__}, retention_ratio {config.retention_ratio}"
+
+
+def check_card(repo: Repo) -> str:
+    """The files are those that the card lists, byte by byte."""
+    if "README.md" not in repo.files:
+        raise Skipped("there is no model card")
+    card = ModelCard.load(repo.path("README.md"), ignore_metadata_errors=False)
+    listed = dict(re.findall(r"^\| `([^`|]+)` \| `([0-9a-f]{64})` \|$", card.text, flags=re.MULTILINE))
+    if not listed:
+        raise Skipped("the card lists no files")
+    changed = [file for file, sha in listed.items() if hashlib.sha256(repo.path(file).read_bytes()).hexdigest() != sha]
+    require(not changed, f"{changed} are not the files that the card lists by sha256. Publish again after a change.")
+    unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
+    require(not unlisted, f"{unlisted} are code that the card does not list.")
+    return f"{len(listed)} files as listed"
+
+
+def check_untrusted_load(repo: Repo) -> str:
+    """Without trust_remote_code the stock model loads, or, where there is none, loading is refused."""
+    try:
+        model = repo.load(AutoModelForImageTextToText, trust=False)
+    except ValueError as error:
+        require(not repo.is_native, f"the stock class does not load: {error}")
+        require("trust_remote_code" in str(error), f"the refusal does not name `trust_remote_code`: {error}")
+        return "refused, and says that trust_remote_code=True is needed"
+    require(repo.is_native, f"{type(model).__name__} loads, though Transformers has no class for these weights.")
+    stock = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[repo.config["model_type"]]
+    require(type(model).__name__ == stock, f"{type(model).__name__} loads, not {stock}.")
+    require(type(model).__module__.startswith("transformers."), f"remote code runs: {type(model).__module__}.")
+    return f"the stock {stock}, uncompressed"
+
+
+def check_auto_class(name: str) -> Callable[[Repo], str]:
+    def check(repo: Repo) -> str:
+        repo.__dict__.pop("model", None)  # one model in memory at a time
+        gc.collect()
+        repo.model = repo.load(getattr(transformers, name))
+        found = type(repo.model).__name__
+        require(found == repo.class_name, f"{name} gives a {found}, not {repo.class_name}.")
+        return f"{found}, no missing or unexpected keys"
+
+    check.__doc__ = f"{name} with trust_remote_code gives the VidCom² class, with all weights and no others."
+    return check
+
+
+def check_processor(repo: Repo) -> str:
+    """AutoProcessor gives a processor whose placeholders fit the model."""
+    require(repo.video_tokens > 0, "a chat with a video has no video tokens.")
+    return f"{type(repo.processor).__name__}, {repo.video_tokens} video tokens for {NUM_FRAMES} frames"
+
+
+def check_generate(repo: Repo) -> str:
+    """`generate` prefills the compressed prompt and returns the full one."""
+    input_ids, ratio = repo.inputs["input_ids"], repo.config["retention_ratio"]
+    with prefill_lengths(repo.model) as lengths:
+        out = repo.model.generate(**repo.inputs, max_new_tokens=3, do_sample=False)
+        repo.model.generate(**repo.inputs, max_new_tokens=1, do_sample=False, retention_ratio=1.0)
+    full = input_ids.shape[1]
+    require(
+        lengths == [repo.short_length, full],
+        f"{lengths} tokens were prefilled, at {ratio} and at 1.0, but {[repo.short_length, full]} were expected.",
+    )
+    compression = repo.features.video_compressions[0]
+    kept, scored, frames = (
+        len(compression.indices),
+        compression.token_uniqueness.numel(),
+        len(compression.frame_budgets),
+    )
+    require(kept <= ratio * scored + frames, f"{kept} of {scored} video tokens are kept, but the ratio is {ratio}.")
+    require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
+    return f"{full} prompt tokens, {repo.short_length} prefilled"
+
+
+def check_pipeline(task: str) -> Callable[[Repo], str]:
+    def check(repo: Repo) -> str:
+        pipe = pipeline(
+            task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=repo.model.dtype
+        )
+        found = type(pipe.model).__name__
+        require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
+        content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
+        with prefill_lengths(pipe.model) as lengths:
+            result = pipe(text=[{"role": "user", "content": content}], max_new_tokens=3, return_full_text=False)
+        answer = result[0]["generated_text"]
+        require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
+        full = repo.inputs["input_ids"].shape[1]
+        require(lengths == [repo.short_length], f"{lengths} of {full} tokens were prefilled, not {repo.short_length}.")
+        return f"answers, {lengths[0]} tokens prefilled"
+
+    check.__doc__ = f'pipeline("{task}") with trust_remote_code compresses and answers.'
+    return check
+
+
+def check_save(repo: Repo) -> str:
+    """`save_pretrained` writes a folder that loads again, with code and settings, and gives the same tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        repo.model.save_pretrained(folder)
+        repo.processor.save_pretrained(folder)
+        model = repo.load(AutoModelForImageTextToText, folder=folder)
+        require(type(model).__name__ == repo.class_name, f"a {type(model).__name__} loads, not {repo.class_name}.")
+        settings = {
+            name: value for name, value in repo.config.items() if name.startswith(("compression_", "retention_"))
+        }
+        saved = {name: getattr(model.config, name) for name in settings}
+        require(saved == settings, f"the settings are {saved} after saving, {settings} before.")
+        first, again = (m.generate(**repo.inputs, max_new_tokens=3, do_sample=False) for m in (repo.model, model))
+        require(torch.equal(first, again), "the saved model answers otherwise.")
+        lost = [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
+        lost = [impl for impl in lost if not Path(folder, f"{impl.split('.')[0]}.py").is_file()]
+        require(not lost, f"the code of {lost} is not saved.")
+    return "loads again, same tokens"
+
+
+CHECKS: dict[str, Callable[[Repo], str]] = {
+    "files": check_files,
+    "config": check_config,
+    "card": check_card,
+    "without trust": check_untrusted_load,
+    **{name: check_auto_class(name) for name in AUTO_MODEL_CLASSES},
+    "AutoProcessor": check_processor,
+    "generate": check_generate,
+    **{f"pipeline {task}": check_pipeline(task) for task in PIPELINE_TASKS},
+    "save and load": check_save,
+}
+
+
+def run(repo: Repo) -> None:
+    """Run all checks, also those after a failure, and print their results as they come."""
+    for name, check in CHECKS.items():
+        try:
+            status, detail = "passed", check(repo)
+        except Skipped as reason:
+            status, detail = "skipped", str(reason)
+        except Failed as failure:
+            status, detail = "failed", str(failure)
+        except Exception as error:  # whatever a broken repo may raise is its result
+            status, detail = "failed", f"{type(error).__name__}: {error}"
+        result = {"name": name, "claim": check.__doc__, "status": status, "detail": " ".join(detail.split())}
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    sys.modules["vidcom2"] = None  # from here on `import vidcom2` fails, also where it is installed
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--revision")
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    run(Repo(arguments.name, arguments.revision, arguments.device))

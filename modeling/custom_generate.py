@@ -1,0 +1,62 @@
+"""VidCom² for a stock model, without its class: `model.generate(..., custom_generate="org/name")`.
+
+A Hub repo holds this file as `custom_generate/generate.py`.
+"""
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from .compression_settings import SETTING_NAMES
+from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+
+MODEL_CLASSES = {
+    cls.config_class.model_type: cls
+    for cls in (VidCom2LlavaOnevisionForConditionalGeneration, VidCom2Qwen2VLForConditionalGeneration)
+}
+# What others put on a model in place of its methods: accelerate, when it spreads a model over devices, calls of the
+# stock `forward`, and Transformers the custom `generate` of a repo that has one.
+REPLACED_METHODS = {"forward", "_old_forward", "_hf_hook", "generate"}
+
+
+def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tensor:
+    """`model.generate` on the compressed prompt, with the tokens that the VidCom² class gives.
+
+    Args:
+        model: a stock LLaVA-OneVision or Qwen2-VL; it is not changed.
+        **kwargs: arguments of `generate`, and the settings of VidCom²: `retention_ratio` (default 0.25),
+            `compression_scoring` and so on.
+
+    Raises:
+        ValueError: if VidCom² does not know the model, or a setting is outside its accepted set.
+    """
+    settings = {name: kwargs.pop(name) for name in SETTING_NAMES if kwargs.get(name) is not None}
+    return vidcom2_view(model, settings).generate(**kwargs)
+
+
+def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrainedModel:
+    """A model of the VidCom² class that shares all modules and weights with a stock one."""
+    model_type = model.config.model_type
+    model_class = MODEL_CLASSES.get(model_type)
+    if model_class is None or not isinstance(model, model_class.__bases__[-1]):
+        raise ValueError(
+            f"`model` is a {type(model).__name__} of type {model_type!r}, but VidCom² generates for the stock classes "
+            f"of {', '.join(map(repr, MODEL_CLASSES))}. Load one of their checkpoints, without `trust_remote_code`."
+        )
+    view = model_class.__new__(model_class)
+    shared = {name: value for name, value in vars(model).items() if name not in REPLACED_METHODS}
+    view.__dict__.update(shared)
+    view.__dict__["config"] = config_with_settings(model, model_class.config_class, settings)
+    return view
+
+
+def config_with_settings(model: PreTrainedModel, config_class: type, settings: dict[str, Any]) -> Any:
+    """The model's config, the very object of each part, in the class that has the settings."""
+    config = config_class(**settings)
+    config.__dict__.update(vars(model.config))
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return config

@@ -1,0 +1,84 @@
+"""`pipeline("video-text-to-text")`: a task that the Hub has and Transformers does not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import ImageTextToTextPipeline
+
+FILE_FRAMES = 32  # sampled from a file; all of its frames would be too many
+
+
+class VideoTextToTextPipeline(ImageTextToTextPipeline):
+    """Answers questions about videos.
+
+    Modifications:
+        - takes `videos` and a question, and makes the chat of them;
+        - samples `num_frames` frames of a video file.
+
+    ```
+    pipe = pipeline(model="org/name", trust_remote_code=True)
+    pipe(videos="clip.mp4", text="What happens?", num_frames=32)[0]["generated_text"]
+    ```
+    """
+
+    def __call__(
+        self, videos: Any = None, text: Any = None, num_frames: int | None = None, **kwargs: Any
+    ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+        """Generate an answer.
+
+        Args:
+            videos: the videos of one question: a file, a URL, decoded frames (num_frames, channels, height, width), or
+                a list of these; with a list of questions, a list of as many entries. A chat goes here or into `text`.
+            text: a question, a list of questions, or chats as `pipeline("image-text-to-text")` takes them.
+            num_frames: frames to sample from each video. By default 32 of a file or URL, and all of decoded frames.
+            **kwargs: as for `pipeline("image-text-to-text")`, such as `max_new_tokens` or `generate_kwargs`.
+
+        Returns:
+            One list of answers per question, each with `generated_text`: the answer alone to a question, the chat
+            continued to a chat.
+
+        Raises:
+            ValueError: on a question without a video, or lists of different lengths.
+        """
+        chats = text if _is_chat(text) else videos if text is None and _is_chat(videos) else None
+        if chats is None:
+            if videos is None or text is None:
+                raise ValueError(
+                    f"`videos` is {type(videos).__name__} and `text` is {type(text).__name__}, but a question needs "
+                    "both. Pass a video and a question, or a chat as `text`."
+                )
+            if isinstance(text, str):
+                chats = _chat(videos, text)
+            elif isinstance(videos, (list, tuple)) and len(videos) == len(text):
+                chats = [_chat(of_one, question) for of_one, question in zip(videos, text, strict=True)]
+            else:
+                raise ValueError(
+                    f"`text` is a list of {len(text)} questions, so `videos` must be a list of as many entries, but it "
+                    f"is {f'of {len(videos)}' if isinstance(videos, (list, tuple)) else type(videos).__name__}."
+                )
+            kwargs.setdefault("return_full_text", False)
+            if num_frames is None and _has_file(videos):
+                num_frames = FILE_FRAMES
+        if num_frames is not None:
+            sampling = {"num_frames": num_frames, "do_sample_frames": True}
+            kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
+        return super().__call__(text=chats, **kwargs)
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether it is a list of messages, or a list of such lists."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    first = value[0][0] if isinstance(value[0], (list, tuple)) and value[0] else value[0]
+    return isinstance(first, dict) and "role" in first
+
+
+def _chat(videos: Any, question: str) -> list[dict[str, Any]]:
+    videos = videos if isinstance(videos, (list, tuple)) else [videos]
+    content = [{"type": "video", "video": video} for video in videos]
+    return [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
+
+
+def _has_file(videos: Any) -> bool:
+    entries: Sequence = videos if isinstance(videos, (list, tuple)) else [videos]
+    return any(_has_file(entry) if isinstance(entry, (list, tuple)) else isinstance(entry, str) for entry in entries)

@@ -13,7 +13,7 @@ WORKER = Path(__file__).with_name("verification_worker.py")
 STDERR_LINES = 12  # shown of a worker that died
 
 
-class VerificationError(RuntimeError):
+class VerificationError(ChildProcessError):
     """The process that checks ended before its last check."""
 
 

@@ -1,21 +1,20 @@
-"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`."""
+"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`; `hub_commands.py` has the others."""
 
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from .console import err, one_line_errors, out, progress_bar
+from .hub_commands import publish_command, verify_command
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
@@ -33,8 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Video LLMs that keep only the distinctive video tokens (VidCom²).",
 )
-out = Console()
-err = Console(stderr=True)
 
 ModelOption = Annotated[
     str | None,
@@ -76,7 +73,7 @@ def run_command(
     Prints the answers, the tokens in the language model's prompt (counted there), the seconds of its prefill and of
     the whole of `generate`, and the tokens that each frame was granted. Without arguments it runs a demo.
     """
-    with _one_line_errors():
+    with one_line_errors():
         frames, checkpoint = _load(model, video, num_frames, retention_ratio, device, dtype, attn_implementation)
         from .run import run
 
@@ -103,7 +100,7 @@ def explain_command(
 
     Runs the video encoder only. PNG needs matplotlib: `pip install "vidcom2[explain]"`.
     """
-    with _one_line_errors():
+    with one_line_errors():
         if output.suffix not in (".png", ".html"):
             raise ValueError(f"`--output` is {str(output)!r}, but must end in .png or .html.")
         if not output.parent.is_dir():
@@ -131,10 +128,10 @@ def convert_command(
 
     Weights are copied shard by shard: memory does not grow with the model. The destination appears when it is whole.
     """
-    with _one_line_errors():
+    with one_line_errors():
         with err.status("Importing Transformers ..."):
             from .convert_llava_video import convert_llava_video
-        with _progress() as progress:
+        with progress_bar() as progress:
             task = progress.add_task("Checking the source", total=None)
             done = convert_llava_video(
                 str(source),
@@ -152,17 +149,6 @@ def convert_command(
         out.print(f"Note: {escape(note)}", highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """A mistake of the user ends in one line and exit code 2; anything else keeps its traceback."""
-    try:
-        yield
-    except (ValueError, ImportError, OSError) as error:
-        message = " ".join(str(error).split())
-        err.print("[bold red]Error:[/]", escape(message), highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-
-
 def _load(
     model: str | None,
     video: str | None,
@@ -177,7 +163,7 @@ def _load(
     checked_setting("retention_ratio", retention_ratio)  # before anything takes long
     from .video import read_video
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("Reading the video", total=None)
         frames = read_video(
             video or str(DEMO_VIDEO),
@@ -188,17 +174,6 @@ def _load(
         from .checkpoints import load_checkpoint
     # Transformers shows its own progress bars for files that are downloaded and weights that are loaded.
     return frames, load_checkpoint(model, retention_ratio, device, dtype, attn_implementation)
-
-
-def _progress() -> Progress:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=err, transient=True)
 
 
 def _announce_demo(model: str | None, video: str | None) -> None:
@@ -252,6 +227,10 @@ def _printable(text: str) -> str:
     """Without the control characters that a random model may utter."""
     shown = "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text).strip()
     return shown or "(nothing printable)"
+
+
+app.command("publish")(publish_command)
+app.command("verify")(verify_command)
 
 
 def main() -> None:

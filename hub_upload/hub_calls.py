@@ -1,0 +1,76 @@
+"""Calls to the Hub: what is tried again, and what its errors mean to a user."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+TRIES, FIRST_PAUSE = 4, 1.0  # seconds, doubled each time
+TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
+# huggingface_hub went from httpx to httpx2, and the uploads of hf_xet raise Python's own.
+CONNECTION_ERRORS = (
+    *(import_module(name).TransportError for name in ("httpx", "httpx2") if find_spec(name)),
+    ConnectionError,
+)
+
+T = TypeVar("T")
+
+
+class PublishError(OSError):
+    """The Hub refused, or could not be reached; the repo is as it was unless the text says otherwise."""
+
+
+def with_retries(call: Callable[[], T], landed: Callable[[], Any] = lambda: None) -> T:
+    """`call()`, again after a pause when the Hub stumbles or the connection breaks.
+
+    Args:
+        landed: asked before each new try for the result of a call that was carried out but not answered.
+    """
+    for last_try in range(TRIES):
+        try:
+            return call()
+        except (HfHubHTTPError, *CONNECTION_ERRORS) as error:
+            if not _is_transient(error) or last_try == TRIES - 1:
+                raise
+            time.sleep(FIRST_PAUSE * 2**last_try)
+            if (result := landed()) is not None:
+                return result
+    raise AssertionError("the last try returns or raises")
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in TRANSIENT_STATUS
+    return not isinstance(error, OfflineModeIsEnabled)
+
+
+def explained(error: Exception, repo: str) -> str:
+    """What to do about an error of the Hub. Nothing in it comes from a request's headers, and so no token."""
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if status == 401:
+        return f"the Hub does not know you, or hides {repo!r} from you. Log in with `hf auth login`."
+    if status == 403:
+        return f"your token may not write to {repo!r}. Use one with write access to that user or organisation."
+    if status == 404:
+        return f"the Hub has no {repo!r}, or hides it from you. Check the name, and log in with `hf auth login`."
+    if status in (409, 412):
+        return f"{repo!r} changed while this was being published. Nothing was written; look at it, and run again."
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"{repo!r} is on the Hub, but HF_HUB_OFFLINE is set. Unset it."
+    if status is not None and status not in TRANSIENT_STATUS:
+        return f"the Hub refused {repo!r} with {status}: {error.server_message or 'no reason given'}."
+    what = f"answered {status}" if status is not None else f"could not be reached ({type(error).__name__})"
+    return f"the Hub {what}, {TRIES} times. {repo!r} is as it was; run again to finish."
+
+
+@contextmanager
+def hub_errors(repo: str) -> Iterator[None]:
+    """Errors of the Hub as a PublishError about this repo."""
+    try:
+        yield
+    except (HfHubHTTPError, *CONNECTION_ERRORS) as error:
+        raise PublishError(explained(error, repo)) from error

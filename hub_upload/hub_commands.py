@@ -1,0 +1,250 @@
+"""`vidcom2 publish` and `vidcom2 verify`, thin over functions that return data."""
+
+import shlex
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from .console import err, one_line_errors, out, progress_bar
+
+if TYPE_CHECKING:
+    from .base_checkpoint import Base
+    from .publishing import Operation, Remote
+    from .staging import StagedRepo
+    from .verification import Check
+
+VERIFY_MODES = ("full", "twin", "none")
+STATUS_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+def publish_command(
+    repo: Annotated[str | None, typer.Option(help="Repo to make or to update: `org/name`.", show_default=False)] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Checkpoint to start from: a Hub id, or a folder (for LLaVA-Video of `convert-llava-video`).",
+            show_default=False,
+        ),
+    ] = None,
+    custom_generate: Annotated[
+        str | None,
+        typer.Option(help="Publish a `custom_generate` repo of this name instead: code alone.", show_default=False),
+    ] = None,
+    retention_ratio: Annotated[
+        float | None,
+        typer.Option(help="Fraction of the video tokens to keep, in (0, 1].", show_default="the base's, or 0.25"),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of the base.", show_default="main")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Tag to put on the commit.", show_default=False)] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repo private.")] = False,
+    pr: Annotated[bool, typer.Option("--pr", help="Open a pull request instead of committing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write into a repo that holds other files.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write the staged folder, show the operations, send nothing.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to stage; kept.", show_default="with --dry-run: NAME-staged"),
+    ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Result file with provenance, for the card's measured tables; repeatable.", show_default=False
+        ),
+    ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(help="Hub id that the card names as base, if the base is a folder.", show_default=False),
+    ] = None,
+    verify: Annotated[
+        str,
+        typer.Option(
+            help="Check before sending: `full` with the weights, `twin` with a tiny random model of the same config, "
+            "`none`."
+        ),
+    ] = "full",
+) -> None:
+    """Publish a Hub repo that loads with VidCom² by itself: code, config.json, card and weights in one commit.
+
+    Weights are copied on the Hub from the base's commit, not uploaded, where the Hub can do that. Log in first:
+    `hf auth login`.
+    """
+    with one_line_errors():
+        if (custom_generate is None) == (base is None or repo is None):
+            raise ValueError("pass `--base` and `--repo` for a model repo, or `--custom-generate` alone for its repo.")
+        if verify not in VERIFY_MODES:
+            raise ValueError(f"`--verify` is {verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
+        target = custom_generate or repo
+        with err.status("Importing Transformers ..."):
+            from huggingface_hub import HfApi
+            from huggingface_hub.utils import validate_repo_id
+
+            from .publishing import check_target, plan, publish, remote_state
+        validate_repo_id(target)
+        api = HfApi()
+        if output is None and dry_run:
+            output = Path(f"{target.split('/')[-1]}-staged")
+        with _folder(output) as folder:
+            if custom_generate is None:
+                checkpoint = _base(api, base, revision, with_weights=verify == "full")
+                staged = _staged(checkpoint, Path(folder), target, retention_ratio, tag, base_model, results or [])
+            else:
+                from .staging import stage_custom_generate
+
+                staged = stage_custom_generate(Path(folder), target, _command(custom_generate=target))
+            remote = remote_state(api, target)
+            check_target(api, target, remote, force=force, private=private, tag=tag, pull_request=pr)
+            if verify != "none" and not _rehearsed(staged, verify):
+                raise typer.Exit(1)
+            _print_operations(plan(staged, remote), target, remote)
+            if dry_run:
+                out.print(f"Staged in {escape(str(output))}; nothing was sent.", highlight=False, soft_wrap=True)
+                return
+            # huggingface_hub shows progress bars of its own.
+            done = publish(api, target, staged, remote, private=private, tag=tag, pull_request=pr)
+    if done.pull_request is not None:
+        text = f"Pull request: {done.pull_request}"
+    elif done.commit is None:
+        text = f"{done.url} held all of it before, at {done.head}"
+    else:
+        text = f"Published {done.url} at {done.commit}"
+    out.print(escape(text + (f", tagged {tag}" if tag else "")), highlight=False, soft_wrap=True)
+
+
+def verify_command(
+    repo: Annotated[str, typer.Argument(help="Hub id, or a folder.", metavar="REPO_OR_FOLDER")],
+    revision: Annotated[str | None, typer.Option(help="Commit, tag or branch.", show_default="main")] = None,
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto",
+) -> None:
+    """Use a repo as its users will, in a fresh process without `vidcom2`, and show what holds.
+
+    Runs the repo's code. Exit code 1 if anything fails.
+    """
+    with one_line_errors():
+        if not _verified(repo, revision, device, repo):
+            raise typer.Exit(1)
+
+
+def _folder(output: Path | None) -> AbstractContextManager:
+    return tempfile.TemporaryDirectory() if output is None else nullcontext(output)
+
+
+def _base(api, name: str, revision: str | None, with_weights: bool) -> "Base":
+    from .base_checkpoint import download, hub_base, local_base
+
+    if not Path(name).is_dir():
+        checkpoint = hub_base(api, name, revision)
+        if with_weights:
+            download(api, checkpoint, [file.path for file in checkpoint.weights])
+    elif revision is not None:
+        raise ValueError(f"`--revision` is {revision!r}, but the base {name!r} is a folder, which has none.")
+    else:
+        with progress_bar() as progress:
+            task = progress.add_task("Reading the base", total=None)
+            checkpoint = local_base(
+                Path(name),
+                lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            )
+    if checkpoint.left_out:
+        left_out = ", ".join(checkpoint.left_out)
+        err.print(f"Not taken from the base: {escape(left_out)}", highlight=False, soft_wrap=True)
+    return checkpoint
+
+
+def _staged(
+    base: "Base",
+    folder: Path,
+    repo: str,
+    retention_ratio: float | None,
+    tag: str | None,
+    base_model: str | None,
+    results: list[Path],
+) -> "StagedRepo":
+    from .model_card import read_result
+    from .staging import CardOptions, stage
+
+    if base.revision is not None:
+        base_model = base.name
+    tables = [read_result(path, [base_model or base.name, repo]) for path in results]
+    command = _command(base=base.name, revision=base.revision, repo=repo, retention_ratio=retention_ratio, tag=tag)
+    with tempfile.TemporaryDirectory() as scratch, err.status("Drawing the card's figure ..."):
+        figure = Path(scratch, "figure.png")
+        caption = _draw(base, retention_ratio, figure)
+        card = CardOptions(repo, command, figure, caption, tag, base_model, tables)
+        settings = {} if retention_ratio is None else {"retention_ratio": retention_ratio}
+        return stage(base, folder, settings, card)
+
+
+def _draw(base: "Base", retention_ratio: float | None, path: Path) -> str:
+    """Draw the figure of the card, by the base's weights if they are here; returns its caption."""
+    from .checkpoints import load_checkpoint
+    from .cli import DEMO_VIDEO
+    from .explain import draw_png, explain
+    from .video import read_video
+
+    ratio = base.config.get("retention_ratio", 0.25) if retention_ratio is None else retention_ratio
+    has_weights = all((base.folder / file.path).is_file() for file in base.weights)
+    checkpoint = load_checkpoint(str(base.folder) if has_weights else None, ratio)
+    checkpoint.name = base.name if has_weights else checkpoint.name
+    draw_png(explain(checkpoint, read_video(str(DEMO_VIDEO), 16)), str(path))
+    drawn = "The picture is `vidcom2 explain` on the clip that comes with `vidcom2`"
+    if has_weights:
+        return f"{drawn}, with these weights."
+    return f"{drawn}, with {checkpoint.name}: it shows the mechanism, not what this model keeps."
+
+
+def _command(**options: object) -> str:
+    words = [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in options.items() if value]
+    return " ".join(["vidcom2 publish", *words])
+
+
+def _rehearsed(staged: "StagedRepo", mode: str) -> bool:
+    """Whether what was staged loads and works."""
+    from .rehearsal import rehearse, rehearse_with_twin
+
+    with tempfile.TemporaryDirectory() as folder:
+        if mode == "twin" and staged.base is not None:
+            rehearse_with_twin(staged, Path(folder))
+            return _verified(folder, None, "auto", "a tiny twin of what was staged")
+        rehearse(staged, Path(folder))
+        return _verified(folder, None, "auto", "what was staged")
+
+
+def _verified(name: str, revision: str | None, device: str, title: str) -> bool:
+    with err.status("Importing Transformers ..."):
+        from .checkpoints import torch_device
+        from .verification import failures, verify
+
+        where = str(torch_device(device))
+    with err.status(f"Verifying {escape(title)} in a fresh process ...") as status:
+        checks = verify(
+            name, revision, where, lambda check: status.update(f"Verifying {escape(title)}: after {check.name} ...")
+        )
+    _print_checks(checks, title)
+    return not failures(checks)
+
+
+def _print_checks(checks: "list[Check]", title: str) -> None:
+    table = Table(title=escape(f"Verification of {title}"))
+    for column in ("check", "", "found"):
+        table.add_column(column, overflow="fold")
+    for check in checks:
+        table.add_row(check.name, f"[{STATUS_STYLES[check.status]}]{check.status}[/]", escape(check.detail))
+    out.print(table)
+
+
+def _print_operations(operations: "list[Operation]", repo: str, remote: "Remote") -> None:
+    where = f"a new repo {repo}" if remote.head is None else f"{repo} on top of {remote.head}"
+    out.print(f"{len(operations)} operations in one commit, in {escape(where)}:", highlight=False, soft_wrap=True)
+    for operation in operations:
+        size = "" if operation.size is None else f"{operation.size:,}"
+        source = f"  <- {operation.source}" if operation.action == "copy" else ""
+        line = f"{operation.action:6} {size:>15}  {operation.sha256 or '':64}  {operation.path}{source}"
+        out.print(escape(line), highlight=False, soft_wrap=True)

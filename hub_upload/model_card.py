@@ -1,0 +1,225 @@
+"""Model cards from templates: what a repo is, what it is not, and where each figure comes from."""
+
+import importlib.metadata
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData
+
+from .base_checkpoint import Base
+from .compression_settings import SETTING_NAMES, CompressionSettings
+from .shipped_code import CUSTOM_GENERATE, PIPELINE_TASK, is_native
+
+MARKER = "<!-- written by `vidcom2 publish`: a new publication replaces this card -->"
+OLDEST_TRANSFORMERS = "5.19"
+TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
+FAMILY_NAMES = {
+    "llava_onevision": "LLaVA-OneVision",
+    "vidcom2_llava_video": "LLaVA-Video",
+    "qwen2_vl": "Qwen2-VL",
+}
+CITATION = """@article{liu2025vidcom2,
+  title  = {Video Compression Commander: Plug-and-Play Inference Acceleration for Video Large Language Models},
+  author = {Liu, Xuyang and Wang, Yiyu and Ma, Junpeng and Zhang, Linfeng},
+  year   = {2025}
+}"""
+
+# The paper's own figures: Table 1 (average over its benchmarks), Table 2, and the figure on Qwen2-VL.
+PUBLISHED = {
+    "llava_onevision": (
+        "LLaVA-OneVision-7B",
+        [
+            ("average quality kept at 25 % of the tokens", "99.6 %"),
+            ("average quality kept at 15 % of the tokens", "95.1 %"),
+            ("LLM generation time at 25 % (MVBench, A100)", "−70.8 %"),
+            ("whole model's time at 25 % (MVBench, A100)", "−43.0 %"),
+        ],
+    ),
+    "vidcom2_llava_video": (
+        "LLaVA-Video-7B",
+        [
+            ("average quality kept at 25 % of the tokens", "93.6 %"),
+            ("average quality kept at 15 % of the tokens", "88.5 %"),
+        ],
+    ),
+    "qwen2_vl": ("Qwen2-VL", [("VideoMME (Long) kept at 25 % of the tokens", "101.2 %")]),
+}
+
+# What a result file must say about where its figures come from.
+PROVENANCE = ("date", "command", "device", "torch", "transformers", "vidcom2_commit")
+
+
+class ResultsError(ValueError):
+    """A result file that does not say where its figures come from, or that is about another model."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured table for the card."""
+
+    title: str
+    table: str
+    provenance: str
+
+
+def read_result(path: Path, models: Sequence[str]) -> Result:
+    """A result file, `{"birth_certificate": {...}, "rows": [{...}, ...]}`, as a table of its rows.
+
+    Args:
+        models: names of the model that the card is about; a certificate's `model` must be one of them.
+
+    Raises:
+        ResultsError: if it is another kind of file, lacks its provenance, or was measured on another model.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        certificate, rows = content["birth_certificate"], content["rows"]
+        missing = [name for name in PROVENANCE if not certificate.get(name)]
+        columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ResultsError(
+            f"{str(path)!r} is no result file ({type(error).__name__}: {error}). It must be JSON with "
+            f"`birth_certificate` ({', '.join(PROVENANCE)}) and `rows`."
+        ) from error
+    if missing:
+        raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again, with provenance.")
+    measured = certificate.get("model")
+    if measured is not None and measured not in models:
+        raise ResultsError(f"{str(path)!r} was measured on {measured!r}, but the card is about {models[0]!r}.")
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_shown(row.get(name)) for name in columns) + " |" for row in rows]
+    dirty = " with uncommitted changes" if certificate.get("vidcom2_dirty") else ""
+    provenance = (
+        f"`{certificate['command']}` on {certificate['device']}, {certificate['date']}; torch {certificate['torch']}, "
+        f"transformers {certificate['transformers']}, vidcom2 {certificate['vidcom2_commit']}{dirty}."
+    )
+    return Result(content.get("title", path.stem.replace("_", " ")), "\n".join(lines), provenance)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of the table of settings."""
+
+    name: str
+    value: str
+    accepted: str
+    meaning: str
+
+
+def setting_rows(settings: CompressionSettings) -> list[Setting]:
+    """The settings with what they mean, from the dataclass and its docstring."""
+    attributes = inspect.getdoc(CompressionSettings).split("Attributes:")[1].split("Raises:")[0]
+    meanings = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", attributes, flags=re.MULTILINE))
+    values = asdict(settings)
+    rows = []
+    for field in fields(CompressionSettings):
+        accepted = field.metadata["accepted"]
+        accepted = accepted() if callable(accepted) else accepted
+        shown = f"`{json.dumps(values[field.name])}`"
+        rows.append(Setting(field.name, shown, accepted, " ".join(meanings[field.name].split())))
+    return rows
+
+
+def model_card(
+    base: Base,
+    config: dict[str, Any],
+    model_class: type,
+    repo: str,
+    files: Sequence[tuple[str, str]],
+    figure: str,
+    figure_caption: str,
+    results: Sequence[Result],
+    command: str,
+    tag: str | None,
+    base_model: str | None,
+) -> ModelCard:
+    """The card of a model repo.
+
+    Args:
+        config: the repo's config.json.
+        files: (path, sha256) of all that is not the base's.
+        figure, figure_caption: path of the picture in the repo, and what it shows.
+        base_model: Hub id for the metadata; None if the base is on no Hub.
+    """
+    family = config["model_type"]
+    settings = CompressionSettings(**{name: config[name] for name in SETTING_NAMES})
+    of_base = _card_data(base.folder)
+    license_fields = {
+        name: of_base[name] for name in ("license", "license_name", "license_link", "language") if name in of_base
+    }
+    data = ModelCardData(
+        base_model=base_model,
+        # The Hub knows adapter, merge, quantized and finetune. Weights that stay and become cheaper are nearest to:
+        **({} if base_model is None else {"base_model_relation": "quantized"}),
+        library_name="transformers",
+        pipeline_tag=PIPELINE_TASK,
+        tags=TAGS,
+        **license_fields,
+    )
+    model, figures = PUBLISHED[family]
+    return ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("model_card.md")),
+        marker=MARKER,
+        family=FAMILY_NAMES[family],
+        base_name=base_model or base.name,
+        base_url=None if base_model is None else f"https://huggingface.co/{base_model}",
+        base_revision=base.revision,
+        share=f"{settings.retention_ratio:.0%}",
+        repo=repo,
+        tag=tag,
+        is_native=is_native(model_class),
+        settings=setting_rows(settings),
+        figure=figure,
+        figure_caption=figure_caption,
+        results=results,
+        published={"model": model, "figures": figures},
+        transformers_version=OLDEST_TRANSFORMERS,
+        vidcom2_version=importlib.metadata.version("vidcom2"),
+        command=command,
+        files=files,
+        weights=base.weights,
+        citation=CITATION,
+    )
+
+
+def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], models: Sequence[str], command: str) -> ModelCard:
+    """The card of a `custom_generate` repo, for these `model_type`s."""
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag=PIPELINE_TASK,
+        tags=[CUSTOM_GENERATE, *TAGS],
+        license="apache-2.0",
+    )
+    return ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("custom_generate_card.md")),
+        marker=MARKER,
+        repo=repo,
+        models=" and ".join(FAMILY_NAMES[model] for model in models),
+        settings=setting_rows(CompressionSettings()),
+        transformers_version=OLDEST_TRANSFORMERS,
+        vidcom2_version=importlib.metadata.version("vidcom2"),
+        command=command,
+        files=files,
+        citation=CITATION,
+    )
+
+
+def _card_data(folder: Path) -> dict[str, Any]:
+    """Metadata of the base's own card."""
+    path = folder / "README.md"
+    if not path.is_file():
+        return {}
+    return ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()

@@ -1,0 +1,150 @@
+"""What a repo will hold, made in a folder: nothing here talks to the Hub."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .base_checkpoint import Base
+from .checkpoints import MODEL_CLASSES, CheckpointError
+from .compression_settings import SETTING_NAMES, CompressionSettings
+from .custom_generate import MODEL_CLASSES as GENERATING_CLASSES
+from .model_card import Result, custom_generate_card, model_card
+from .shipped_code import code_of, code_of_custom_generate, fields_of, sha256_of
+
+FIGURE = "how_it_works.png"
+CARD = "README.md"
+
+
+class StagingError(ValueError):
+    """A folder that cannot be used for staging."""
+
+
+@dataclass(frozen=True)
+class StagedRepo:
+    """A repo in a folder.
+
+    Attributes:
+        folder: all of its files but the weights.
+        files: their paths.
+        base: where the weights are; None for a repo without.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+    base: Base | None = None
+
+
+@dataclass(frozen=True)
+class CardOptions:
+    """What only the card says.
+
+    Attributes:
+        repo: id of the repo.
+        command: that makes it.
+        tag: that will be put on it.
+        base_model: Hub id of the base, if it has one.
+        figure: a PNG of what is kept of a video, and its caption.
+        results: measured tables.
+    """
+
+    repo: str
+    command: str
+    figure: Path
+    figure_caption: str
+    tag: str | None = None
+    base_model: str | None = None
+    results: Sequence[Result] = ()
+
+
+def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptions) -> StagedRepo:
+    """Make a model repo of a base checkpoint: its files, the code, config.json and the card. Weights stay where they
+    are.
+
+    Args:
+        folder: does not exist yet, or is empty.
+        settings: fields of `CompressionSettings` that replace those of the base's config, or else the defaults.
+
+    Raises:
+        CheckpointError: if VidCom² has no class for the base.
+        StagingError: if the folder holds something.
+        ValueError: if a setting is outside its accepted set.
+        OSError: if the folder cannot be written; what was written is removed.
+    """
+    config = base.config
+    model_class = MODEL_CLASSES.get(config.get("model_type"))
+    if model_class is None:
+        raise CheckpointError(
+            f"the base {base.name!r} is of type {config.get('model_type')!r}, but VidCom² has classes for "
+            f"{', '.join(map(repr, MODEL_CLASSES))}. Checkpoints of LLaVA-Video are converted first: "
+            "`vidcom2 convert-llava-video`."
+        )
+    kept = {name: config[name] for name in SETTING_NAMES if name in config}
+    checked = CompressionSettings(**kept | dict(settings))
+    config |= {field.name: getattr(checked, field.name) for field in fields(checked)} | fields_of(model_class)
+
+    with _new_folder(folder):
+        for file in base.files:
+            if not file.is_weights:
+                _copy(base.folder / file.path, folder / file.path)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        code = code_of(model_class)
+        for name, path in code.items():
+            _copy(path, folder / name)
+        _copy(card.figure, folder / FIGURE)
+        text = model_card(
+            base,
+            config,
+            model_class,
+            card.repo,
+            [(name, sha256_of(folder / name)) for name in ("config.json", *code)],
+            FIGURE,
+            card.figure_caption,
+            card.results,
+            card.command,
+            card.tag,
+            card.base_model,
+        )
+        text.save(folder / CARD)
+        return StagedRepo(folder, _files(folder), base)
+
+
+def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
+    """Make a `custom_generate` repo: code and card, no weights.
+
+    Raises:
+        StagingError: if the folder holds something.
+        OSError: if the folder cannot be written; what was written is removed.
+    """
+    with _new_folder(folder):
+        code = code_of_custom_generate()
+        for name, path in code.items():
+            _copy(path, folder / name)
+        files = [(name, sha256_of(folder / name)) for name in code]
+        custom_generate_card(repo, files, list(GENERATING_CLASSES), command).save(folder / CARD)
+        return StagedRepo(folder, _files(folder))
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Leaves a whole folder, or none."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StagingError(f"{str(folder)!r} is not an empty folder. Name a new one, or empty it.")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _files(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))

@@ -86,9 +86,15 @@ def publish_command(
             from huggingface_hub import HfApi
             from huggingface_hub.utils import validate_repo_id
 
+            from .compression_settings import checked_setting
             from .publishing import check_target, plan, publish, remote_state
+            from .staging import stage_custom_generate
         validate_repo_id(target)
+        if retention_ratio is not None:
+            checked_setting("retention_ratio", retention_ratio)  # before anything takes long
         api = HfApi()
+        remote = remote_state(api, target)
+        check_target(api, target, remote, force=force, private=private, tag=tag, pull_request=pr)
         if output is None and dry_run:
             output = Path(f"{target.split('/')[-1]}-staged")
         with _folder(output) as folder:
@@ -96,11 +102,7 @@ def publish_command(
                 checkpoint = _base(api, base, revision, with_weights=verify == "full")
                 staged = _staged(checkpoint, Path(folder), target, retention_ratio, tag, base_model, results or [])
             else:
-                from .staging import stage_custom_generate
-
                 staged = stage_custom_generate(Path(folder), target, _command(custom_generate=target))
-            remote = remote_state(api, target)
-            check_target(api, target, remote, force=force, private=private, tag=tag, pull_request=pr)
             if verify != "none" and not _rehearsed(staged, verify):
                 raise typer.Exit(1)
             _print_operations(plan(staged, remote), target, remote)
@@ -152,9 +154,6 @@ def _base(api, name: str, revision: str | None, with_weights: bool) -> "Base":
                 Path(name),
                 lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
-    if checkpoint.left_out:
-        left_out = ", ".join(checkpoint.left_out)
-        err.print(f"Not taken from the base: {escape(left_out)}", highlight=False, soft_wrap=True)
     return checkpoint
 
 
@@ -179,7 +178,10 @@ def _staged(
         caption = _draw(base, retention_ratio, figure)
         card = CardOptions(repo, command, figure, caption, tag, base_model, tables)
         settings = {} if retention_ratio is None else {"retention_ratio": retention_ratio}
-        return stage(base, folder, settings, card)
+        staged = stage(base, folder, settings, card)
+    if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
+        err.print(f"Not taken from the base: {escape(left_out)}", highlight=False, soft_wrap=True)
+    return staged
 
 
 def _draw(base: "Base", retention_ratio: float | None, path: Path) -> str:
@@ -242,7 +244,7 @@ def _print_checks(checks: "list[Check]", title: str) -> None:
 
 def _print_operations(operations: "list[Operation]", repo: str, remote: "Remote") -> None:
     where = f"a new repo {repo}" if remote.head is None else f"{repo} on top of {remote.head}"
-    out.print(f"{len(operations)} operations in one commit, in {escape(where)}:", highlight=False, soft_wrap=True)
+    out.print(f"One commit in {escape(where)}, operations: {len(operations)}", highlight=False, soft_wrap=True)
     for operation in operations:
         size = "" if operation.size is None else f"{operation.size:,}"
         source = f"  <- {operation.source}" if operation.action == "copy" else ""

@@ -9,6 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from huggingface_hub import HfApi
+
+from .checkpoints import MODEL_CLASSES
+from .hub_calls import hub_errors, with_retries
+from .shipped_code import CUSTOM_GENERATE
+from .tiny import tiny_llava_onevision, tiny_qwen2_vl
+
 WORKER = Path(__file__).with_name("verification_worker.py")
 STDERR_LINES = 12  # shown of a worker that died
 
@@ -50,12 +57,15 @@ def verify(
 
     Raises:
         VerificationError: if that process dies.
+        PublishError: if the Hub has no such repo, or cannot be reached.
     """
     name = str(Path(name).resolve()) if Path(name).is_dir() else name
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
     with tempfile.TemporaryDirectory() as scratch:
+        if _is_custom_generate(name, revision):
+            arguments += _pairs(Path(scratch))
         environment = os.environ | {
-            "HF_MODULES_CACHE": scratch,
+            "HF_MODULES_CACHE": str(Path(scratch, "modules")),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "TRANSFORMERS_VERBOSITY": "error",
         }
@@ -81,6 +91,31 @@ def verify(
                 tail = "\n".join(stderr.read().splitlines()[-STDERR_LINES:])
                 raise VerificationError(f"the checks of {name!r} ended with code {process.returncode}:\n{tail}")
     return checks
+
+
+def _is_custom_generate(name: str, revision: str | None) -> bool:
+    """Whether the repo has code for `generate` alone, and no model."""
+    if Path(name).is_dir():
+        files = [path.relative_to(name).as_posix() for path in Path(name).rglob("*")]
+    else:
+        with hub_errors(name):
+            files = with_retries(lambda: HfApi().list_repo_files(name, revision=revision))
+    return f"{CUSTOM_GENERATE}/generate.py" in files and "config.json" not in files
+
+
+def _pairs(folder: Path) -> list[str]:
+    """Tiny stock models, and the same with the VidCom² class, as arguments of the worker."""
+    arguments = []
+    for build in (tiny_llava_onevision, tiny_qwen2_vl):
+        stock, processor = build()
+        model_type = stock.config.model_type
+        folders = folder / model_type, folder / f"vidcom2_{model_type}"
+        stock.save_pretrained(folders[0])
+        ours = MODEL_CLASSES[model_type].from_pretrained(folders[0])
+        ours.save_pretrained(folders[1])
+        processor.save_pretrained(folders[1])
+        arguments += ["--pair", *map(str, folders)]
+    return arguments
 
 
 def failures(checks: list[Check]) -> list[Check]:

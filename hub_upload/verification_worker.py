@@ -28,6 +28,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", "video-text-to-text")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+CUSTOM_GENERATE = "custom_generate"
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
 
@@ -58,8 +59,8 @@ def video() -> np.ndarray:
 class Repo:
     """A Hub repo at a revision, or a folder of the same files."""
 
-    def __init__(self, name: str, revision: str | None, device: str):
-        self.name, self.revision, self.device = name, revision, device
+    def __init__(self, name: str, revision: str | None, device: str, pairs: list[list[str]]):
+        self.name, self.revision, self.device, self.pairs = name, revision, device, pairs
         self.is_folder = Path(name).is_dir()
         self.pinned = {} if self.is_folder or revision is None else {"revision": revision}
 
@@ -80,6 +81,18 @@ class Repo:
     def config(self) -> dict[str, Any]:
         """config.json as it is written."""
         return json.loads(self.path("config.json").read_text(encoding="utf-8"))
+
+    def code(self, modules: list[str], folder: str = "") -> set[str]:
+        """These modules and all that they import, which must be in the repo."""
+        to_visit, found = list(modules), set()
+        while to_visit:
+            module = to_visit.pop()
+            if module not in found:
+                found.add(module)
+                for node in ast.walk(ast.parse(self.path(f"{folder}{module}.py").read_text(encoding="utf-8"))):
+                    if isinstance(node, ast.ImportFrom) and node.level == 1:
+                        to_visit.append(node.module)
+        return found
 
     @property
     def is_native(self) -> bool:
@@ -155,20 +168,18 @@ def prefill_lengths(model: torch.nn.Module) -> Iterator[list[int]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def check_files(repo: Repo) -> str:
-    """All that config.json names is there, the weights are safetensors, and nothing is a pickle."""
+def require_no_pickles(repo: Repo) -> None:
     pickles = [file for file in repo.files if file.endswith(PICKLES)]
     require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
+
+
+def check_files(repo: Repo) -> str:
+    """All that config.json names is there, the weights are safetensors, and nothing is a pickle."""
+    require_no_pickles(repo)
     named = list(repo.config.get("auto_map", {}).values())
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
     require(bool(named), "config.json has no `auto_map`: without it the stock model loads, uncompressed.")
-    to_visit, code = [value.rpartition("--")[2].split(".")[0] for value in named], set()
-    while to_visit:
-        module = to_visit.pop()
-        if module not in code:
-            code.add(module)
-            tree = ast.parse(repo.path(f"{module}.py").read_text(encoding="utf-8"))
-            to_visit += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1]
+    code = repo.code([value.rpartition("--")[2].split(".")[0] for value in named])
     weights = ["model.safetensors"]
     if "model.safetensors.index.json" in repo.files:
         index = json.loads(repo.path("model.safetensors.index.json").read_text(encoding="utf-8"))
@@ -311,7 +322,43 @@ def check_save(repo: Repo) -> str:
     return "loads again, same tokens"
 
 
-CHECKS: dict[str, Callable[[Repo], str]] = {
+def check_custom_generate_files(repo: Repo) -> str:
+    """`custom_generate/generate.py` and all that it imports is there, and nothing is a pickle."""
+    require_no_pickles(repo)
+    return f"{len(repo.code(['generate'], f'{CUSTOM_GENERATE}/'))} code files, no pickle"
+
+
+def check_custom_generate(repo: Repo) -> str:
+    """A stock model generates, by this repo, the tokens of the VidCom² class, and is the same afterwards."""
+    found = []
+    for stock_folder, our_folder in repo.pairs:
+        ours = Repo(our_folder, None, repo.device, [])
+        stock = AutoModelForImageTextToText.from_pretrained(stock_folder, dtype="auto").to(repo.device).eval()
+        call = dict(ours.inputs) | {"max_new_tokens": 4, "do_sample": False}
+        custom = {"custom_generate": repo.name, **repo.pinned}
+        before = stock.generate(**call)
+        expected = ours.model.generate(**call, retention_ratio=0.25)
+        with prefill_lengths(stock) as lengths:
+            out = stock.generate(**call, **custom, trust_remote_code=True, retention_ratio=0.25)
+        require(lengths == [ours.short_length], f"{lengths} tokens were prefilled, not {ours.short_length}.")
+        require(torch.equal(out, expected), f"{type(stock).__name__} gives other tokens than {ours.class_name}.")
+        require(torch.equal(stock.generate(**call), before), f"{type(stock).__name__} is another model afterwards.")
+        try:
+            stock.generate(**call, **custom, trust_remote_code=False)
+        except ValueError as error:
+            require("trust_remote_code" in str(error), f"the refusal does not name `trust_remote_code`: {error}")
+        else:
+            raise Failed("the code runs without trust_remote_code.")
+        found.append(f"{type(stock).__name__} prefills {lengths[0]} of {call['input_ids'].shape[1]} tokens")
+    return ", ".join(found)
+
+
+CUSTOM_GENERATE_CHECKS: dict[str, Callable[[Repo], str]] = {
+    "files": check_custom_generate_files,
+    "card": check_card,
+    "custom_generate": check_custom_generate,
+}
+MODEL_CHECKS: dict[str, Callable[[Repo], str]] = {
     "files": check_files,
     "config": check_config,
     "card": check_card,
@@ -326,7 +373,7 @@ CHECKS: dict[str, Callable[[Repo], str]] = {
 
 def run(repo: Repo) -> None:
     """Run all checks, also those after a failure, and print their results as they come."""
-    for name, check in CHECKS.items():
+    for name, check in (CUSTOM_GENERATE_CHECKS if repo.pairs else MODEL_CHECKS).items():
         try:
             status, detail = "passed", check(repo)
         except Skipped as reason:
@@ -345,5 +392,6 @@ if __name__ == "__main__":
     parser.add_argument("name")
     parser.add_argument("--revision")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--pair", nargs=2, action="append", default=[], help="a stock model, the same in our class")
     arguments = parser.parse_args()
-    run(Repo(arguments.name, arguments.revision, arguments.device))
+    run(Repo(arguments.name, arguments.revision, arguments.device, arguments.pair))

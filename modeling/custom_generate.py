@@ -20,6 +20,8 @@ MODEL_CLASSES = {
 # What others put on a model in place of its methods: accelerate, when it spreads a model over devices, calls of the
 # stock `forward`, and Transformers the custom `generate` of a repo that has one.
 REPLACED_METHODS = {"forward", "_old_forward", "_hf_hook", "generate"}
+# `generate(..., custom_generate=..., revision=...)`: for Transformers, which passes on what it has used.
+LOADING_ARGUMENTS = {"revision", "code_revision", "token", "cache_dir", "force_download", "local_files_only", "proxies"}
 
 
 def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tensor:
@@ -33,6 +35,7 @@ def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tenso
     Raises:
         ValueError: if VidCom² does not know the model, or a setting is outside its accepted set.
     """
+    kwargs = {name: value for name, value in kwargs.items() if name not in LOADING_ARGUMENTS}
     settings = {name: kwargs.pop(name) for name in SETTING_NAMES if kwargs.get(name) is not None}
     return vidcom2_view(model, settings).generate(**kwargs)
 

@@ -1,6 +1,7 @@
 """LLaVA-Video: its arithmetic against a plain restatement of the original, its newlines, and its processor."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ffmpeg_libraries import ffmpeg_environment
 from llava_video_original import Sizes, image_tokens, video_tokens, write_original
 from models import make_image, make_video
 from PIL import Image
 from torch import Tensor
 from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor, pipeline
-from transformers.utils import is_torchcodec_available
 
 from vidcom2 import compress
 from vidcom2.configuration_vidcom2_llava_video import (
@@ -433,22 +434,38 @@ def test_the_chat_template_tokenizes_decoded_videos_and_images(processor: LlavaV
     assert "helpful" not in processor.apply_chat_template(with_system)
 
 
-@pytest.mark.skipif(not is_torchcodec_available(), reason="Transformers decodes files with torchcodec")
+FILE_INPUTS = """
+import sys, torch
+from transformers import AutoProcessor
+import vidcom2.llava_video
+content = [{"type": "video", "path": sys.argv[2]}, {"type": "text", "text": "What?"}]
+inputs = AutoProcessor.from_pretrained(sys.argv[1]).apply_chat_template(
+    [{"role": "user", "content": content}],
+    tokenize=True,
+    return_dict=True,
+    return_tensors="pt",
+    processor_kwargs={"num_frames": 4},
+)
+torch.save(dict(inputs), sys.argv[3])
+"""
+
+
 def test_the_chat_template_tokenizes_video_files(
-    folder: Path, model: VidCom2LlavaVideoForConditionalGeneration
+    folder: Path, model: VidCom2LlavaVideoForConditionalGeneration, tmp_path: Path
 ) -> None:
-    processor = AutoProcessor.from_pretrained(folder)
-    content = [{"type": "video", "path": str(DEMO_VIDEO)}, {"type": "text", "text": "What?"}]
-    inputs = processor.apply_chat_template(
-        [{"role": "user", "content": content}],
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"num_frames": 4},
+    pytest.importorskip("torchcodec", reason="Transformers decodes files with torchcodec")
+    saved = tmp_path / "inputs.pt"
+    subprocess.run(
+        [sys.executable, "-c", FILE_INPUTS, str(folder), str(DEMO_VIDEO), str(saved)],
+        env=os.environ | ffmpeg_environment(tmp_path / "ffmpeg"),
+        check=True,
+        timeout=300,
     )
+    inputs = torch.load(saved, weights_only=True)
     assert inputs["pixel_values_videos"].shape[1] == 4  # 96 frames at 12 per second
-    assert "lasts for 8.00 seconds, and 4 frames" in text_of(processor, inputs)
-    assert "at 0.00s,2.00s,4.00s,6.00s.Please" in text_of(processor, inputs)
+    text = text_of(AutoProcessor.from_pretrained(folder), inputs)
+    assert "lasts for 8.00 seconds, and 4 frames" in text
+    assert "at 0.00s,2.00s,4.00s,6.00s.Please" in text
     assert model.generate(**inputs, max_new_tokens=2).shape[0] == 1
 
 

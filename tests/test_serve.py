@@ -1,0 +1,364 @@
+"""`transformers serve`, in a process of its own, answers chats about videos with the code that lies beside the weights.
+
+A recorder in the server's process writes down what really reaches the language model: the answers alone, and the
+`usage` of the response, would not tell a compressed prompt from a full one.
+"""
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import string
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from ffmpeg_libraries import SAMPLE_RATE, TONE, ffmpeg_environment, write_clip
+from models import MODELS, RETENTION_RATIO, ModelCase
+from transformers.utils.import_utils import is_serve_available
+
+pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
+pytest.importorskip("torchcodec", reason="`transformers serve` decodes videos with torchcodec")
+
+FILE_FRAMES, FPS, NUM_FRAMES, NEW_TOKENS = 16, 8, 8, 12
+QUESTION = "What happens?"
+START_SECONDS, ANSWER_SECONDS = 120, 120
+
+# Python imports a module of this name when it starts.
+RECORDER = """
+import json, os, sys
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+def record(module, arguments):
+    name = type(module).__name__
+    if name.endswith("ForConditionalGeneration"):
+        record.code = type(module).__module__
+    elif name.endswith("DecoderLayer") and module.self_attn.layer_idx == 0 and arguments[0].shape[1] > 1:
+        entry = {"length": arguments[0].shape[1], "code": record.code, "package": "vidcom2" in sys.modules}
+        with open(os.environ["PREFILL_RECORD"], "a") as file:
+            print(json.dumps(entry), file=file)
+
+register_module_forward_pre_hook(record)
+"""
+
+DECODE = """
+import sys, numpy
+from torchcodec.decoders import AudioDecoder, VideoDecoder
+sound = AudioDecoder(sys.argv[1]).get_all_samples().data
+numpy.savez(sys.argv[2], frames=VideoDecoder(sys.argv[1])[:].numpy(), sound=sound.numpy())
+"""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The video
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Clip:
+    """A video as file and address, and what torchcodec decodes from it."""
+
+    path: Path
+    url: str
+    frames: np.ndarray  # (num_frames, 3, height, width) uint8
+    sound: np.ndarray  # (1, samples)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    try:
+        return dict(os.environ) | ffmpeg_environment(tmp_path_factory.mktemp("ffmpeg") / "lib")
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def clip(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clip]:
+    folder = tmp_path_factory.mktemp("clip")
+    path, decoded = folder / "clip.mp4", folder / "decoded.npz"
+    write_clip(path, FILE_FRAMES, FPS)
+    command = [sys.executable, "-c", DECODE, str(path), str(decoded)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as files:
+        threading.Thread(target=files.serve_forever, daemon=True).start()
+        yield Clip(path, f"http://127.0.0.1:{files.server_port}/{path.name}", **np.load(decoded))
+        files.shutdown()
+
+
+def test_torchcodec_decodes_the_clip_and_its_tone(clip: Clip) -> None:
+    assert clip.frames.shape == (FILE_FRAMES, 3, 48, 64) and clip.frames.dtype == np.uint8
+    frames = clip.frames.astype(int)
+    change = np.abs(frames - frames[0]).mean(axis=(1, 2, 3))
+    assert change.argmax() == FILE_FRAMES // 2  # the frame of something else
+    spectrum = np.abs(np.fft.rfft(clip.sound[0]))
+    assert spectrum.argmax() * SAMPLE_RATE / clip.sound.shape[1] == pytest.approx(TONE, abs=2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The models
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def published_folder(case: ModelCase, folder: Path, retention_ratio: float = RETENTION_RATIO) -> Family:
+    """A tiny checkpoint as the Hub has it: weights, processor, and the code beside them, named in `auto_map`."""
+    stock, processor = case.build(**case.build_arguments)
+    with torch.no_grad():
+        for parameter in stock.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(2)  # as they are made, random weights answer nearly the same to any video
+    stock.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    for name in ("modeling", "configuration"):
+        for path in (Path(__file__).parents[1] / name).glob("*.py"):
+            shutil.copyfile(path, folder / path.name)
+    model_name, config_name = case.model_class.__name__, case.config_class.__name__
+    auto_classes = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
+    auto_map = dict.fromkeys(auto_classes, f"modeling_vidcom2_{case.name}.{model_name}")
+    auto_map["AutoConfig"] = f"configuration_vidcom2_{case.name}.{config_name}"
+    set_in_config(folder, auto_map=auto_map, architectures=[model_name], retention_ratio=retention_ratio)
+    return Family(case, folder, stock, processor)
+
+
+def set_in_config(folder: Path, **fields: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+LOADED_BY_TYPE = pytest.mark.xfail(
+    reason="`transformers serve` looks up the model type after loading the config, before the modeling code",
+    strict=True,
+)
+CASES = [pytest.param(case, id=case.name, marks=[] if case.native else LOADED_BY_TYPE) for case in MODELS]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return published_folder(request.param, tmp_path_factory.mktemp(f"published-{request.param.name}"))
+
+
+def other_tokens_than_letters(family: Family) -> list[int]:
+    """Random weights also answer with bytes that are no text, which look different in a stream and in one piece."""
+    tokenizer = family.processor.tokenizer
+    letters = set(tokenizer.convert_tokens_to_ids(list(string.ascii_letters)))
+    return [token for token in range(len(tokenizer)) if token not in letters]
+
+
+@dataclass
+class Expected:
+    """What the package's own class makes of the same frames in this process."""
+
+    answer: str
+    uncompressed_answer: str
+    full_length: int
+    short_length: int
+
+
+@pytest.fixture(scope="module")
+def expected(published: Family, clip: Clip) -> Expected:
+    inputs = published.processor(
+        text=[published.prompt(QUESTION, videos=1)],
+        videos=[clip.frames],
+        video_metadata=[{"fps": float(FPS), "total_num_frames": FILE_FRAMES}],
+        num_frames=NUM_FRAMES,
+        do_sample_frames=True,
+        return_tensors="pt",
+    )
+    full_length = inputs["input_ids"].shape[1]
+    bias = {(token,): -100.0 for token in other_tokens_than_letters(published)}
+
+    def answer(model: torch.nn.Module) -> str:
+        tokens = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False, sequence_bias=bias)
+        return published.processor.decode(tokens[0, full_length:], skip_special_tokens=True)
+
+    short_length = published.model(**inputs).logits.shape[1]
+    return Expected(answer(published.model), answer(published.uncompressing), full_length, short_length)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """A running `transformers serve`."""
+
+    url: str
+    record: Path
+    log: Path
+    read: int = field(default=0, init=False)
+
+    def request(self, family: Family, video: str | Path, **fields: Any) -> dict[str, Any]:
+        """A chat about a video, in the format of the OpenAI API, answered greedily and in letters."""
+        content = [
+            {"type": "video_url", "video_url": {"url": str(video)}},
+            {"type": "text", "text": QUESTION},
+        ]
+        return {
+            "model": str(family.folder),
+            "messages": [{"role": "user", "content": content}],
+            "chat_template_kwargs": {"num_frames": NUM_FRAMES},
+            "temperature": 0,
+            "max_tokens": NEW_TOKENS,
+            "logit_bias": {str(token): -100.0 for token in other_tokens_than_letters(family)},
+        } | fields
+
+    def answer(self, family: Family, video: str | Path) -> dict[str, Any]:
+        """The response in one piece."""
+        with httpx.Client(trust_env=False, timeout=ANSWER_SECONDS) as client:
+            response = client.post(f"{self.url}/v1/chat/completions", json=self.request(family, video))
+        assert response.status_code == 200, self.trouble(response.text)
+        return response.json()
+
+    def stream(self, family: Family, video: str | Path) -> list[dict[str, Any]]:
+        """The chunks of a streamed response."""
+        request = self.request(family, video, stream=True)
+        with (
+            httpx.Client(trust_env=False, timeout=ANSWER_SECONDS) as client,
+            client.stream("POST", f"{self.url}/v1/chat/completions", json=request) as response,
+        ):
+            lines = [line for line in response.iter_lines() if line]
+        assert response.status_code == 200, self.trouble("\n".join(lines))
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert all(line.startswith("data: ") for line in lines)
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+    def trouble(self, response: str) -> str:
+        """What to show of a failed request: the server writes down the error after it has responded."""
+        time.sleep(1)
+        return f"{response}\n{self.log.read_text()[-4000:]}"
+
+    def prefills(self) -> list[dict[str, Any]]:
+        """What was recorded since the last call: prompts that reached the language model, and by whose code."""
+        lines = self.record.read_text().splitlines()
+        new, self.read = lines[self.read :], len(lines)
+        return [json.loads(line) for line in new]
+
+
+@pytest.fixture(scope="module")
+def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("serve")
+    log, record, recorder = folder / "log.txt", folder / "record.jsonl", folder / "recorder"
+    record.touch()
+    recorder.mkdir()
+    (recorder / "sitecustomize.py").write_text(RECORDER)
+    own = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "home"),
+        "HF_MODULES_CACHE": str(folder / "modules"),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NO_PROXY": "127.0.0.1",
+        "PYTHONPATH": str(recorder),
+        "PREFILL_RECORD": str(record),
+    }
+    command = [sys.executable, str(Path(sysconfig.get_path("scripts")) / "transformers"), "serve"]
+    options = ["--trust-remote-code", "--host", "127.0.0.1", "--port", "0", "--device", "cpu"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command + options, env=environment | own, cwd=folder, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield Server(_url_when_ready(process, log), record, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _url_when_ready(process: subprocess.Popen, log: Path) -> str:
+    """Wait until the server answers at the port that it was given."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        if match := re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text()):
+            with httpx.Client(trust_env=False) as client:
+                assert client.get(f"{match[1]}/health").json() == {"status": "ok"}
+            return match[1]
+        time.sleep(0.1)
+    pytest.fail(f"`transformers serve` ended ({process.poll()}) or is not ready:\n{log.read_text()[-4000:]}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The answers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_about_a_video_file_is_compressed_and_answered(
+    server: Server, published: Family, clip: Clip, expected: Expected
+) -> None:
+    server.prefills()
+    response = server.answer(published, clip.path)
+    (choice,) = response["choices"]
+    assert choice["message"] == {"role": "assistant", "content": expected.answer}
+    assert choice["finish_reason"] == "length"
+    assert expected.answer != expected.uncompressed_answer
+    # The usage counts the prompt that the client sent, not the one that was computed.
+    assert response["usage"] == {
+        "prompt_tokens": expected.full_length,
+        "completion_tokens": NEW_TOKENS,
+        "total_tokens": expected.full_length + NEW_TOKENS,
+    }
+    (prefill,) = server.prefills()
+    dropped = expected.full_length - expected.short_length
+    assert prefill["length"] == expected.short_length and dropped > published.case.video_tokens(NUM_FRAMES) / 3
+
+
+def test_a_streamed_answer_is_the_same_text(server: Server, published: Family, clip: Clip, expected: Expected) -> None:
+    server.prefills()
+    chunks = server.stream(published, clip.path)
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    texts = [delta["content"] for delta in deltas if "content" in delta]
+    assert "".join(texts) == expected.answer and len(texts) > 1
+    assert deltas[0] == {"role": "assistant"}
+    assert [choice["finish_reason"] for choice in chunks[-1]["choices"]] == ["length"]
+    assert chunks[-1]["usage"]["prompt_tokens"] == expected.full_length
+    assert chunks[-1]["usage"]["completion_tokens"] == NEW_TOKENS
+    assert [prefill["length"] for prefill in server.prefills()] == [expected.short_length]
+
+
+def test_a_video_is_fetched_from_an_address(server: Server, published: Family, clip: Clip, expected: Expected) -> None:
+    server.prefills()
+    response = server.answer(published, clip.url)
+    assert response["choices"][0]["message"]["content"] == expected.answer
+    assert [prefill["length"] for prefill in server.prefills()] == [expected.short_length]
+
+
+def test_the_server_runs_the_code_beside_the_weights(server: Server, published: Family, clip: Clip) -> None:
+    server.prefills()
+    server.answer(published, clip.path)
+    (prefill,) = server.prefills()
+    assert re.fullmatch(rf"transformers_modules\..*\.modeling_vidcom2_{published.case.name}", prefill["code"])
+    assert not prefill["package"]  # the installed package is not imported
+
+
+def test_the_ratio_in_the_config_decides_how_much_is_left(
+    server: Server, published: Family, clip: Clip, expected: Expected, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(published.folder, tmp_path / "uncompressing")
+    set_in_config(folder, retention_ratio=1.0)
+    server.prefills()
+    response = server.answer(Family(published.case, folder, published.stock, published.processor), clip.path)
+    assert response["choices"][0]["message"]["content"] == expected.uncompressed_answer
+    assert [prefill["length"] for prefill in server.prefills()] == [expected.full_length]

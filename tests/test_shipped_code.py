@@ -1,0 +1,191 @@
+"""What a Hub repo holds is the code that these tests import: complete, no more, and harmless to load."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Family
+from models import MODELS, ModelCase, make_video
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
+from vidcom2.verification import failures, verify
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = sorted([*(ROOT / "modeling").glob("*.py"), *(ROOT / "configuration").glob("*.py")])
+
+
+@pytest.fixture(params=MODELS, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> ModelCase:
+    return request.param
+
+
+def test_the_code_of_a_repo_is_what_transformers_follows_and_no_more(case: ModelCase, tmp_path: Path) -> None:
+    """Transformers finds relative imports by its own means."""
+    code = code_of(case.model_class)
+    for name, path in code.items():
+        (tmp_path / name).write_bytes(path.read_bytes())
+    fields = fields_of(case.model_class)
+    named = [*fields["auto_map"].values(), *(task["impl"] for task in fields["custom_pipelines"].values())]
+    if not case.native:
+        named.append("processing_llava_video.LlavaVideoProcessor")
+    reached = set()
+    for value in named:
+        file = tmp_path / f"{value.split('.')[0]}.py"
+        reached |= {file.name, *(Path(path).name for path in get_relative_import_files(file))}
+    assert reached == set(code)
+
+
+def test_shipped_files_all_belong_to_some_repo() -> None:
+    shipped = {path.resolve() for case in MODELS for path in code_of(case.model_class).values()}
+    shipped |= {path.resolve() for path in code_of_custom_generate().values()}
+    assert shipped == {path.resolve() for path in SHIPPED}
+
+
+def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> None:
+    fields = fields_of(case.model_class)
+    model = f"modeling_vidcom2_{case.name}.{case.model_class.__name__}"
+    assert fields["architectures"] == [case.model_class.__name__]
+    assert fields["auto_map"] == {
+        "AutoConfig": f"configuration_vidcom2_{case.name}.{case.config_class.__name__}",
+        "AutoModel": model,
+        "AutoModelForImageTextToText": model,
+        "AutoModelForMultimodalLM": model,
+    }
+
+
+# Names through which Python code reaches files, the network, other programs or code that is not there to be read.
+REACHING_MODULES = {
+    *("os", "io", "pathlib", "shutil", "tempfile", "glob", "fileinput", "mmap", "sqlite3", "shelve", "dbm"),
+    *("socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "huggingface_hub"),
+    *("subprocess", "multiprocessing", "threading", "asyncio", "concurrent", "signal", "ctypes", "cffi", "pty"),
+    *("pickle", "marshal", "dill", "importlib", "runpy", "code", "codeop", "builtins", "sys", "site", "platform"),
+}
+REACHING_CALLS = {"open", "exec", "eval", "compile", "__import__", "input", "breakpoint", "globals"}
+REACHING_ATTRIBUTES = {
+    *("environ", "getenv", "system", "popen", "hub", "load_state_dict_from_url", "load_library", "cpp_extension"),
+    *("read_text", "write_text", "read_bytes", "write_bytes", "unlink", "rmtree", "urlopen", "urlretrieve"),
+    *("__globals__", "__builtins__", "__subclasses__", "__loader__", "__code__"),
+}
+
+
+def reaching(source: str) -> list[str]:
+    """What in this code reads the environment, opens a file or socket, or runs something."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in REACHING_MODULES]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found += [node.module] if node.module.split(".")[0] in REACHING_MODULES else []
+            found += [alias.name for alias in node.names if alias.name in REACHING_MODULES | REACHING_ATTRIBUTES]
+        elif isinstance(node, ast.Name) and node.id in REACHING_CALLS:
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if node.attr in REACHING_ATTRIBUTES or (
+                owner == "torch" and node.attr in {"load", "save", "classes", "ops"}
+            ):
+                found.append(f"{owner}.{node.attr}")
+    return found
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing(path: Path) -> None:
+    assert reaching(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os",
+        "from os import environ",
+        "from torch import hub",
+        "import torch\ntorch.load('x')",
+        "import urllib.request as u",
+        "open('x')",
+        "(lambda f=open: f)()",
+        "exec('1')",
+        "def f():\n    from subprocess import run",
+        "__import__('os')",
+        "import huggingface_hub",
+        "import torch\ntorch.utils.cpp_extension.load('x')",
+    ],
+)
+def test_the_search_for_reaching_code_finds_it(source: str) -> None:
+    assert reaching(source)
+
+
+def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: Path) -> None:
+    """The models loaded by `vidcom2`'s classes, tuned, saved: `vidcom2 verify` finds nothing to complain of."""
+    model = family.load(retention_ratio=0.5, compression_rounding="exact")
+    with torch.no_grad():
+        model.lm_head.weight.add_(0.01)
+    model.save_pretrained(tmp_path)
+    family.processor.save_pretrained(tmp_path)
+    for name, path in code_of(family.case.model_class).items():
+        assert (tmp_path / name).read_bytes() == path.read_bytes()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["retention_ratio"], config["compression_rounding"]) == (0.5, "exact")
+    assert config["architectures"] == [family.case.model_class.__name__]
+
+    checks = verify(str(tmp_path))
+    assert not failures(checks), failures(checks)
+    assert [check.name for check in checks if check.status == "skipped"] == ["card"]
+    again = family.case.model_class.from_pretrained(tmp_path)
+    inputs = family.one_video()
+    assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+
+
+def test_a_saved_config_alone_carries_its_code(case: ModelCase, tmp_path: Path) -> None:
+    case.config_class(retention_ratio=0.1).save_pretrained(tmp_path)
+    assert code_of(case.model_class).keys() <= {path.name for path in tmp_path.iterdir()}
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == fields_of(case.model_class)["auto_map"]
+
+
+# -- custom_generate --------------------------------------------------------------------------------------------------
+
+
+def custom_generate_folder(folder: Path) -> Path:
+    for name, path in code_of_custom_generate().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_custom_generate_gives_the_tokens_of_the_model_class(family: Family, tmp_path: Path) -> None:
+    if not family.case.native:
+        pytest.skip("there is no stock class")
+    folder = custom_generate_folder(tmp_path)
+    inputs = family.inputs(
+        family.prompt("What happens?", videos=1), family.prompt("Who?", videos=1), videos=[make_video(0), make_video(1)]
+    )
+    for call in (
+        {"max_new_tokens": 6, "do_sample": False},
+        {"max_new_tokens": 4, "num_beams": 2, "do_sample": False},
+        {"max_new_tokens": 4, "do_sample": False, "retention_ratio": 0.5, "compression_rounding": "exact"},
+        {"max_new_tokens": 4, "do_sample": False, "retention_ratio": 1.0},
+    ):
+        settings = {name: value for name, value in call.items() if name.startswith(("retention", "compression"))}
+        plain = {name: value for name, value in call.items() if name not in settings}
+        expected = family.load(**settings).generate(**inputs, **plain)
+        before = family.stock.config.to_dict()
+        out = family.stock.generate(**inputs, **call, custom_generate=str(folder), trust_remote_code=True)
+        assert torch.equal(out, expected), call
+        assert family.stock.config.to_dict() == before
+
+
+def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, tmp_path: Path) -> None:
+    folder = custom_generate_folder(tmp_path)
+    call = dict(family.one_video()) | {"custom_generate": str(folder), "max_new_tokens": 2}
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        family.stock.generate(**call, trust_remote_code=False)
+    if family.case.native:
+        with pytest.raises(ValueError, match="`retention_ratio` is 2"):
+            family.stock.generate(**call, trust_remote_code=True, retention_ratio=2)
+    else:
+        with pytest.raises(
+            ValueError, match="VidCom² generates for the stock classes of 'llava_onevision', 'qwen2_vl'"
+        ):
+            family.stock.generate(**call, trust_remote_code=True)

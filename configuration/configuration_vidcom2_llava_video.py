@@ -3,6 +3,7 @@
 from typing import Any
 
 from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+from .registration import register_as_video_model
 
 SPATIAL_POOL_MODES = ("average", "max", "bilinear")
 COMPRESSION_NEWLINES = ("all", "occupied", "trailing")
@@ -62,3 +63,7 @@ class VidCom2LlavaVideoConfig(VidCom2LlavaOnevisionConfig):
     @property
     def patches_per_side(self) -> int:
         return self.vision_config.image_size // self.vision_config.patch_size
+
+
+# Here and not beside the class: `transformers serve` asks by `model_type`, before it imports the model's code.
+register_as_video_model(VidCom2LlavaVideoConfig.model_type, "VidCom2LlavaVideoForConditionalGeneration")

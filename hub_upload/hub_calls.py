@@ -11,11 +11,9 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 TRIES, FIRST_PAUSE = 4, 1.0  # seconds, doubled each time
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
-# huggingface_hub went from httpx to httpx2, and the uploads of hf_xet raise Python's own.
-CONNECTION_ERRORS = (
-    *(import_module(name).TransportError for name in ("httpx", "httpx2") if find_spec(name)),
-    ConnectionError,
-)
+# huggingface_hub went from httpx to httpx2.
+TRANSPORT_ERRORS = tuple(import_module(name).TransportError for name in ("httpx", "httpx2") if find_spec(name))
+HUB_ERRORS = (HfHubHTTPError, *TRANSPORT_ERRORS, ConnectionError)  # the last of uploads, which were tried again before
 
 T = TypeVar("T")
 
@@ -33,7 +31,7 @@ def with_retries(call: Callable[[], T], landed: Callable[[], Any] = lambda: None
     for last_try in range(TRIES):
         try:
             return call()
-        except (HfHubHTTPError, *CONNECTION_ERRORS) as error:
+        except HUB_ERRORS as error:
             if not _is_transient(error) or last_try == TRIES - 1:
                 raise
             time.sleep(FIRST_PAUSE * 2**last_try)
@@ -45,7 +43,7 @@ def with_retries(call: Callable[[], T], landed: Callable[[], Any] = lambda: None
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in TRANSIENT_STATUS
-    return not isinstance(error, OfflineModeIsEnabled)
+    return isinstance(error, TRANSPORT_ERRORS)
 
 
 def explained(error: Exception, repo: str) -> str:
@@ -64,7 +62,7 @@ def explained(error: Exception, repo: str) -> str:
     if status is not None and status not in TRANSIENT_STATUS:
         return f"the Hub refused {repo!r} with {status}: {error.server_message or 'no reason given'}."
     what = f"answered {status}" if status is not None else f"could not be reached ({type(error).__name__})"
-    return f"the Hub {what}, {TRIES} times. {repo!r} is as it was; run again to finish."
+    return f"the Hub {what} again and again. {repo!r} is as it was; run again to finish."
 
 
 @contextmanager
@@ -72,5 +70,5 @@ def hub_errors(repo: str) -> Iterator[None]:
     """Errors of the Hub as a PublishError about this repo."""
     try:
         yield
-    except (HfHubHTTPError, *CONNECTION_ERRORS) as error:
+    except HUB_ERRORS as error:
         raise PublishError(explained(error, repo)) from error

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.models.auto import modeling_auto
 from transformers.utils.generic import can_return_tuple
 
 from .compression import VideoCompression
@@ -115,10 +114,3 @@ class VidCom2LlavaVideoForConditionalGeneration(
         else:
             indices = indices.sort().values
         return indices, num_frames * per_frame
-
-
-# Pipelines and `transformers serve` ask these tables whether a class can take images and videos.
-for _table in ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES"):
-    getattr(modeling_auto, _table).setdefault(
-        VidCom2LlavaVideoConfig.model_type, VidCom2LlavaVideoForConditionalGeneration.__name__
-    )

@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto import modeling_auto
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     # Named in config.json, needed by no module: but Transformers saves with a model only the files that these import.
     from .pipeline_video_text_to_text import VideoTextToTextPipeline  # noqa: F401
 
 
-def register_like(model_class: type[PreTrainedModel], parent: str) -> None:
+def register_like(model_class: "type[PreTrainedModel]", parent: str) -> None:
     """Give a model class what Transformers looks up by class name, as the parent class has it.
 
     Args:
@@ -23,7 +24,12 @@ def register_like(model_class: type[PreTrainedModel], parent: str) -> None:
     # on request; without it `lm_head` would stay random behind a mere warning.
     mapping = get_checkpoint_conversion_mapping(parent)
     register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
-    # Pipelines and `transformers serve` ask these tables whether a class can take images and videos.
-    for table in ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES"):
-        model_type = f"vidcom2_{model_class.config_class.model_type}"
-        getattr(modeling_auto, table).setdefault(model_type, model_class.__name__)
+    register_as_video_model(f"vidcom2_{model_class.config_class.model_type}", model_class.__name__)
+
+
+def register_as_video_model(model_type: str, class_name: str) -> None:
+    """Enter a model class into the tables that pipelines and `transformers serve` ask whether it takes videos."""
+    modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.setdefault(model_type, class_name)
+    # As a tuple, into which pipelines look and `transformers serve` does not: it takes the classes that it finds here
+    # for models that hear, and then fails on videos without sound.
+    modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.setdefault(model_type, (class_name,))

@@ -292,6 +292,10 @@ class LoopbackHub:
         fault = Fault(method, re.compile(path), times, answer, drop, after_bytes, answer_lost, before, after)
         self._faults.append(fault)
 
+    def mend(self) -> None:
+        """No more faults."""
+        self._faults.clear()
+
     def log_text(self) -> str:
         """All that clients sent, with base64 contents as text, without the Authorization headers."""
         return "\n".join(self._seen)

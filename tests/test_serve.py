@@ -27,13 +27,10 @@ import pytest
 import torch
 from conftest import Family
 from ffmpeg_libraries import SAMPLE_RATE, TONE, ffmpeg_environment, write_clip
-from models import RETENTION_RATIO, ModelCase
+from models import MODELS, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
-pytestmark = [
-    pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`"),
-    pytest.mark.xdist_group("serve"),  # one server
-]
+pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
 pytest.importorskip("torchcodec", reason="`transformers serve` decodes videos with torchcodec")
 
 FILE_FRAMES, FPS, NUM_FRAMES, NEW_TOKENS = 16, 8, 8, 12
@@ -137,6 +134,11 @@ def published_folder(case: ModelCase, folder: Path, retention_ratio: float = RET
 def set_in_config(folder: Path, **fields: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda case: case.name)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return published_folder(request.param, tmp_path_factory.mktemp(f"published-{request.param.name}"))
 
 
 def other_tokens_than_letters(family: Family) -> list[int]:

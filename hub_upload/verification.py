@@ -111,7 +111,7 @@ def _pairs(folder: Path) -> list[str]:
         model_type = stock.config.model_type
         folders = folder / model_type, folder / f"vidcom2_{model_type}"
         stock.save_pretrained(folders[0])
-        ours = MODEL_CLASSES[model_type].from_pretrained(folders[0])
+        ours = MODEL_CLASSES[model_type].from_pretrained(folders[0], retention_ratio=0.4)  # not the default
         ours.save_pretrained(folders[1])
         processor.save_pretrained(folders[1])
         arguments += ["--pair", *map(str, folders)]

@@ -337,9 +337,10 @@ def check_custom_generate(repo: Repo) -> str:
         call = dict(ours.inputs) | {"max_new_tokens": 4, "do_sample": False}
         custom = {"custom_generate": repo.name, **repo.pinned}
         before = stock.generate(**call)
-        expected = ours.model.generate(**call, retention_ratio=0.25)
+        expected = ours.model.generate(**call)
+        ratio = ours.config["retention_ratio"]
         with prefill_lengths(stock) as lengths:
-            out = stock.generate(**call, **custom, trust_remote_code=True, retention_ratio=0.25)
+            out = stock.generate(**call, **custom, trust_remote_code=True, retention_ratio=ratio)
         require(lengths == [ours.short_length], f"{lengths} tokens were prefilled, not {ours.short_length}.")
         require(torch.equal(out, expected), f"{type(stock).__name__} gives other tokens than {ours.class_name}.")
         require(torch.equal(stock.generate(**call), before), f"{type(stock).__name__} is another model afterwards.")

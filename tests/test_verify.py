@@ -1,0 +1,151 @@
+"""`vidcom2 verify` is red on each repo that is broken, and says where."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from models import MODELS, ModelCase
+from test_cli import vidcom2
+
+from vidcom2.base_checkpoint import local_base
+from vidcom2.rehearsal import rehearse, rehearse_with_twin
+from vidcom2.staging import CardOptions, StagedRepo, stage, stage_custom_generate
+from vidcom2.verification import Check, VerificationError, failures, verify
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> StagedRepo:
+    folder = tmp_path_factory.mktemp("verify")
+    for part in MODELS[0].build(**MODELS[0].build_arguments):
+        part.save_pretrained(folder / "base")
+    (folder / "figure.png").write_bytes(b"\x89PNG")
+    card = CardOptions("org/name", "vidcom2 publish", folder / "figure.png", "")
+    return stage(local_base(folder / "base"), folder / "staged", {}, card)
+
+
+@pytest.fixture
+def repo(staged: StagedRepo, tmp_path: Path) -> Path:
+    """A whole repo, in files of its own."""
+    linked = rehearse(staged, tmp_path / "linked")
+    return Path(shutil.copytree(linked, tmp_path / "repo"))
+
+
+def in_config(**fields: object) -> Callable[[Path], None]:
+    def edit(repo: Path) -> None:
+        config = json.loads((repo / "config.json").read_text())
+        (repo / "config.json").write_text(json.dumps(config | fields, indent=2))
+
+    return edit
+
+
+def with_wrong_auto_map(repo: Path) -> None:
+    config = json.loads((repo / "config.json").read_text())
+    config["auto_map"]["AutoModel"] = "modeling_vidcom2_llava_onevision.Nothing"
+    del config["auto_map"]["AutoModelForMultimodalLM"]
+    (repo / "config.json").write_text(json.dumps(config))
+
+
+def without_conversion_mapping(repo: Path) -> None:
+    path = repo / "registration.py"
+    text = path.read_text()
+    call = "register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)"
+    assert text.count(call) == 1
+    path.write_text(text.replace(call, "pass"))
+
+
+def with_compression_off(repo: Path) -> None:
+    path = repo / "prompt_compression.py"
+    text = path.read_text()
+    line = "        if retention_ratio == 1.0:\n            return None\n"
+    assert text.count(line) == 1
+    path.write_text(text.replace(line, "        return None\n"))
+    (repo / "training_args.bin").write_bytes(b"")
+
+
+LOADING = {"AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"}
+BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
+    "a file is missing": (
+        lambda repo: (repo / "prompt_positions.py").unlink(),
+        {"files", "card", *LOADING, "generate", "save and load"},
+        "there is no prompt_positions.py",
+    ),
+    "auto_map is wrong": (
+        with_wrong_auto_map,
+        {"config", "card", "AutoModel", "AutoModelForMultimodalLM"},
+        "{'AutoModel': 'modeling_vidcom2_llava_onevision.Nothing', 'AutoModelForMultimodalLM': None}",
+    ),
+    "the architecture has the stock name": (
+        in_config(architectures=["LlavaOnevisionForConditionalGeneration"]),
+        {"config", "card"},
+        "falls back on the stock one in silence",
+    ),
+    "the conversion mapping is not registered": (
+        without_conversion_mapping,
+        {"card", *LOADING},
+        "loads with wrong keys",
+    ),
+    "the ratio was edited": (in_config(retention_ratio=0.5), {"card"}, "are not the files that the card lists"),
+    "compression is off and weights are pickled as well": (
+        with_compression_off,
+        {"files", "card", "generate", "pipeline any-to-any"},
+        "can run code when they are loaded",
+    ),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_repo_is_red(breakage: str, repo: Path) -> None:
+    spoil, expected, reason = BREAKAGES[breakage]
+    spoil(repo)
+    code, out, error = vidcom2("verify", str(repo))
+    assert code == 1, error
+    for name in expected:
+        assert any(name in line and "failed" in line for line in out.splitlines()), (name, out)
+    words = "".join(character for character in out if character not in "│ \n")
+    assert reason.replace(" ", "") in words, out
+
+
+def test_a_whole_repo_is_green_and_results_come_one_by_one(repo: Path) -> None:
+    seen: list[Check] = []
+    checks = verify(str(repo), progress=seen.append)
+    assert [check.status for check in checks] == ["passed"] * 13, checks
+    assert seen == checks and all(check.claim for check in checks)
+
+
+@pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
+def test_a_tiny_twin_stands_in_for_large_weights(case: ModelCase, tmp_path: Path) -> None:
+    for part in case.build(**case.build_arguments):
+        part.save_pretrained(tmp_path / "base")
+    (tmp_path / "figure.png").write_bytes(b"\x89PNG")
+    card = CardOptions("org/name", "", tmp_path / "figure.png", "")
+    staged = stage(local_base(tmp_path / "base"), tmp_path / "staged", {"retention_ratio": 0.4}, card)
+    before = {path.name: path.read_bytes() for path in staged.folder.iterdir()}
+    (tmp_path / "base" / "model.safetensors").unlink()  # not to be read
+    twin = rehearse_with_twin(staged, tmp_path / "twin")
+    assert {path.name: path.read_bytes() for path in staged.folder.iterdir()} == before
+    assert {path.name for path in twin.iterdir()} == {*before, "model.safetensors"} - {"README.md"}
+    model, info = case.model_class.from_pretrained(twin, output_loading_info=True)
+    assert not any(info.values()), info
+    assert model.config.retention_ratio == 0.4
+    assert (
+        model.config.text_config.vocab_size
+        == case.config_class.from_pretrained(tmp_path / "base").text_config.vocab_size
+    )
+
+
+def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path) -> None:
+    staged = stage_custom_generate(tmp_path / "generate", "org/generate", "")
+    path = staged.folder / "custom_generate" / "generate.py"
+    text = path.read_text()
+    assert text.count("kwargs.get(name) is not None") == 1
+    path.write_text(text.replace("kwargs.get(name) is not None", "kwargs.pop(name, None) is False"))
+    assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
+
+
+def test_a_worker_that_dies_is_an_error(repo: Path) -> None:
+    path = repo / "modeling_vidcom2_llava_onevision.py"
+    path.write_text(path.read_text() + "\nimport os\nos._exit(3)\n")
+    with pytest.raises(VerificationError, match="ended with code 3"):
+        verify(str(repo))

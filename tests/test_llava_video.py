@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -487,53 +486,6 @@ def test_the_processor_survives_saving(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM])
 def test_auto_classes_know_the_model_type(folder: Path, auto_class: type) -> None:
     assert type(auto_class.from_pretrained(folder)) is VidCom2LlavaVideoForConditionalGeneration
-
-
-REMOTE = """
-import json, sys, torch
-from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
-folder = sys.argv[1]
-processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, add_time_instruction=False)
-model = AutoModel.from_pretrained(folder, trust_remote_code=True)
-other = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True)
-assert type(other).__name__ == type(model).__name__ == "VidCom2LlavaVideoForConditionalGeneration"
-assert "vidcom2" not in sys.modules and type(model).__module__.startswith("transformers_modules")
-assert type(processor).__module__.startswith("transformers_modules")
-video = torch.arange(4 * 3 * 60 * 80).remainder(251).reshape(4, 3, 60, 80).to(torch.uint8)
-inputs = processor(text=["<video>?"], videos=[video], return_tensors="pt")
-out = model.generate(**inputs, max_new_tokens=4, do_sample=False)
-print(json.dumps([out.shape[1] - inputs["input_ids"].shape[1], model(**inputs).logits.shape[1], out[0, -4:].tolist()]))
-"""
-
-
-def test_a_repo_with_the_code_beside_it_loads_without_the_package(folder: Path, tmp_path: Path) -> None:
-    repo = shutil.copytree(folder, tmp_path / "repo")
-    root = Path(__file__).parents[1]
-    for name in ("modeling", "configuration"):
-        for path in (root / name).glob("*.py"):
-            shutil.copyfile(path, repo / path.name)
-    config = json.loads((repo / "config.json").read_text())
-    classes = dict.fromkeys(("AutoModel", "AutoModelForImageTextToText"), "VidCom2LlavaVideoForConditionalGeneration")
-    config["auto_map"] = {name: f"modeling_vidcom2_llava_video.{value}" for name, value in classes.items()} | {
-        "AutoConfig": "configuration_vidcom2_llava_video.VidCom2LlavaVideoConfig"
-    }
-    (repo / "config.json").write_text(json.dumps(config))
-    environment = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules"), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", REMOTE, str(repo)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={"PATH": "/usr/bin:/bin"} | environment,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    new, length, tokens = json.loads(result.stdout.splitlines()[-1])
-
-    model, processor = load(folder), AutoProcessor.from_pretrained(folder, add_time_instruction=False)
-    video = torch.arange(4 * 3 * 60 * 80).remainder(251).reshape(4, 3, 60, 80).to(torch.uint8)
-    inputs = processor(text=["<video>?"], videos=[video], return_tensors="pt")
-    assert length == model(**inputs).logits.shape[1] < inputs["input_ids"].shape[1]
-    assert tokens == model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, -4:].tolist() and new == 4
 
 
 def test_pipelines_take_the_model(

@@ -130,7 +130,9 @@ def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: 
     assert (config["retention_ratio"], config["compression_rounding"]) == (0.5, "exact")
     assert config["architectures"] == [family.case.model_class.__name__]
 
-    checks = verify(str(tmp_path))
+    seen = []
+    checks = verify(str(tmp_path), progress=seen.append)
+    assert seen == checks and all(check.claim for check in checks)
     assert not failures(checks), failures(checks)
     assert [check.name for check in checks if check.status == "skipped"] == ["card"]
     again = family.case.model_class.from_pretrained(tmp_path)

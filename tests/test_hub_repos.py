@@ -1,0 +1,298 @@
+"""From nothing to answers: repos are published to a Hub on loopback, and a user with an empty cache runs them by name.
+
+The user's process cannot import `vidcom2`, and talks to the Hub over HTTP with the client's default settings.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loopback_hub import LoopbackHub
+from models import MODELS, ModelCase, make_video
+from safetensors.torch import load_file, save_file
+from test_cli import vidcom2
+from transformers import ProcessorMixin
+
+RATIO, NEW_RATIO, CALL_RATIO = 0.5, 0.25, 0.1  # of tag v1, of main, of a single call
+GENERATE = "org/generate"
+QUESTION = "What happens?"
+
+USER_START = """
+import sys
+sys.modules["vidcom2"] = None
+import json
+import numpy as np
+import torch
+from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor, pipeline
+
+task = json.loads(sys.argv[1])
+video = np.load(task["video"])
+content = [{"type": "video", "video": video}, {"type": "text", "text": task["question"]}]
+chat = [{"role": "user", "content": content}]
+greedy = {"max_new_tokens": 8, "do_sample": False}
+trust = {"trust_remote_code": True}
+
+def inputs_of(processor):
+    placeholders = [{"role": "user", "content": [{"type": "video"}, content[1]]}]
+    prompt = processor.apply_chat_template(placeholders, add_generation_prompt=True)
+    return processor(text=[prompt], videos=[video], do_sample_frames=False, return_tensors="pt")
+
+def new_tokens(model, inputs, **kwargs):
+    return model.generate(**inputs, **greedy, **kwargs)[0, inputs["input_ids"].shape[1]:].tolist()
+"""
+
+USER = (
+    USER_START
+    + """
+report = {}
+bases = {name: repo["base"] for name, repo in task["repos"].items() if repo["native"]}
+stock = {name: AutoModelForImageTextToText.from_pretrained(base) for name, base in bases.items()}
+stock_inputs = {name: inputs_of(AutoProcessor.from_pretrained(base)) for name, base in bases.items()}
+before = {name: new_tokens(model, stock_inputs[name]) for name, model in stock.items()}
+
+models = {}
+for name, repo in task["repos"].items():
+    name_on_hub, found = repo["repo"], {}
+    processor = AutoProcessor.from_pretrained(name_on_hub, **trust)
+    inputs = inputs_of(processor)
+    models[name] = AutoModel.from_pretrained(name_on_hub, **trust)
+    tuned = AutoModelForImageTextToText.from_pretrained(name_on_hub, retention_ratio=task["call_ratio"], **trust)
+    pinned = AutoModelForMultimodalLM.from_pretrained(name_on_hub, revision="v1", **trust)
+    found["classes"] = [type(model).__name__ for model in (models[name], tuned, pinned)]
+    found["ratios"] = [model.config.retention_ratio for model in (models[name], tuned, pinned)]
+    found["tokens"] = [new_tokens(model, inputs) for model in (models[name], tuned, pinned)]
+    found["for one call"] = new_tokens(models[name], inputs, retention_ratio=task["call_ratio"])
+
+    by_tag = pipeline(model=name_on_hub, **trust)
+    found["task"] = by_tag.task
+    found["answers"] = [by_tag(videos=video, text=task["question"], generate_kwargs=greedy)[0]["generated_text"]]
+    as_chat = {"text": chat, "generate_kwargs": greedy, "return_full_text": False}
+    for kind in ("image-text-to-text", "any-to-any"):
+        found["answers"].append(pipeline(kind, model=name_on_hub, **trust)(**as_chat)[0]["generated_text"])
+    settings = {"retention_ratio": task["call_ratio"]}
+    pipe = pipeline("image-text-to-text", model=name_on_hub, model_kwargs=settings, **trust)
+    found["answer at call ratio"] = pipe(**as_chat)[0]["generated_text"]
+    try:
+        untrusted = AutoModelForImageTextToText.from_pretrained(name_on_hub, trust_remote_code=False)
+        found["untrusted"] = [type(untrusted).__module__.split(".")[0], new_tokens(untrusted, inputs)]
+    except ValueError as error:
+        found["untrusted"] = "refused" if "trust_remote_code" in str(error) else str(error)
+    report[name] = found
+
+# All of them are in one process now, and none has changed another.
+for name, model in models.items():
+    inputs = inputs_of(AutoProcessor.from_pretrained(task["repos"][name]["repo"], **trust))
+    report[name]["tokens at the end"] = new_tokens(model, inputs)
+for name, model in stock.items():
+    custom = {"custom_generate": task["generate"], "trust_remote_code": True, "retention_ratio": task["call_ratio"]}
+    report[name]["custom_generate"] = new_tokens(model, stock_inputs[name], **custom)
+    report[name]["stock"] = [before[name], new_tokens(model, stock_inputs[name])]
+print(json.dumps(report))
+"""
+)
+
+
+@dataclass
+class World:
+    """A Hub with stock checkpoints on it, a publisher in this process, and a user somewhere else."""
+
+    hub: LoopbackHub
+    folder: Path
+    bases: dict[str, Path]
+    processors: dict[str, ProcessorMixin]
+
+    def publish(self, *arguments: object) -> str:
+        code, out, error = vidcom2("publish", *arguments)
+        assert code == 0, error
+        return out
+
+    def user(self, script: str, token: str | None = None, **task: Any) -> dict[str, Any]:
+        video = self.folder / "video.npy"
+        if not video.exists():
+            np.save(video, make_video(0))
+        task |= {"video": str(video), "question": QUESTION, "call_ratio": CALL_RATIO}
+        home = self.folder / f"user-{len(list(self.folder.glob('user-*')))}"
+        result = subprocess.run(
+            [sys.executable, "-c", script, json.dumps(task)],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            cwd=self.folder,
+            env=self.hub.environment(home, token) | {"OMP_NUM_THREADS": "1"},
+        )
+        assert result.returncode == 0, result.stderr[-4000:]
+        return json.loads(result.stdout.splitlines()[-1])
+
+    def inputs(self, case: ModelCase) -> Any:
+        processor = self.processors[case.name]
+        content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        return processor(text=[prompt], videos=[make_video(0)], do_sample_frames=False, return_tensors="pt")
+
+    def expected(self, case: ModelCase, **settings: Any) -> list[int]:
+        """New tokens by the class of the package; of the stock class without settings."""
+        inputs = self.inputs(case)
+        model = (case.model_class if settings else case.stock_class).from_pretrained(self.bases[case.name], **settings)
+        out = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+        return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    bases, processors = {}, {}
+    with LoopbackHub(tmp_path / "hub") as hub, hub.online(tmp_path / "home"):
+        for case in MODELS:
+            folder = tmp_path / f"base-{case.name}"
+            stock, processor = case.build(**case.build_arguments)
+            with torch.no_grad():
+                for parameter in stock.parameters():
+                    if parameter.ndim > 1:
+                        parameter.mul_(2)  # or random weights answer nearly the same to any video
+            stock.save_pretrained(folder)
+            processor.save_pretrained(folder)
+            hub.seed(f"org/{case.name}-base", folder)
+            bases[case.name], processors[case.name] = folder, processor
+        for name, value in {"HF_TOKEN": "hf_test", "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}.items():
+            monkeypatch.setenv(name, value)
+        yield World(hub, tmp_path, bases, processors)
+
+
+def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world: World) -> None:
+    for case in MODELS:
+        names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}", "--verify", "none")
+        world.publish(*names, "--retention-ratio", RATIO, "--tag", "v1")
+        world.publish(*names, "--retention-ratio", NEW_RATIO)
+    world.publish("--custom-generate", GENERATE, "--verify", "none")
+
+    repos = {
+        case.name: {"repo": f"org/{case.name}", "base": f"org/{case.name}-base", "native": case.native}
+        for case in MODELS
+    }
+    report = world.user(USER, repos=repos, generate=GENERATE)
+    for case in MODELS:
+        found = report[case.name]
+        ratios = [NEW_RATIO, CALL_RATIO, RATIO]
+        tokens = [world.expected(case, retention_ratio=ratio) for ratio in ratios]
+        stock = world.expected(case)
+        assert len({str(row) for row in [*tokens, stock]}) >= 3, "the ratios make a difference"
+        assert found["classes"] == [case.model_class.__name__] * 3
+        assert found["ratios"] == ratios
+        assert found["tokens"] == tokens
+        assert found["tokens at the end"] == tokens[0]
+        assert found["for one call"] == tokens[1]
+        assert found["task"] == "video-text-to-text"
+        decode = world.processors[case.name].decode
+        assert found["answers"] == [decode(tokens[0], skip_special_tokens=True)] * 3
+        assert found["answer at call ratio"] == decode(tokens[1], skip_special_tokens=True)
+        assert found["untrusted"] == (["transformers", stock] if case.native else "refused")
+        if case.native:
+            assert found["custom_generate"] == tokens[1]
+            assert found["stock"] == [stock, stock]
+    assert "hf_test" not in world.hub.log_text()
+
+
+def test_verify_takes_a_repo_by_its_name_and_revision(world: World) -> None:
+    case = MODELS[2]
+    names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}")
+    out = world.publish(*names, "--tag", "v1", "--verify", "twin")
+    assert "a tiny twin of what was staged" in out and "Published" in out and "tagged v1" in out
+    world.hub.commit(f"org/{case.name}", {"compression.py": b"raise SystemError"}, "spoilt")
+    code, out, error = vidcom2("verify", f"org/{case.name}", "--revision", "v1")
+    assert code == 0 and out.count("passed") == 13, out + error
+    assert vidcom2("verify", f"org/{case.name}", "--revision", "v2")[0] == 2
+
+
+def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.folder)
+    base = world.bases["llava_onevision"]
+    names = ("--base", base, "--repo", "org/dry", "--base-model", "org/known")
+    out = world.publish(*names, "--dry-run", "--verify", "none")
+    staged = world.folder / "dry-staged"
+    for path in staged.iterdir():
+        assert any(line.startswith("add") and line.split()[-1] == path.name for line in out.splitlines()), path
+    assert "model.safetensors" in out and "nothing was sent" in out
+    assert "base_model: org/known" in (staged / "README.md").read_text()
+    assert not [request for request in world.hub.requests if request.method != "GET"]
+    code, _, error = vidcom2("publish", *names, "--dry-run", "--verify", "none")
+    assert code == 2 and "is not an empty folder" in error
+
+    tensors = load_file(base / "model.safetensors")
+    del tensors["language_model.lm_head.weight"]
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    code, out, _ = vidcom2("publish", *names)
+    assert code == 1 and "lm_head" in out and "failed" in out
+    assert not [request for request in world.hub.requests if request.method != "GET"]
+
+
+TUNER = (
+    USER_START
+    + """
+from peft import LoraConfig, PeftModel, get_peft_model
+
+repo, mine = task["repo"], task["mine"]
+processor = AutoProcessor.from_pretrained(repo, **trust)
+model = AutoModelForImageTextToText.from_pretrained(repo, retention_ratio=0.5, **trust)
+inputs = inputs_of(processor)
+labels = inputs["input_ids"].masked_fill(inputs["input_ids"] == model.config.video_token_id, -100)
+
+torch.manual_seed(0)
+adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+losses = []
+for _ in range(5):
+    loss = adapted(**inputs, labels=labels).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+adapted.eval()
+adapted.push_to_hub(f"{mine}-adapter")
+tokens = new_tokens(adapted, inputs)
+base = AutoModelForImageTextToText.from_pretrained(repo, retention_ratio=0.5, **trust)
+untuned = new_tokens(base, inputs)
+again = new_tokens(PeftModel.from_pretrained(base, f"{mine}-adapter").eval(), inputs)
+merged = adapted.merge_and_unload()
+merged.push_to_hub(mine)
+processor.push_to_hub(mine)
+tokens_of = {"tokens": tokens, "untuned": untuned, "again": again, "merged": new_tokens(merged, inputs)}
+print(json.dumps({"losses": losses} | tokens_of))
+"""
+)
+
+READER = (
+    USER_START
+    + """
+repo = task["mine"]
+model, info = AutoModel.from_pretrained(repo, output_loading_info=True, **trust)
+pipe = pipeline("video-text-to-text", model=repo, **trust)
+answer = pipe(videos=video, text=task["question"], generate_kwargs=greedy)[0]["generated_text"]
+tokens = new_tokens(model, inputs_of(AutoProcessor.from_pretrained(repo, **trust)))
+keys = [str(key) for keys in info.values() for key in keys]
+loaded = {"class": type(model).__name__, "ratio": model.config.retention_ratio, "keys": keys}
+print(json.dumps(loaded | {"tokens": tokens, "answer": answer}))
+"""
+)
+
+
+def test_a_tuned_model_goes_to_the_hub_with_its_code_and_settings(world: World) -> None:
+    pytest.importorskip("peft")
+    case = MODELS[1]  # which has a processor of its own besides
+    repo, mine = f"org/{case.name}", "ada/mine"
+    world.publish("--base", f"org/{case.name}-base", "--repo", repo, "--verify", "none")
+    tuned = world.user(TUNER, "hf_test", repo=repo, mine=mine)
+    assert tuned["losses"][-1] < tuned["losses"][0]
+    assert tuned["tokens"] == tuned["again"] == tuned["merged"] != tuned["untuned"]
+    assert world.hub.files(f"{mine}-adapter").keys() >= {"adapter_config.json", "adapter_model.safetensors"}
+    assert world.hub.files(mine).keys() >= world.hub.files(repo).keys() - {"how_it_works.png"}
+
+    read = world.user(READER, mine=mine)
+    assert (read["class"], read["ratio"], read["keys"]) == (case.model_class.__name__, 0.5, [])
+    assert read["tokens"] == tuned["tokens"]
+    assert read["answer"] == world.processors[case.name].decode(tuned["tokens"], skip_special_tokens=True)

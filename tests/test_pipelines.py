@@ -7,6 +7,8 @@ from conftest import Family
 from models import make_image, make_video
 from transformers import pipeline
 
+from vidcom2.pipeline_video_text_to_text import VideoTextToTextPipeline
+
 TASKS = ("image-text-to-text", "any-to-any")
 GENERATION = {"max_new_tokens": 4, "do_sample": False}
 
@@ -80,3 +82,88 @@ def test_the_ratio_can_be_set_for_a_call(pipe: Any, family: Family, prefill_leng
     for ratio in (0.1, 1.0):
         pipe(text=chat(0), generate_kwargs=GENERATION | {"retention_ratio": ratio})
     assert prefill_lengths[0] < prefill_lengths[1] == family.one_video()["input_ids"].shape[1]
+
+
+# -- video-text-to-text -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def video_pipe(family: Family) -> Any:
+    """As a Hub repo gives it."""
+    return pipeline(
+        "image-text-to-text", model=family.model, processor=family.processor, pipeline_class=VideoTextToTextPipeline
+    )
+
+
+def test_a_question_about_a_video_is_answered(video_pipe: Any, family: Family, prefill_lengths: list) -> None:
+    result = video_pipe(videos=make_video(0), text="What happens?", generate_kwargs=GENERATION)
+    assert result[0]["generated_text"] == expected_answer(family, 0)
+    assert prefill_lengths[0] < family.one_video()["input_ids"].shape[1]
+
+
+def test_questions_go_with_videos_of_their_own(video_pipe: Any, family: Family) -> None:
+    questions, videos = ["What happens?", "And who is there?"], [make_video(0), make_video(1)]
+    for options in ({}, {"batch_size": 2}):
+        results = video_pipe(videos=videos, text=questions, generate_kwargs=GENERATION, **options)
+        answers = [(result[0] if isinstance(result, list) else result)["generated_text"] for result in results]
+        assert answers == [expected_answer(family, seed, question) for seed, question in enumerate(questions)]
+
+
+def test_one_question_may_be_about_several_videos(video_pipe: Any, family: Family) -> None:
+    videos = [make_video(0), make_video(1)]
+    inputs = family.inputs(family.prompt("Which?", videos=2), videos=videos)
+    out = family.model.generate(**inputs, **GENERATION)[0, inputs["input_ids"].shape[1] :]
+    result = video_pipe(videos=videos, text="Which?", generate_kwargs=GENERATION)
+    assert result[0]["generated_text"] == family.processor.decode(out, skip_special_tokens=True)
+
+
+def test_a_chat_is_continued_wherever_it_is_passed(video_pipe: Any, family: Family) -> None:
+    for result in (
+        video_pipe(text=chat(0), generate_kwargs=GENERATION),
+        video_pipe(chat(0), generate_kwargs=GENERATION),
+    ):
+        assert result[0]["generated_text"][-1] == {"role": "assistant", "content": expected_answer(family, 0)}
+    (first,), (second,) = video_pipe(text=[chat(0), chat(1)], generate_kwargs=GENERATION)
+    assert [answer(first), answer(second)] == [expected_answer(family, 0), expected_answer(family, 1)]
+
+
+def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict] = []
+
+    def record(messages: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["processor_kwargs"])
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(family.processor, "apply_chat_template", record)
+    for videos, options in (
+        ("clip.mp4", {}),
+        (["clip.mp4", make_video(0)], {}),
+        ("clip.mp4", {"num_frames": 4}),
+        (make_video(0), {"num_frames": 4, "processor_kwargs": {"size": 1}}),
+        (make_video(0), {}),
+    ):
+        with pytest.raises(RuntimeError, match="seen"):
+            video_pipe(videos=videos, text="What?", **options)
+    sampled = {"do_sample_frames": True}
+    assert seen == [
+        {"num_frames": 32} | sampled,
+        {"num_frames": 32} | sampled,
+        {"num_frames": 4} | sampled,
+        {"num_frames": 4, "size": 1} | sampled,
+        {},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"text": "What?"}, "`videos` is NoneType and `text` is str, but a question needs both"),
+        ({"videos": "clip.mp4"}, "`videos` is str and `text` is NoneType"),
+        ({}, "needs both"),
+        ({"videos": ["a.mp4"], "text": ["What?", "Who?"]}, "a list of 2 questions, so `videos` must .* it is of 1"),
+        ({"videos": "a.mp4", "text": ["What?"]}, "it is str"),
+    ],
+)
+def test_a_question_without_its_video_is_refused(video_pipe: Any, arguments: dict, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        video_pipe(**arguments)

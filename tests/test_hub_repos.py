@@ -93,6 +93,8 @@ for name, model in models.items():
 for name, model in stock.items():
     custom = {"custom_generate": task["generate"], "trust_remote_code": True, "retention_ratio": task["call_ratio"]}
     report[name]["custom_generate"] = new_tokens(model, stock_inputs[name], **custom)
+    pinned = new_tokens(model, stock_inputs[name], revision=task["generate_commit"], **custom)
+    report[name]["custom_generate at a commit"] = pinned
     report[name]["stock"] = [before[name], new_tokens(model, stock_inputs[name])]
 print(json.dumps(report))
 """
@@ -170,12 +172,14 @@ def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world:
         world.publish(*names, "--retention-ratio", RATIO, "--tag", "v1")
         world.publish(*names, "--retention-ratio", NEW_RATIO)
     world.publish("--custom-generate", GENERATE, "--verify", "none")
+    generate_commit = world.hub.head(GENERATE)
+    world.hub.commit(GENERATE, {"later.txt": b""}, "later")
 
     repos = {
         case.name: {"repo": f"org/{case.name}", "base": f"org/{case.name}-base", "native": case.native}
         for case in MODELS
     }
-    report = world.user(USER, repos=repos, generate=GENERATE)
+    report = world.user(USER, repos=repos, generate=GENERATE, generate_commit=generate_commit)
     for case in MODELS:
         found = report[case.name]
         ratios = [NEW_RATIO, CALL_RATIO, RATIO]
@@ -193,8 +197,9 @@ def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world:
         assert found["answer at call ratio"] == decode(tokens[1], skip_special_tokens=True)
         assert found["untrusted"] == (["transformers", stock] if case.native else "refused")
         if case.native:
-            assert found["custom_generate"] == tokens[1]
+            assert found["custom_generate"] == found["custom_generate at a commit"] == tokens[1]
             assert found["stock"] == [stock, stock]
+    assert any(f"{GENERATE}/resolve/{generate_commit}/" in request.path for request in world.hub.requests)
     assert "hf_test" not in world.hub.log_text()
 
 

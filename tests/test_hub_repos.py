@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ffmpeg_libraries import ffmpeg_environment
 from loopback_hub import LoopbackHub
 from models import MODELS, ModelCase, make_video
 from safetensors.torch import load_file, save_file
 from test_cli import vidcom2
 from transformers import ProcessorMixin
+
+from vidcom2.cli import DEMO_VIDEO
 
 RATIO, NEW_RATIO, CALL_RATIO = 0.5, 0.25, 0.1  # of tag v1, of main, of a single call
 GENERATE = "org/generate"
@@ -132,6 +135,28 @@ class World:
         assert result.returncode == 0, result.stderr[-4000:]
         return json.loads(result.stdout.splitlines()[-1])
 
+    def run_card_snippets(self, repos: list[str]) -> None:
+        """The Python of these cards as it stands there, with a video file; each block must print an answer."""
+        blocks = []
+        for repo in repos:
+            card = self.hub.read(repo, "README.md").decode()
+            blocks += [block.split("```")[0] for block in card.split("```python\n")[1:]]
+        script = "\nprint('<end>')\n".join(["import sys; sys.modules['vidcom2'] = None", *blocks, ""])
+        script = script.replace("llava-hf/llava-onevision-qwen2-7b-ov-hf", "org/llava_onevision-base")
+        (self.folder / "clip.mp4").write_bytes(DEMO_VIDEO.read_bytes())
+        environment = self.hub.environment(self.folder / "reader", None) | {"OMP_NUM_THREADS": "1"}
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            cwd=self.folder,
+            env=environment | ffmpeg_environment(self.folder / "ffmpeg"),
+        )
+        assert result.returncode == 0, result.stderr[-4000:]
+        answers = [answer.strip() for answer in result.stdout.split("<end>")[1:-1]]
+        assert len(answers) == len(blocks) == 2 * len(MODELS) + 1 and all(answers), result.stdout
+
     def inputs(self, case: ModelCase) -> Any:
         processor = self.processors[case.name]
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
@@ -179,6 +204,7 @@ def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world:
         case.name: {"repo": f"org/{case.name}", "base": f"org/{case.name}-base", "native": case.native}
         for case in MODELS
     }
+    world.run_card_snippets([f"org/{case.name}" for case in MODELS] + [GENERATE])
     report = world.user(USER, repos=repos, generate=GENERATE, generate_commit=generate_commit)
     for case in MODELS:
         found = report[case.name]

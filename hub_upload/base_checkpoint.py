@@ -1,9 +1,11 @@
 """The checkpoint that a repo is made from: a folder, or a Hub repo at one commit."""
 
+import glob
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
@@ -12,10 +14,21 @@ from .checkpoints import CheckpointError
 from .hub_calls import hub_errors, with_retries
 from .shipped_code import sha256_of
 
-# What a repo keeps of its base. Code, pickles, other frameworks' weights and pictures stay behind.
-KEPT_SUFFIXES = {".json", ".jinja", ".txt", ".model", ".safetensors"}
-KEPT_NAMES = ("LICENSE", "NOTICE")
-KEPT_FOLDERS = {"additional_chat_templates"}
+# What a repo keeps of its base: files that Transformers reads beside config.json and the weights, and terms. Whatever
+# else may lie in a folder, a log or a token, must not be published by accident.
+KEPT_NAMES = (
+    *(
+        "tokenizer*",
+        "vocab*",
+        "merges.txt",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "spiece.model",
+        "*.tiktoken",
+    ),
+    *("*processor_config.json", "generation_config.json", "chat_template.*", "additional_chat_templates/*.jinja"),
+    *("LICENSE*", "NOTICE*", "USE_POLICY*"),
+)
 READ_ONLY = ("config.json", "README.md")  # replaced by new ones
 INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 
@@ -61,11 +74,29 @@ class Base:
 
     @property
     def config(self) -> dict[str, Any]:
-        return json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        """config.json, without the path that Transformers may have left in it."""
+        return {
+            name: value for name, value in read_json(self.folder / "config.json").items() if name != "_name_or_path"
+        }
 
     @property
     def weights(self) -> tuple[BaseFile, ...]:
         return tuple(file for file in self.files if file.is_weights)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object from a JSON file.
+
+    Raises:
+        CheckpointError: if it holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path.name} of the base is no JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path.name} of the base holds a {type(content).__name__}, but must hold an object.")
+    return content
 
 
 def local_base(folder: Path, progress: Callable[[str, float, float | None], None] = lambda *_: None) -> Base:
@@ -74,7 +105,8 @@ def local_base(folder: Path, progress: Callable[[str, float, float | None], None
     Raises:
         CheckpointError: if it is not a whole checkpoint in safetensors.
     """
-    paths = sorted(str(path.relative_to(folder).as_posix()) for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
     kept = _kept(folder.name, paths, _shards(folder, paths))
     files = []
     for done, path in enumerate(kept):
@@ -93,8 +125,10 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
         info = with_retries(lambda: api.model_info(name, revision=revision, files_metadata=True))
         remote = {sibling.rfilename: sibling for sibling in info.siblings}
         paths = sorted(remote)
-        small = [path for path in paths if not path.endswith(".safetensors") and (_is_kept(path) or path in READ_ONLY)]
-        folder = Path(api.snapshot_download(name, revision=info.sha, allow_patterns=small))
+        small = [path for path in paths if is_read_or_kept(path) or path in (*READ_ONLY, INDEX)]
+        folder = Path(
+            api.snapshot_download(name, revision=info.sha, allow_patterns=[glob.escape(path) for path in small])
+        )
         kept = _kept(name, paths, _shards(folder, paths))
         large = [path for path in kept if remote[path].lfs is not None]
         copyable = (
@@ -113,34 +147,46 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
 def download(api: HfApi, base: Base, paths: Iterable[str]) -> None:
     """Bring files of a base on the Hub into its folder."""
     with hub_errors(base.name):
-        with_retries(lambda: api.snapshot_download(base.name, revision=base.revision, allow_patterns=list(paths)))
+        with_retries(
+            lambda: api.snapshot_download(
+                base.name, revision=base.revision, allow_patterns=[glob.escape(path) for path in paths]
+            )
+        )
 
 
-def _is_kept(path: str) -> bool:
-    parts = PurePosixPath(path)
-    if len(parts.parts) > 1 and parts.parts[0] not in KEPT_FOLDERS:
-        return False
-    return path != "config.json" and (parts.suffix in KEPT_SUFFIXES or parts.name.upper().startswith(KEPT_NAMES))
+def is_read_or_kept(path: str) -> bool:
+    """Whether Transformers reads the file beside config.json and weights, or it holds terms."""
+    return any(fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") for pattern in KEPT_NAMES)
 
 
 def _shards(folder: Path, paths: list[str]) -> set[str]:
     """The files of weights that Transformers would load."""
-    if INDEX not in paths:
+    if SINGLE_FILE in paths or INDEX not in paths:
         return {SINGLE_FILE}
-    return set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+    weight_map = read_json(folder / INDEX).get("weight_map") or {}
+    return set(weight_map.values())
 
 
 def _kept(name: str, paths: list[str], weights: set[str]) -> list[str]:
     if "config.json" not in paths:
         raise CheckpointError(f"the base {name!r} has no config.json: it is not a checkpoint of Transformers.")
-    if missing := sorted(weights - set(paths)):
+    if "adapter_config.json" in paths:
+        raise CheckpointError(
+            f"the base {name!r} is a PEFT adapter. Merge it first: `merge_and_unload`, `save_pretrained`."
+        )
+    if (missing := sorted(weights - set(paths))) or not weights:
         raise CheckpointError(
             f"the base {name!r} lacks the weights {missing}. Only safetensors are published: load a checkpoint of "
             "another format with `from_pretrained`, and save it with `save_pretrained`."
         )
-    return [path for path in paths if _is_kept(path) and (path in weights or not path.endswith(".safetensors"))]
+    if nested := sorted(path for path in weights if "/" in path):
+        raise CheckpointError(
+            f"the base {name!r} has weights in sub-folders, {nested}. Save it with `save_pretrained`."
+        )
+    index = set() if SINGLE_FILE in weights else {INDEX}
+    return [path for path in paths if path in weights | index or is_read_or_kept(path)]
 
 
 def _left_out(paths: list[str], kept: list[str]) -> tuple[str, ...]:
     replaced = {*kept, *READ_ONLY, ".gitattributes"}
-    return tuple(path for path in paths if path not in replaced and not path.startswith(".cache/"))
+    return tuple(path for path in paths if path not in replaced)

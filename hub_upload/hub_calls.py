@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled
 
 TRIES, FIRST_PAUSE = 4, 1.0  # seconds, doubled each time
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
@@ -22,11 +22,12 @@ class PublishError(OSError):
     """The Hub refused, or could not be reached; the repo is as it was unless the text says otherwise."""
 
 
-def with_retries(call: Callable[[], T], landed: Callable[[], Any] = lambda: None) -> T:
+def with_retries(call: Callable[[], T], landed: Callable[[Exception], Any] = lambda error: None) -> T:
     """`call()`, again after a pause when the Hub stumbles or the connection breaks.
 
     Args:
-        landed: asked before each new try for the result of a call that was carried out but not answered.
+        landed: asked with the error, before each new try, for the result of a call that was carried out but not
+            answered.
     """
     for last_try in range(TRIES):
         try:
@@ -35,7 +36,7 @@ def with_retries(call: Callable[[], T], landed: Callable[[], Any] = lambda: None
             if not _is_transient(error) or last_try == TRIES - 1:
                 raise
             time.sleep(FIRST_PAUSE * 2**last_try)
-            if (result := landed()) is not None:
+            if (result := landed(error)) is not None:
                 return result
     raise AssertionError("the last try returns or raises")
 
@@ -49,6 +50,8 @@ def _is_transient(error: Exception) -> bool:
 def explained(error: Exception, repo: str) -> str:
     """What to do about an error of the Hub. Nothing in it comes from a request's headers, and so no token."""
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    if isinstance(error, GatedRepoError):
+        return f"{repo!r} is gated. Accept its terms on the Hub, and log in with `hf auth login`."
     if status == 401:
         return f"the Hub does not know you, or hides {repo!r} from you. Log in with `hf auth login`."
     if status == 403:
@@ -63,6 +66,15 @@ def explained(error: Exception, repo: str) -> str:
         return f"the Hub refused {repo!r} with {status}: {error.server_message or 'no reason given'}."
     what = f"answered {status}" if status is not None else f"could not be reached ({type(error).__name__})"
     return f"the Hub {what} again and again. {repo!r} is as it was; run again to finish."
+
+
+def route_of(error: Exception) -> str:
+    """Address of the request that failed; empty if it is not known."""
+    try:
+        request = error.response.request if isinstance(error, HfHubHTTPError) else error.request
+        return str(request.url)
+    except (AttributeError, RuntimeError):
+        return ""
 
 
 @contextmanager

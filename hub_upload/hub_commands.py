@@ -3,6 +3,7 @@
 import shlex
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from rich.table import Table
 from .console import err, one_line_errors, out, progress_bar
 
 if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
     from .base_checkpoint import Base
     from .publishing import Operation, Remote
     from .staging import StagedRepo
@@ -45,7 +48,13 @@ def publish_command(
     tag: Annotated[str | None, typer.Option(help="Tag to put on the commit.", show_default=False)] = None,
     private: Annotated[bool, typer.Option("--private", help="Make a new repo private.")] = False,
     pr: Annotated[bool, typer.Option("--pr", help="Open a pull request instead of committing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write into a repo that holds other files.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Write over files of others, and delete those that would be loaded in place of the new ones.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write the staged folder, show the operations, send nothing.")
     ] = False,
@@ -77,35 +86,63 @@ def publish_command(
     `hf auth login`.
     """
     with one_line_errors():
-        if (custom_generate is None) == (base is None or repo is None):
-            raise ValueError("pass `--base` and `--repo` for a model repo, or `--custom-generate` alone for its repo.")
+        of_models = {
+            "--base": base,
+            "--repo": repo,
+            "--retention-ratio": retention_ratio,
+            "--revision": revision,
+            "--base-model": base_model,
+            "--results": results,
+        }
+        if custom_generate is not None and any(value is not None for value in of_models.values()):
+            given = ", ".join(name for name, value in of_models.items() if value is not None)
+            raise ValueError(f"`--custom-generate` publishes code alone, so {given} cannot go with it.")
+        if custom_generate is None and (base is None or repo is None):
+            raise ValueError(
+                "pass `--base` and `--repo` for a model repo, or `--custom-generate` for one of code alone."
+            )
         if verify not in VERIFY_MODES:
             raise ValueError(f"`--verify` is {verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
         target = custom_generate or repo
+        if target.count("/") != 1:
+            raise ValueError(f"the repo is {target!r}, but must be named with its user or organisation: `org/name`.")
+        if custom_generate is None and find_spec("matplotlib") is None:
+            raise ImportError('the card\'s figure needs matplotlib: pip install "vidcom2[explain]".')
+        if output is None and dry_run:
+            output = Path(f"{target.split('/')[-1]}-staged")
         with err.status("Importing Transformers ..."):
             from huggingface_hub import HfApi
             from huggingface_hub.utils import validate_repo_id
 
             from .compression_settings import checked_setting
-            from .publishing import check_target, plan, publish, remote_state
-            from .staging import stage_custom_generate
+            from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER
+            from .publishing import check_deletions, check_login, check_target, plan, publish, remote_state
+            from .staging import check_empty, stage_custom_generate
+        # Whatever can be known to fail fails before anything takes long.
         validate_repo_id(target)
         if retention_ratio is not None:
-            checked_setting("retention_ratio", retention_ratio)  # before anything takes long
+            checked_setting("retention_ratio", retention_ratio)
+        if output is not None:
+            check_empty(output)
         api = HfApi()
         remote = remote_state(api, target)
-        check_target(api, target, remote, force=force, private=private, tag=tag, pull_request=pr)
-        if output is None and dry_run:
-            output = Path(f"{target.split('/')[-1]}-staged")
+        marker = MODEL_MARKER if custom_generate is None else CUSTOM_GENERATE_MARKER
+        check_target(target, remote, marker, force=force, private=private, tag=tag, pull_request=pr)
+        if not dry_run:
+            check_login(api, target, remote)
         with _folder(output) as folder:
             if custom_generate is None:
-                checkpoint = _base(api, base, revision, with_weights=verify == "full")
-                staged = _staged(checkpoint, Path(folder), target, retention_ratio, tag, base_model, results or [])
+                checkpoint = _base(api, base, revision, target, base_model, with_weights=verify == "full")
+                staged = _staged(
+                    checkpoint, Path(folder), target, retention_ratio, tag, base_model, results or [], verify == "full"
+                )
             else:
                 staged = stage_custom_generate(Path(folder), target, _command(custom_generate=target))
+            operations = plan(staged, remote)
+            check_deletions(target, operations, remote, force=force or pr)
             if verify != "none" and not _rehearsed(staged, verify):
                 raise typer.Exit(1)
-            _print_operations(plan(staged, remote), target, remote)
+            _print_operations(operations, target, remote)
             if dry_run:
                 out.print(f"Staged in {escape(str(output))}; nothing was sent.", highlight=False, soft_wrap=True)
                 return
@@ -138,22 +175,29 @@ def _folder(output: Path | None) -> AbstractContextManager:
     return tempfile.TemporaryDirectory() if output is None else nullcontext(output)
 
 
-def _base(api, name: str, revision: str | None, with_weights: bool) -> "Base":
+def _base(
+    api: "HfApi", name: str, revision: str | None, repo: str, base_model: str | None, with_weights: bool
+) -> "Base":
     from .base_checkpoint import download, hub_base, local_base
 
-    if not Path(name).is_dir():
-        checkpoint = hub_base(api, name, revision)
-        if with_weights:
-            download(api, checkpoint, [file.path for file in checkpoint.weights])
-    elif revision is not None:
-        raise ValueError(f"`--revision` is {revision!r}, but the base {name!r} is a folder, which has none.")
-    else:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise ValueError(f"`--revision` is {revision!r}, but the base {name!r} is a folder, which has none.")
         with progress_bar() as progress:
             task = progress.add_task("Reading the base", total=None)
-            checkpoint = local_base(
-                Path(name),
+            return local_base(
+                folder,
                 lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
+    name = name.rstrip("/")
+    if name == repo:
+        raise ValueError(f"`--base` and `--repo` are both {repo!r}. Publish from the checkpoint that it was made from.")
+    if base_model is not None:
+        raise ValueError(f"`--base-model` is for a base in a folder, but {name!r} is on the Hub, and named as it is.")
+    checkpoint = hub_base(api, name, revision)
+    if with_weights:
+        download(api, checkpoint, [file.path for file in checkpoint.weights])
     return checkpoint
 
 
@@ -165,6 +209,7 @@ def _staged(
     tag: str | None,
     base_model: str | None,
     results: list[Path],
+    with_weights: bool,
 ) -> "StagedRepo":
     from .model_card import read_result
     from .staging import CardOptions, stage
@@ -172,10 +217,17 @@ def _staged(
     if base.revision is not None:
         base_model = base.name
     tables = [read_result(path, [base_model or base.name, repo]) for path in results]
-    command = _command(base=base.name, revision=base.revision, repo=repo, retention_ratio=retention_ratio, tag=tag)
+    command = _command(
+        base=base.name,
+        revision=base.revision,
+        base_model=base_model if base.revision is None else None,
+        repo=repo,
+        retention_ratio=retention_ratio,
+        tag=tag,
+    )
     with tempfile.TemporaryDirectory() as scratch, err.status("Drawing the card's figure ..."):
         figure = Path(scratch, "figure.png")
-        caption = _draw(base, retention_ratio, figure)
+        caption = _draw(base, retention_ratio, figure, with_weights)
         card = CardOptions(repo, command, figure, caption, tag, base_model, tables)
         settings = {} if retention_ratio is None else {"retention_ratio": retention_ratio}
         staged = stage(base, folder, settings, card)
@@ -184,20 +236,20 @@ def _staged(
     return staged
 
 
-def _draw(base: "Base", retention_ratio: float | None, path: Path) -> str:
-    """Draw the figure of the card, by the base's weights if they are here; returns its caption."""
+def _draw(base: "Base", retention_ratio: float | None, path: Path, with_weights: bool) -> str:
+    """Draw the figure of the card, by the base's weights or by a tiny random model; returns its caption."""
     from .checkpoints import load_checkpoint
     from .cli import DEMO_VIDEO
     from .explain import draw_png, explain
     from .video import read_video
 
     ratio = base.config.get("retention_ratio", 0.25) if retention_ratio is None else retention_ratio
-    has_weights = all((base.folder / file.path).is_file() for file in base.weights)
-    checkpoint = load_checkpoint(str(base.folder) if has_weights else None, ratio)
-    checkpoint.name = base.name if has_weights else checkpoint.name
+    # On the CPU, since the process that verifies will want the accelerator's memory.
+    checkpoint = load_checkpoint(str(base.folder) if with_weights else None, ratio, device="cpu")
+    checkpoint.name = base.name if with_weights else checkpoint.name
     draw_png(explain(checkpoint, read_video(str(DEMO_VIDEO), 16)), str(path))
     drawn = "The picture is `vidcom2 explain` on the clip that comes with `vidcom2`"
-    if has_weights:
+    if with_weights:
         return f"{drawn}, with these weights."
     return f"{drawn}, with {checkpoint.name}: it shows the mechanism, not what this model keeps."
 

@@ -15,7 +15,10 @@ from .base_checkpoint import Base
 from .compression_settings import SETTING_NAMES, CompressionSettings
 from .shipped_code import CUSTOM_GENERATE, PIPELINE_TASK, is_native
 
-MARKER = "<!-- written by `vidcom2 publish`: a new publication replaces this card -->"
+# First in a card, by what its repo is. Each new publication replaces the card.
+MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
+CUSTOM_GENERATE_MARKER = "<!-- written by `vidcom2 publish --custom-generate` -->"
+LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
 OLDEST_TRANSFORMERS = "5.19"
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
 FAMILY_NAMES = {
@@ -51,7 +54,12 @@ PUBLISHED = {
 }
 
 # What a result file must say about where its figures come from.
-PROVENANCE = ("date", "command", "device", "torch", "transformers", "vidcom2_commit")
+PROVENANCE = ("model", "date", "command", "device", "torch", "transformers", "vidcom2_commit")
+
+
+def listed_files(card: str) -> dict[str, str]:
+    """Path -> sha256 of the files that a card lists."""
+    return dict(LISTED.findall(card))
 
 
 class ResultsError(ValueError):
@@ -71,7 +79,7 @@ def read_result(path: Path, models: Sequence[str]) -> Result:
     """A result file, `{"birth_certificate": {...}, "rows": [{...}, ...]}`, as a table of its rows.
 
     Args:
-        models: names of the model that the card is about; a certificate's `model` must be one of them.
+        models: names of the model that the card is about; the certificate's `model` must be one of them.
 
     Raises:
         ResultsError: if it is another kind of file, lacks its provenance, or was measured on another model.
@@ -88,9 +96,10 @@ def read_result(path: Path, models: Sequence[str]) -> Result:
         ) from error
     if missing:
         raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again, with provenance.")
-    measured = certificate.get("model")
-    if measured is not None and measured not in models:
-        raise ResultsError(f"{str(path)!r} was measured on {measured!r}, but the card is about {models[0]!r}.")
+    if certificate["model"] not in models:
+        raise ResultsError(
+            f"{str(path)!r} was measured on {certificate['model']!r}, but the card is about {' or '.join(models)}."
+        )
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(_shown(row.get(name)) for name in columns) + " |" for row in rows]
     dirty = " with uncommitted changes" if certificate.get("vidcom2_dirty") else ""
@@ -158,10 +167,12 @@ def model_card(
     license_fields = {
         name: of_base[name] for name in ("license", "license_name", "license_link", "language") if name in of_base
     }
+    # The Hub knows adapter, merge, quantized and finetune. The base's own weights, made cheaper to use, are nearest to
+    # "quantized"; of a folder it is not known how its weights came from the base.
+    relation = "finetune" if base.revision is None else "quantized"
     data = ModelCardData(
         base_model=base_model,
-        # The Hub knows adapter, merge, quantized and finetune. Weights that stay and become cheaper are nearest to:
-        **({} if base_model is None else {"base_model_relation": "quantized"}),
+        **({} if base_model is None else {"base_model_relation": relation}),
         library_name="transformers",
         pipeline_tag=PIPELINE_TASK,
         tags=TAGS,
@@ -171,12 +182,12 @@ def model_card(
     return ModelCard.from_template(
         data,
         template_path=str(Path(__file__).with_name("model_card.md")),
-        marker=MARKER,
+        marker=MODEL_MARKER,
         family=FAMILY_NAMES[family],
-        base_name=base_model or base.name,
-        base_url=None if base_model is None else f"https://huggingface.co/{base_model}",
+        base=None if base_model is None else f"[{base_model}](https://huggingface.co/{base_model})",
         base_revision=base.revision,
-        share=f"{settings.retention_ratio:.0%}",
+        share=f"{100 * settings.retention_ratio:g} %",
+        license_text=_license_text(of_base),
         repo=repo,
         tag=tag,
         is_native=is_native(model_class),
@@ -189,7 +200,7 @@ def model_card(
         vidcom2_version=importlib.metadata.version("vidcom2"),
         command=command,
         files=files,
-        weights=base.weights,
+        base_files=base.files,
         citation=CITATION,
     )
 
@@ -205,7 +216,7 @@ def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], models: Se
     return ModelCard.from_template(
         data,
         template_path=str(Path(__file__).with_name("custom_generate_card.md")),
-        marker=MARKER,
+        marker=CUSTOM_GENERATE_MARKER,
         repo=repo,
         models=" and ".join(FAMILY_NAMES[model] for model in models),
         settings=setting_rows(CompressionSettings()),
@@ -223,3 +234,12 @@ def _card_data(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     return ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
+
+
+def _license_text(of_base: dict[str, Any]) -> str:
+    """The base's licence, with its name and address where "other" is not enough."""
+    known = of_base.get("license")
+    if not known:
+        return "not known here: see the base"
+    name = of_base.get("license_name") or known
+    return f"[{name}]({of_base['license_link']})" if of_base.get("license_link") else str(name)

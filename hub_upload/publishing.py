@@ -1,5 +1,6 @@
 """One commit that makes a Hub repo what was staged: weights copied on the server, all else uploaded."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +11,24 @@ from huggingface_hub import (
     CommitOperationCopy,
     CommitOperationDelete,
     HfApi,
-    ModelCard,
 )
-from huggingface_hub.errors import FileDuplicationError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    FileDuplicationError,
+    HfHubHTTPError,
+    LocalTokenNotFoundError,
+    RepositoryNotFoundError,
+)
 from huggingface_hub.utils.sha import git_hash
 
-from .base_checkpoint import download
-from .hub_calls import PublishError, hub_errors, with_retries
-from .model_card import MARKER
+from .base_checkpoint import INDEX, SINGLE_FILE, download, is_read_or_kept
+from .hub_calls import HUB_ERRORS, PublishError, hub_errors, route_of, with_retries
+from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, listed_files
 from .shipped_code import CUSTOM_GENERATE, sha256_of
 from .staging import CARD, StagedRepo
 
-REPLACED_SUFFIXES = (".safetensors", ".safetensors.index.json", ".py", ".bin", ".pt", ".pth", ".ckpt", ".pkl")
 NEW_REPO_FILES = {".gitattributes"}
+# Beside what Transformers reads of any checkpoint, files that change what it loads.
+DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,24 @@ class Operation:
 
 @dataclass(frozen=True)
 class Remote:
-    """A repo on the Hub as it is: `head` is its commit, `files` maps paths to sha256 of LFS files, or to git's blob id.
-    A repo that does not exist has neither."""
+    """A repo on the Hub as it is; one that does not exist has no `head`.
+
+    Attributes:
+        head: its commit.
+        files: path -> sha256 of LFS files, git's blob id of others.
+        card: README.md, empty if there is none.
+    """
 
     head: str | None
     files: dict[str, str]
     private: bool | None = None
     tags: tuple[str, ...] = ()
+    card: str = ""
+
+    @property
+    def listed(self) -> dict[str, str]:
+        """Path -> sha256 of what an earlier publication put there, by its card."""
+        return listed_files(self.card) if MODEL_MARKER in self.card or CUSTOM_GENERATE_MARKER in self.card else {}
 
 
 @dataclass(frozen=True)
@@ -73,24 +90,49 @@ def remote_state(api: HfApi, repo: str) -> Remote:
             refs = with_retries(lambda: api.list_repo_refs(repo))
         except RepositoryNotFoundError:
             return Remote(None, {})
-    files = {
-        sibling.rfilename: sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
-        for sibling in info.siblings
-    }
-    return Remote(info.sha, files, info.private, tuple(tag.name for tag in refs.tags))
+        files = {
+            sibling.rfilename: sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
+            for sibling in info.siblings
+        }
+        card = ""
+        if CARD in files:
+            path = with_retries(lambda: api.hf_hub_download(repo, CARD, revision=info.sha))
+            card = Path(path).read_text(encoding="utf-8")
+    return Remote(info.sha, files, info.private, tuple(tag.name for tag in refs.tags), card)
+
+
+def check_login(api: HfApi, repo: str, remote: Remote) -> None:
+    """Refuse early who is not logged in, or may not make the repo.
+
+    Raises:
+        PublishError: saying which.
+    """
+    with hub_errors(repo):
+        try:
+            me = with_retries(api.whoami)
+        except LocalTokenNotFoundError as error:
+            raise PublishError("you are not logged in. Log in with `hf auth login`.") from error
+    names = {me["name"], *(org["name"] for org in me.get("orgs", []))}
+    if remote.head is None and repo.split("/")[0] not in names:
+        raise PublishError(f"{repo!r} is not in a namespace of yours: {', '.join(sorted(names))}. Choose one of these.")
 
 
 def check_target(
-    api: HfApi, repo: str, remote: Remote, *, force: bool, private: bool, tag: str | None, pull_request: bool
+    repo: str, remote: Remote, marker: str, *, force: bool, private: bool, tag: str | None, pull_request: bool
 ) -> None:
     """Refuse what would harm a repo that exists.
 
+    Args:
+        marker: of the card that is to be published.
+
     Raises:
-        PublishError: if it holds files that `vidcom2 publish` did not write, has the tag, or is public where a private
-            one is asked for.
+        PublishError: if the repo is of another kind, holds what `vidcom2 publish` did not put there, has the tag, or is
+            public where a private one is asked for.
     """
     if tag is not None and pull_request:
         raise PublishError("`--tag` names a commit of the repo, which a pull request is not yet. Tag it after merging.")
+    if tag is not None and (not re.fullmatch(r"[\w.+/-]+", tag) or ".." in tag):
+        raise PublishError(f"{tag!r} cannot be a tag. Use letters, digits and `.`, `-`, `_`, such as v1.")
     if remote.head is None:
         if pull_request:
             raise PublishError(f"there is no repo {repo!r} to open a pull request in. Publish without `--pr`.")
@@ -101,18 +143,36 @@ def check_target(
         raise PublishError(
             f"{repo!r} exists and is public. Make it private on the Hub first, or leave out `--private`."
         )
+    if remote.listed and marker not in remote.card:
+        raise PublishError(f"{repo!r} is a repo of the other kind: a model, or `custom_generate`. Choose another name.")
     if remote.files.keys() <= NEW_REPO_FILES or force or pull_request:
         return
-    if CARD in remote.files:
-        with hub_errors(repo):
-            card = with_retries(lambda: api.hf_hub_download(repo, CARD, revision=remote.head))
-        if MARKER in ModelCard.load(card, ignore_metadata_errors=True).text:
-            return
-    shown = ", ".join(sorted(remote.files)[:5])
-    raise PublishError(
-        f"{repo!r} holds {len(remote.files)} files that `vidcom2 publish` did not write ({shown} ...). "
-        "Choose another repo, open a pull request with `--pr`, or overwrite them with `--force`."
-    )
+    if not remote.listed:
+        shown = ", ".join(sorted(remote.files)[:5])
+        raise PublishError(
+            f"{repo!r} holds {len(remote.files)} files that `vidcom2 publish` did not write ({shown} ...). "
+            "Choose another repo, open a pull request with `--pr`, or overwrite them with `--force`."
+        )
+    weights = {path: sha for path, sha in remote.listed.items() if path.endswith(".safetensors")}
+    if changed := [path for path, sha in weights.items() if remote.files.get(path, sha) != sha]:
+        raise PublishError(
+            f"{repo!r} has got other weights since it was published, {changed}: trained ones perhaps. Publish into "
+            "another repo, or replace them with `--force`."
+        )
+
+
+def check_deletions(repo: str, operations: Sequence[Operation], remote: Remote, *, force: bool) -> None:
+    """Refuse to delete, without `force`, what an earlier publication did not put there.
+
+    Raises:
+        PublishError: if there are such files.
+    """
+    foreign = [op.path for op in operations if op.action == "delete" and op.path not in remote.listed]
+    if foreign and not force:
+        raise PublishError(
+            f"{repo!r} holds {foreign}, which would change what is loaded, and which `vidcom2 publish` did not write. "
+            "Remove them yourself, or with `--force`."
+        )
 
 
 def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list[Operation]:
@@ -136,14 +196,14 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
         elif path in weights or remote.files.get(path) != git_hash(source.read_bytes()):
             operations.append(Operation("add", path, size, sha256, str(source)))
     kept = {*staged.files, *weights}
-    return operations + [
-        Operation("delete", path) for path in sorted(remote.files) if path not in kept and _is_ours(path)
-    ]
+    stale = [path for path in remote.files if path not in kept and (path in remote.listed or _is_decisive(path))]
+    return operations + [Operation("delete", path) for path in sorted(stale)]
 
 
-def _is_ours(path: str) -> bool:
-    """Whether a file of another checkpoint or of older code, which must not stay beside the new ones."""
-    return path.endswith(REPLACED_SUFFIXES) and ("/" not in path or path.startswith(f"{CUSTOM_GENERATE}/"))
+def _is_decisive(path: str) -> bool:
+    """Whether Transformers would read a file together with those of a model, or in their place."""
+    is_terms = path.upper().startswith(("LICENSE", "NOTICE", "USE_POLICY"))
+    return path in DECISIVE_FILES or (is_read_or_kept(path) and not is_terms)
 
 
 def publish(
@@ -193,12 +253,19 @@ def _is_refused_copy(error: Exception) -> bool:
     """Whether the Hub cannot copy weights between these two repos: of different regions, or not for this user."""
     if isinstance(error, FileDuplicationError):
         return True
-    return error.response.status_code == 403 and str(error.response.url).endswith("/lfs-files/duplicate")
+    is_about_copying = route_of(error).endswith("/lfs-files/duplicate")
+    return is_about_copying and 400 <= error.response.status_code < 500 and error.response.status_code not in (401, 429)
 
 
 def _tag(api: HfApi, repo: str, tag: str, commit: str) -> None:
-    with_retries(lambda: api.create_tag(repo, tag=tag, revision=commit, exist_ok=True))
-    tags = {ref.name: ref.target_commit for ref in with_retries(lambda: api.list_repo_refs(repo)).tags}
+    try:
+        with_retries(lambda: api.create_tag(repo, tag=tag, revision=commit, exist_ok=True))
+        tags = {ref.name: ref.target_commit for ref in with_retries(lambda: api.list_repo_refs(repo)).tags}
+    except HUB_ERRORS as error:
+        why = error.response.status_code if isinstance(error, HfHubHTTPError) else type(error).__name__
+        raise PublishError(
+            f"{repo!r} is published at {commit}, but the Hub did not tag it {tag!r} ({why}). Run again to tag it."
+        ) from error
     if tags.get(tag) != commit:
         raise PublishError(
             f"{repo!r} is published at {commit}, but its tag {tag!r} names {tags.get(tag)}. Tag it anew."
@@ -229,8 +296,10 @@ def _commit(
             create_pr=pull_request,
         )
 
-    def landed() -> CommitInfo | None:
+    def landed(error: Exception) -> CommitInfo | None:
         """The commit, if it was made and only the answer was lost."""
+        if "/commit/" not in route_of(error):
+            return None
         if pull_request:
             raise PublishError(
                 f"the Hub did not answer: a pull request may have been opened in {repo!r}. Look there before you try "

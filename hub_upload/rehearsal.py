@@ -45,6 +45,7 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
 def _shrunk(config: PreTrainedConfig) -> PreTrainedConfig:
     """The config with fewer and narrower layers; whatever decides about tokens stays."""
     fields = config.to_dict()
+    fields.pop("quantization_config", None)  # the twin's weights are not quantized
     text, vision = fields["text_config"], fields["vision_config"]
     head_size = TWIN_HIDDEN // TWIN_HEADS
     text |= {

@@ -16,6 +16,7 @@ AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForM
 PIPELINE_TASK, PIPELINE = "video-text-to-text", ("pipeline_video_text_to_text", "VideoTextToTextPipeline")
 PROCESSORS = {"vidcom2_llava_video": "processing_llava_video"}  # families without a processor in Transformers
 CUSTOM_GENERATE = "custom_generate"
+LICENSE = "LICENSE-vidcom2"  # the base may have a LICENSE of its own
 
 
 def is_native(model_class: type[PreTrainedModel]) -> bool:
@@ -61,7 +62,10 @@ def code_of(model_class: type[PreTrainedModel]) -> dict[str, Path]:
 
 
 def code_of_custom_generate() -> dict[str, Path]:
-    """The code of a `custom_generate` repo, by the path in the repo: its entry point must be called `generate.py`."""
+    """The code of a `custom_generate` repo, by the path in the repo: its entry point must be called `generate.py`.
+
+    The pipeline is among it, since Transformers fetches whatever a file that it loads seems to import.
+    """
     files = import_closure("custom_generate")
     files["generate.py"] = files.pop("custom_generate.py")
     return {f"{CUSTOM_GENERATE}/{name}": path for name, path in sorted(files.items())}
@@ -85,12 +89,26 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
     }
 
 
+def license_file() -> Path:
+    """The licence of the code: beside this file in the installed package, at the top of the checkout."""
+    here = Path(__file__).parent
+    return next(path for path in (here / LICENSE, here.parent / "LICENSE") if path.is_file())
+
+
 def write_code(config: PreTrainedConfig, folder: str) -> None:
-    """Put the code of a config's family into a folder, and its names into the config. For `SavedWithCode`."""
-    fields = fields_of(MODEL_CLASSES[config.model_type])
+    """Put the code of a config's family into a folder, and its names into the config. For `SavedWithCode`.
+
+    Subclasses of the package's classes are left alone: their authors register them with Transformers themselves.
+    """
+    model_class = MODEL_CLASSES.get(config.model_type)
+    if model_class is None or type(config) is not model_class.config_class:
+        return
+    if not set(config.architectures or []) <= {cls.__name__ for cls in model_class.__mro__}:
+        return
+    fields = fields_of(model_class)
     config.auto_map, config.custom_pipelines = fields["auto_map"], fields["custom_pipelines"]
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, path in code_of(MODEL_CLASSES[config.model_type]).items():
+    for name, path in code_of(model_class).items():
         shutil.copyfile(path, Path(folder) / name)
 
 

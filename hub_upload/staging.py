@@ -13,7 +13,7 @@ from .checkpoints import MODEL_CLASSES, CheckpointError
 from .compression_settings import SETTING_NAMES, CompressionSettings
 from .custom_generate import MODEL_CLASSES as GENERATING_CLASSES
 from .model_card import Result, custom_generate_card, model_card
-from .shipped_code import code_of, code_of_custom_generate, fields_of, sha256_of
+from .shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file, sha256_of
 
 FIGURE = "how_it_works.png"
 CARD = "README.md"
@@ -94,13 +94,14 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
         code = code_of(model_class)
         for name, path in code.items():
             _copy(path, folder / name)
+        _copy(license_file(), folder / LICENSE)
         _copy(card.figure, folder / FIGURE)
         text = model_card(
             base,
             config,
             model_class,
             card.repo,
-            [(name, sha256_of(folder / name)) for name in ("config.json", *code)],
+            [(name, sha256_of(folder / name)) for name in ("config.json", *code, LICENSE)],
             FIGURE,
             card.figure_caption,
             card.results,
@@ -123,16 +124,22 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
         code = code_of_custom_generate()
         for name, path in code.items():
             _copy(path, folder / name)
-        files = [(name, sha256_of(folder / name)) for name in code]
+        _copy(license_file(), folder / LICENSE)
+        files = [(name, sha256_of(folder / name)) for name in (*code, LICENSE)]
         custom_generate_card(repo, files, list(GENERATING_CLASSES), command).save(folder / CARD)
         return StagedRepo(folder, _files(folder))
+
+
+def check_empty(folder: Path) -> None:
+    """Raises a StagingError if the folder holds something."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StagingError(f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it.")
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
     """Leaves a whole folder, or none."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StagingError(f"{str(folder)!r} is not an empty folder. Name a new one, or empty it.")
+    check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield

@@ -57,9 +57,15 @@ def verify(
 
     Raises:
         VerificationError: if that process dies.
+        ValueError: if there is no such folder, or a revision is asked of one.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
-    name = str(Path(name).resolve()) if Path(name).is_dir() else name
+    if Path(name).expanduser().is_dir():
+        name = str(Path(name).expanduser().resolve())
+        if revision is not None:
+            raise ValueError(f"`--revision` is {revision!r}, but {name!r} is a folder, which has none.")
+    elif name.startswith((".", "/", "~")):
+        raise ValueError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
     with tempfile.TemporaryDirectory() as scratch:
         if _is_custom_generate(name, revision):

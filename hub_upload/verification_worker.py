@@ -6,7 +6,6 @@ It uses a repo as its users do, through Transformers alone, and prints one line 
 import argparse
 import ast
 import gc
-import hashlib
 import json
 import re
 import sys
@@ -21,13 +20,15 @@ import numpy as np
 import torch
 import transformers
 from huggingface_hub import HfApi, ModelCard, hf_hub_download
+from huggingface_hub.utils.sha import sha_fileobj
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", "video-text-to-text")
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
+LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
 CUSTOM_GENERATE = "custom_generate"
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
@@ -70,6 +71,20 @@ class Repo:
             root = Path(self.name)
             return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
         return HfApi().list_repo_files(self.name, revision=self.revision)
+
+    @cached_property
+    def known_sha256(self) -> dict[str, str]:
+        """Of the large files of a Hub repo, which the Hub knows."""
+        if self.is_folder:
+            return {}
+        siblings = HfApi().model_info(self.name, revision=self.revision, files_metadata=True).siblings
+        return {sibling.rfilename: sibling.lfs.sha256 for sibling in siblings if sibling.lfs is not None}
+
+    def sha256(self, file: str) -> str:
+        if file in self.known_sha256:
+            return self.known_sha256[file]
+        with self.path(file).open("rb") as content:
+            return sha_fileobj(content).hex()
 
     def path(self, file: str) -> Path:
         require(file in self.files, f"there is no {file} in the repo.")
@@ -130,21 +145,31 @@ class Repo:
         return inputs.to(self.device, self.model.dtype)
 
     @cached_property
+    def kept_tokens(self) -> int:
+        """Tokens of the video that `get_video_features` leaves, structure among them."""
+        return sum(map(len, self.features().pooler_output))
+
     def features(self) -> Any:
-        """What `get_video_features` keeps of the video."""
         names = ("pixel_values_videos", "video_grid_thw")
         with torch.no_grad():
             return self.model.get_video_features(**{name: self.inputs[name] for name in names if name in self.inputs})
 
-    @property
+    @cached_property
     def video_tokens(self) -> int:
         return int((self.inputs["input_ids"] == self.model.config.video_token_id).sum())
 
-    @property
+    @cached_property
     def short_length(self) -> int:
         """Length of the compressed prompt."""
         text_tokens = self.inputs["input_ids"].shape[1] - self.video_tokens
-        return text_tokens + sum(map(len, self.features.pooler_output))
+        return text_tokens + self.kept_tokens
+
+    def drop_model(self) -> None:
+        """One model in memory at a time; the next use of `model` loads it again."""
+        self.__dict__.pop("model", None)
+        gc.collect()
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
 
 
 @contextmanager
@@ -169,12 +194,13 @@ def prefill_lengths(model: torch.nn.Module) -> Iterator[list[int]]:
 
 
 def require_no_pickles(repo: Repo) -> None:
-    pickles = [file for file in repo.files if file.endswith(PICKLES)]
+    """Other pickles, such as a trainer's state, are never loaded."""
+    pickles = [file for file in repo.files if PICKLED_WEIGHTS.fullmatch(file)]
     require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
 
 
 def check_files(repo: Repo) -> str:
-    """All that config.json names is there, the weights are safetensors, and nothing is a pickle."""
+    """All that config.json names is there, the weights are safetensors, and none are pickled."""
     require_no_pickles(repo)
     named = list(repo.config.get("auto_map", {}).values())
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
@@ -216,11 +242,13 @@ def check_card(repo: Repo) -> str:
     if "README.md" not in repo.files:
         raise Skipped("there is no model card")
     card = ModelCard.load(repo.path("README.md"), ignore_metadata_errors=False)
-    listed = dict(re.findall(r"^\| `([^`|]+)` \| `([0-9a-f]{64})` \|$", card.text, flags=re.MULTILINE))
+    listed = dict(LISTED.findall(card.text))
     if not listed:
         raise Skipped("the card lists no files")
-    changed = [file for file, sha in listed.items() if hashlib.sha256(repo.path(file).read_bytes()).hexdigest() != sha]
-    require(not changed, f"{changed} are not the files that the card lists by sha256. Publish again after a change.")
+    missing = [file for file in listed if file not in repo.files]
+    require(not missing, f"there is no {', '.join(missing)} in the repo, which the card lists.")
+    changed = [file for file, sha in listed.items() if repo.sha256(file) != sha]
+    require(not changed, f"{changed} are not the files that the card lists by sha256: they changed after it was made.")
     unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
     require(not unlisted, f"{unlisted} are code that the card does not list.")
     return f"{len(listed)} files as listed"
@@ -243,8 +271,7 @@ def check_untrusted_load(repo: Repo) -> str:
 
 def check_auto_class(name: str) -> Callable[[Repo], str]:
     def check(repo: Repo) -> str:
-        repo.__dict__.pop("model", None)  # one model in memory at a time
-        gc.collect()
+        repo.drop_model()
         repo.model = repo.load(getattr(transformers, name))
         found = type(repo.model).__name__
         require(found == repo.class_name, f"{name} gives a {found}, not {repo.class_name}.")
@@ -271,31 +298,33 @@ def check_generate(repo: Repo) -> str:
         lengths == [repo.short_length, full],
         f"{lengths} tokens were prefilled, at {ratio} and at 1.0, but {[repo.short_length, full]} were expected.",
     )
-    compression = repo.features.video_compressions[0]
-    kept, scored, frames = (
-        len(compression.indices),
-        compression.token_uniqueness.numel(),
-        len(compression.frame_budgets),
-    )
-    require(kept <= ratio * scored + frames, f"{kept} of {scored} video tokens are kept, but the ratio is {ratio}.")
+    compression = repo.features().video_compressions[0]
+    kept, (frames, per_frame) = len(compression.indices), compression.token_uniqueness.shape
+    # A frame's share of the budget is r_t >= R · (1 - 1/T) (Eq. 6), and each is rounded by less than one.
+    least, most = ratio * (frames - 1) * per_frame - frames, ratio * frames * per_frame + frames
+    require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
     require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
     return f"{full} prompt tokens, {repo.short_length} prefilled"
 
 
 def check_pipeline(task: str) -> Callable[[Repo], str]:
     def check(repo: Repo) -> str:
-        pipe = pipeline(
-            task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=repo.model.dtype
-        )
+        expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
+        repo.drop_model()
+        pipe = pipeline(task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=dtype)
         found = type(pipe.model).__name__
         require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
         content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
         with prefill_lengths(pipe.model) as lengths:
-            result = pipe(text=[{"role": "user", "content": content}], max_new_tokens=3, return_full_text=False)
+            result = pipe(
+                text=[{"role": "user", "content": content}],
+                max_new_tokens=3,
+                return_full_text=False,
+                processor_kwargs={"do_sample_frames": False},
+            )
         answer = result[0]["generated_text"]
         require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
-        full = repo.inputs["input_ids"].shape[1]
-        require(lengths == [repo.short_length], f"{lengths} of {full} tokens were prefilled, not {repo.short_length}.")
+        require(lengths == [expected], f"{lengths} of {full} tokens were prefilled, not {expected}.")
         return f"answers, {lengths[0]} tokens prefilled"
 
     check.__doc__ = f'pipeline("{task}") with trust_remote_code compresses and answers.'
@@ -307,6 +336,9 @@ def check_save(repo: Repo) -> str:
     with tempfile.TemporaryDirectory() as folder:
         repo.model.save_pretrained(folder)
         repo.processor.save_pretrained(folder)
+        call = dict(repo.inputs) | {"max_new_tokens": 3, "do_sample": False}
+        first = repo.model.generate(**call)
+        repo.drop_model()
         model = repo.load(AutoModelForImageTextToText, folder=folder)
         require(type(model).__name__ == repo.class_name, f"a {type(model).__name__} loads, not {repo.class_name}.")
         settings = {
@@ -314,8 +346,7 @@ def check_save(repo: Repo) -> str:
         }
         saved = {name: getattr(model.config, name) for name in settings}
         require(saved == settings, f"the settings are {saved} after saving, {settings} before.")
-        first, again = (m.generate(**repo.inputs, max_new_tokens=3, do_sample=False) for m in (repo.model, model))
-        require(torch.equal(first, again), "the saved model answers otherwise.")
+        require(torch.equal(first, model.generate(**call)), "the saved model answers otherwise.")
         lost = [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
         lost = [impl for impl in lost if not Path(folder, f"{impl.split('.')[0]}.py").is_file()]
         require(not lost, f"the code of {lost} is not saved.")

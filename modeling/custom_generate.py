@@ -17,9 +17,9 @@ MODEL_CLASSES = {
     cls.config_class.model_type: cls
     for cls in (VidCom2LlavaOnevisionForConditionalGeneration, VidCom2Qwen2VLForConditionalGeneration)
 }
-# What others put on a model in place of its methods: accelerate, when it spreads a model over devices, calls of the
-# stock `forward`, and Transformers the custom `generate` of a repo that has one.
-REPLACED_METHODS = {"forward", "_old_forward", "_hf_hook", "generate"}
+# What others put on a model in place of its methods: accelerate, when it spreads a model over devices, and
+# `model.compile()` calls of the stock `forward`; Transformers the custom `generate` of a repo that has one.
+REPLACED_METHODS = {"forward", "_old_forward", "_hf_hook", "_compiled_call_impl", "generate"}
 # `generate(..., custom_generate=..., revision=...)`: for Transformers, which passes on what it has used.
 LOADING_ARGUMENTS = {"revision", "code_revision", "token", "cache_dir", "force_download", "local_files_only", "proxies"}
 
@@ -44,7 +44,7 @@ def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrained
     """A model of the VidCom² class that shares all modules and weights with a stock one."""
     model_type = model.config.model_type
     model_class = MODEL_CLASSES.get(model_type)
-    if model_class is None or not isinstance(model, model_class.__bases__[-1]):
+    if model_class is None or not _computes_as(model, model_class.__bases__[-1]):
         raise ValueError(
             f"`model` is a {type(model).__name__} of type {model_type!r}, but VidCom² generates for the stock classes "
             f"of {', '.join(map(repr, MODEL_CLASSES))}. Load one of their checkpoints, without `trust_remote_code`."
@@ -54,6 +54,14 @@ def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrained
     view.__dict__.update(shared)
     view.__dict__["config"] = config_with_settings(model, model_class.config_class, settings)
     return view
+
+
+def _computes_as(model: PreTrainedModel, stock_class: type) -> bool:
+    """Whether it is of the stock class, or of a subclass that changes nothing that the view would pass over."""
+    methods = ("forward", "generate", "get_video_features", "prepare_inputs_for_generation")
+    return isinstance(model, stock_class) and all(
+        getattr(type(model), name) is getattr(stock_class, name) for name in methods
+    )
 
 
 def config_with_settings(model: PreTrainedModel, config_class: type, settings: dict[str, Any]) -> Any:

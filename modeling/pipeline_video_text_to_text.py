@@ -27,8 +27,9 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
         """Generate an answer.
 
         Args:
-            videos: the videos of one question: a file, a URL, decoded frames (num_frames, channels, height, width), or
-                a list of these; with a list of questions, a list of as many entries. A chat goes here or into `text`.
+            videos: the videos of one question: a file, a URL, decoded frames (num_frames, channels, height, width), a
+                list of images, or a list of these; with a list of questions, a list of as many entries. A chat goes
+                here or into `text`.
             text: a question, a list of questions, or chats as `pipeline("image-text-to-text")` takes them.
             num_frames: frames to sample from each video. By default 32 of a file or URL, and all of decoded frames.
             **kwargs: as for `pipeline("image-text-to-text")`, such as `max_new_tokens` or `generate_kwargs`.
@@ -38,9 +39,14 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
             continued to a chat.
 
         Raises:
-            ValueError: on a question without a video, or lists of different lengths.
+            ValueError: on a question without a video, a chat with videos beside it, or lists of different lengths.
         """
         chats = text if _is_chat(text) else videos if text is None and _is_chat(videos) else None
+        if chats is text is not None and videos is not None:
+            raise ValueError(
+                f"`text` is a chat, but `videos` is a {type(videos).__name__} beside it. Put the videos into the chat: "
+                '{"type": "video", "video": ...}.'
+            )
         if chats is None:
             if videos is None or text is None:
                 raise ValueError(
@@ -74,11 +80,22 @@ def _is_chat(value: Any) -> bool:
 
 
 def _chat(videos: Any, question: str) -> list[dict[str, Any]]:
-    videos = videos if isinstance(videos, (list, tuple)) else [videos]
-    content = [{"type": "video", "video": video} for video in videos]
+    is_one = not isinstance(videos, (list, tuple)) or _is_frames(videos)
+    paths_as_text = [_as_text(video) for video in ([videos] if is_one else videos)]
+    content = [{"type": "video", "video": video} for video in paths_as_text]
     return [{"role": "user", "content": [*content, {"type": "text", "text": question}]}]
 
 
+def _is_frames(videos: Sequence) -> bool:
+    """Whether a list is one video, of images."""
+    return bool(videos) and all(hasattr(entry, "getpixel") for entry in videos)
+
+
+def _as_text(video: Any) -> Any:
+    return video.__fspath__() if hasattr(video, "__fspath__") else video
+
+
 def _has_file(videos: Any) -> bool:
-    entries: Sequence = videos if isinstance(videos, (list, tuple)) else [videos]
-    return any(_has_file(entry) if isinstance(entry, (list, tuple)) else isinstance(entry, str) for entry in entries)
+    if isinstance(videos, (list, tuple)):
+        return any(_has_file(entry) for entry in videos)
+    return isinstance(_as_text(videos), str)

@@ -19,9 +19,17 @@ from vidcom2.base_checkpoint import Base, hub_base, local_base
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.compression_settings import SETTING_NAMES
 from vidcom2.hub_calls import PublishError
-from vidcom2.model_card import MARKER, ResultsError, read_result
-from vidcom2.publishing import Published, check_target, plan, publish, remote_state
-from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
+from vidcom2.model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, ResultsError, listed_files, read_result
+from vidcom2.publishing import (
+    Published,
+    check_deletions,
+    check_login,
+    check_target,
+    plan,
+    publish,
+    remote_state,
+)
+from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
 from vidcom2.staging import CardOptions, StagedRepo, StagingError, stage, stage_custom_generate
 
 TOKEN = "hf_test"
@@ -40,6 +48,8 @@ def base_folder(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> Pa
     for part in case.build(**case.build_arguments):
         part.save_pretrained(folder)
     (folder / "README.md").write_text(BASE_CARD)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
@@ -85,9 +95,12 @@ def staged(hub: LoopbackHub, api: HfApi, onevision_folder: Path, card: CardOptio
 
 def send(api: HfApi, staged: StagedRepo, repo: str = REPO, force: bool = False, **options: Any) -> Published:
     """As `vidcom2 publish` does it."""
-    remote = remote_state(api, repo)
     flags = {"private": False, "tag": None, "pull_request": False} | options
-    check_target(api, repo, remote, force=force, **flags)
+    remote = remote_state(api, repo)
+    marker = CUSTOM_GENERATE_MARKER if staged.base is None else MODEL_MARKER
+    check_target(repo, remote, marker, force=force, **flags)
+    check_login(api, repo, remote)
+    check_deletions(repo, plan(staged, remote), remote, force=force or flags["pull_request"])
     return publish(api, repo, staged, remote, **flags)
 
 
@@ -120,6 +133,7 @@ def test_a_staged_repo_holds_the_code_byte_by_byte_and_the_base_unchanged(
     fields = fields_of(case.model_class)
     assert {name: config[name] for name in fields} == fields
     assert config["retention_ratio"] == 0.4 and config["compression_window"] is None
+    assert "_name_or_path" not in config
     added = {*fields, *SETTING_NAMES}
     assert {name: value for name, value in config.items() if name not in added} == {
         name: value for name, value in stock.items() if name not in added
@@ -154,15 +168,23 @@ def test_sharded_weights_come_with_their_index_and_foreign_files_stay_behind(
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "LICENSE").write_text("terms")
     foreign = ["pytorch_model.bin", "modeling_other.py", "consolidated.safetensors", "demo.png", "onnx/model.onnx"]
+    foreign += ["api_token.txt", "wandb-metadata.json", "trainer_state.json", "requirements.txt"]
     for name in foreign:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"?")
     base = local_base(folder)
     assert [file.path for file in base.weights] == sorted(set(index["weight_map"].values()))
     assert sorted(base.left_out) == sorted(foreign)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("secret")
+    assert local_base(folder) == base
     staged = stage(base, tmp_path / "staged", {}, card)
     assert {"LICENSE", "model.safetensors.index.json"} <= set(staged.files)
     assert not set(foreign) & set(staged.files)
+    shutil.copyfile(onevision_folder / "model.safetensors", folder / "model.safetensors")  # which is read first
+    assert [file.path for file in local_base(folder).weights] == ["model.safetensors"]
+    assert "model.safetensors.index.json" in local_base(folder).left_out
+    (folder / "model.safetensors").unlink()
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"lacks the weights \['model-00002-of-00002.safetensors'\]"):
         local_base(folder)
@@ -177,6 +199,17 @@ def test_what_is_no_base_is_refused(onevision_folder: Path, card: CardOptions, t
     with pytest.raises(ValueError, match="`retention_ratio` is 2"):
         stage(local_base(onevision_folder), tmp_path / "staged", {"retention_ratio": 2}, card)
     assert not (tmp_path / "staged").exists()
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"is a PEFT adapter\. Merge it first"):
+        local_base(folder)
+    (folder / "adapter_config.json").unlink()
+    for broken, reason in (
+        ("{", r"config\.json of the base is no JSON"),
+        ("[]", "holds a list, but must hold an object"),
+    ):
+        (folder / "config.json").write_text(broken)
+        with pytest.raises(CheckpointError, match=reason):
+            stage(local_base(folder), tmp_path / "staged", {}, card)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="Only safetensors are published"):
         local_base(folder)
@@ -217,7 +250,7 @@ def test_the_card_says_what_is_there(case: ModelCase, base_folder: Path, figure:
     card = ModelCard.load(staged.folder / "README.md")
     assert card.data.to_dict() == {
         "base_model": "some/base",
-        "base_model_relation": "quantized",
+        "base_model_relation": "finetune",
         "library_name": "transformers",
         "license": "other",
         "license_name": "some-license",
@@ -226,12 +259,22 @@ def test_the_card_says_what_is_there(case: ModelCase, base_folder: Path, figure:
         "tags": ["vidcom2", "video", "token-compression", "custom_code"],
     }
     text = card.text
-    for shown in (MARKER, f'repo, revision = "{REPO}", "v1"', "40% of the video tokens", "CAPTION", "how_it_works.png"):
+    for shown in (
+        MODEL_MARKER,
+        f'repo, revision = "{REPO}", "v1"',
+        "40 % of the video tokens",
+        "CAPTION",
+        "how_it_works.png",
+    ):
         assert shown in text, shown
     assert ("the stock model loads" in text) == case.native == ("Without it nothing loads" not in text)
-    for name in ("config.json", *code_of(case.model_class)):
-        sha = hashlib.sha256((staged.folder / name).read_bytes()).hexdigest()
-        assert f"| `{name}` | `{sha}` |" in text
+    listed = listed_files(text)
+    assert listed.keys() == {*staged.files, "model.safetensors"} - {"README.md", "how_it_works.png"}
+    for name, sha in listed.items():
+        folder = base_folder if name == "model.safetensors" else staged.folder
+        assert sha == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    assert "derived from [some/base](https://huggingface.co/some/base)" in text and "of the folder that this" in text
+    assert "that of the base, some-license. The code is Apache-2.0" in text
     for name in SETTING_NAMES:
         assert f"| `{name}` |" in text
     assert "| `retention_ratio` | `0.4` |" in text and "Nothing has been measured" in text
@@ -243,6 +286,7 @@ def test_the_card_says_what_is_there(case: ModelCase, base_folder: Path, figure:
 
 
 CERTIFICATE = {
+    "model": BASE,
     "date": "2026-01-02",
     "command": "bench --all",
     "device": "some GPU",
@@ -256,7 +300,7 @@ CERTIFICATE = {
 def test_measured_tables_come_with_their_provenance(onevision_folder: Path, figure: Path, tmp_path: Path) -> None:
     path = tmp_path / "prefill.json"
     rows = [{"frames": 32, "speedup": 3.14159, "shape": [2, 3], "detail": {"x": 1}}, {"frames": 64, "speedup": 4.0}]
-    path.write_text(json.dumps({"birth_certificate": CERTIFICATE | {"model": BASE}, "rows": rows}))
+    path.write_text(json.dumps({"birth_certificate": CERTIFICATE, "rows": rows}))
     options = CardOptions(REPO, "c", figure, "", base_model=BASE, results=[read_result(path, [BASE])])
     text = (stage(local_base(onevision_folder), tmp_path / "staged", {}, options).folder / "README.md").read_text()
     assert "| frames | speedup | shape |" in text and "| 32 | 3.142 | 2 × 3 |" in text
@@ -274,10 +318,10 @@ def test_measured_tables_come_with_their_provenance(onevision_folder: Path, figu
             json.dumps({"birth_certificate": CERTIFICATE | {"device": ""}, "rows": [{"a": 1}]}),
             "does not say its device",
         ),
-        (json.dumps({"birth_certificate": {}, "rows": [{"a": 1}]}), "does not say its date, command, device"),
+        (json.dumps({"birth_certificate": {}, "rows": [{"a": 1}]}), "does not say its model, date, command, device"),
         (
             json.dumps({"birth_certificate": CERTIFICATE | {"model": "x/y"}, "rows": [{"a": 1}]}),
-            "was measured on 'x/y', but the card is about 'org/base'",
+            "was measured on 'x/y', but the card is about org/base",
         ),
     ],
 )
@@ -288,9 +332,10 @@ def test_figures_without_provenance_are_refused(content: str, reason: str, tmp_p
         read_result(path, [BASE])
 
 
-def test_a_result_file_of_this_project_is_accepted() -> None:
+def test_figures_about_no_model_are_refused() -> None:
     path = Path(__file__).parents[1] / "benchmarks" / "results" / "compress_cpu.json"
-    assert "| 32 × 196 × 3584 | float32 | paper |" in read_result(path, [BASE]).table
+    with pytest.raises(ResultsError, match="does not say its model"):
+        read_result(path, [BASE])
 
 
 # -- the commit -------------------------------------------------------------------------------------------------------
@@ -334,15 +379,60 @@ def test_publishing_again_sends_what_changed_and_removes_what_is_stale(
     assert send(api, staged, tag="v1") == Published(f"{hub.url}/{REPO}", None, before)
     assert hub.head(REPO) == before == hub.head(REPO, "v1")
 
-    stale = {"modeling_old.py": b"", "model-00001-of-00002.safetensors": b"x", "pytorch_model.bin": b"x"}
-    kept = {"notes.txt": b"mine", "examples/demo.py": b"mine", "eval.png": b"mine"}
-    hub.commit(REPO, stale | kept, "by hand")
+    # As an older version of the code would have it: a file more, which the card lists.
+    old = {"modeling_old.py": b"old", "README.md": hub.read(REPO, "README.md") + _row("modeling_old.py", b"old")}
+    kept = {"notes.txt": b"mine", "eval.py": b"mine", "training_args.bin": b"mine", "eval.png": b"mine"}
+    hub.commit(REPO, old | kept, "by hand")
     changed = stage(staged.base, tmp_path / "again", {"retention_ratio": 0.3}, card)
     operations = {(op.action, op.path) for op in plan(changed, remote_state(api, REPO))}
-    assert operations == {("add", "README.md"), ("add", "config.json"), *(("delete", path) for path in stale)}
+    assert operations == {("add", "README.md"), ("add", "config.json"), ("delete", "modeling_old.py")}
     send(api, changed)
     assert hub.files(REPO).keys() == {".gitattributes", *staged.files, "model.safetensors", *kept}
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.3
+
+
+def _row(path: str, content: bytes) -> bytes:
+    return f"\n| `{path}` | `{hashlib.sha256(content).hexdigest()}` |\n".encode()
+
+
+def test_trained_weights_are_not_replaced_by_the_base(
+    hub: LoopbackHub, api: HfApi, staged: StagedRepo, tmp_path: Path
+) -> None:
+    send(api, staged)
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    (trained / "model.safetensors").write_bytes(b"trained for weeks")
+    api.upload_folder(repo_id=REPO, folder_path=trained)
+    before = hub.head(REPO)
+    with pytest.raises(PublishError, match=r"other weights since it was published, \['model.safetensors'\]"):
+        send(api, staged)
+    assert hub.head(REPO) == before
+    send(api, staged, force=True)
+    assert hub.read(REPO, "model.safetensors") != b"trained for weeks"
+
+
+def test_files_that_would_be_loaded_beside_the_new_ones_are_not_deleted_unasked(
+    hub: LoopbackHub, api: HfApi, staged: StagedRepo
+) -> None:
+    send(api, staged)
+    hub.commit(REPO, {"adapter_config.json": b"{}", "chat_template.json": b"{}"}, "by hand")
+    with pytest.raises(
+        PublishError, match=r"holds \['adapter_config.json', 'chat_template.json'\], which would change"
+    ):
+        send(api, staged)
+    send(api, staged, force=True)
+    assert not {"adapter_config.json", "chat_template.json"} & hub.files(REPO).keys()
+
+
+def test_a_model_repo_does_not_become_a_custom_generate_repo_nor_the_other_way(
+    hub: LoopbackHub, api: HfApi, staged: StagedRepo, tmp_path: Path
+) -> None:
+    generating = stage_custom_generate(tmp_path / "generate", REPO, "")
+    for first, then, repo in ((staged, generating, REPO), (generating, staged, "org/other")):
+        send(api, first, repo)
+        for options in ({}, {"force": True}, {"pull_request": True}):
+            with pytest.raises(PublishError, match="is a repo of the other kind"):
+                send(api, then, repo, **options)
 
 
 def test_a_local_base_is_uploaded(
@@ -367,7 +457,7 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     elif refusal == "another region":
         hub.fail("POST", "lfs-files/duplicate", status=200, body={"failed": [{"sha256": sha256, "error": "region"}]})
     else:
-        hub.fail("POST", "lfs-files/duplicate", status=403)
+        hub.fail("POST", "lfs-files/duplicate", status=404)
     staged = stage(hub_base(api, BASE, None), tmp_path / "staged", {}, card)
     copies = [op.path for op in plan(staged, remote_state(api, REPO)) if op.action == "copy"]
     assert copies == ([] if refusal == "no xet hash" else ["model.safetensors"])
@@ -381,7 +471,7 @@ def test_a_custom_generate_repo_is_code_and_card(hub: LoopbackHub, api: HfApi, t
     send(api, staged, "org/generate")
     sent = contents(hub, "org/generate")
     code = code_of_custom_generate()
-    assert sent.keys() == {"README.md", *code} and "custom_generate/generate.py" in code
+    assert sent.keys() == {"README.md", LICENSE, *code} and "custom_generate/generate.py" in code
     assert all(sent[name] == path.read_bytes() for name, path in code.items())
     card = ModelCard(sent["README.md"].decode())
     assert {"custom_generate", "vidcom2"} <= set(card.data.tags) and card.data.license == "apache-2.0"
@@ -413,6 +503,8 @@ def test_a_private_repo_is_private(hub: LoopbackHub, api: HfApi, staged: StagedR
         ({"private": True}, "exists and is public"),
         ({"tag": "v1"}, "has a tag 'v1'"),
         ({"tag": "v2", "pull_request": True}, "`--tag` names a commit"),
+        ({"tag": "my tag"}, "'my tag' cannot be a tag"),
+        ({"tag": "v1..v2"}, "cannot be a tag"),
     ],
 )
 def test_a_repo_of_others_is_refused_and_stays_as_it_is(
@@ -440,9 +532,13 @@ def test_a_pull_request_needs_a_repo(api: HfApi, staged: StagedRepo) -> None:
         send(api, staged, pull_request=True)
 
 
-def test_a_base_that_is_not_there_is_named(api: HfApi) -> None:
+def test_a_base_that_cannot_be_read_is_named(hub: LoopbackHub, api: HfApi, onevision_folder: Path) -> None:
     with pytest.raises(PublishError, match="the Hub has no 'org/nothing'"):
         hub_base(api, "org/nothing", None)
+    hub.seed(BASE, onevision_folder)
+    hub.fail("GET", f"api/models/{BASE}", status=403, headers={"X-Error-Code": "GatedRepo"})
+    with pytest.raises(PublishError, match=r"'org/base' is gated\. Accept its terms"):
+        hub_base(api, BASE, None)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -474,7 +570,8 @@ def test_a_refusal_says_what_to_do_and_leaves_the_repo_as_it_was(
 
 def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, staged: StagedRepo) -> None:
     hub.tokens["hf_eve"] = {"name": "eve", "orgs": []}
-    for token, reason in (("hf_eve", "may not write"), ("hf_unknown", "Log in with"), (False, "Log in with")):
+    reasons = (("hf_eve", "is not in a namespace of yours: eve"), ("hf_unknown", "Log in with"), (None, "Log in with"))
+    for token, reason in reasons:
         with pytest.raises(PublishError, match=reason) as error:
             send(HfApi(endpoint=hub.url, token=token), staged)
         assert "hf_" not in str(error.value)
@@ -499,7 +596,8 @@ def test_a_hub_that_is_down_leaves_the_repo_as_it_was_and_running_again_finishes
     route: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.fail("POST", route, status=503, times=100)
-    with pytest.raises(PublishError, match="the Hub answered 503 again and again"):
+    reason = "but the Hub did not tag it 'v1'" if route == "/tag/" else "the Hub answered 503 again and again"
+    with pytest.raises(PublishError, match=reason):
         send(api, staged, tag="v1")
     if route != "/tag/":
         assert REPO not in hub.repos or hub.files(REPO).keys() == {".gitattributes"}

@@ -61,7 +61,7 @@ def with_compression_off(repo: Path) -> None:
     line = "        if retention_ratio == 1.0:\n            return None\n"
     assert text.count(line) == 1
     path.write_text(text.replace(line, "        return None\n"))
-    (repo / "training_args.bin").write_bytes(b"")
+    (repo / "pytorch_model.bin").write_bytes(b"")
 
 
 LOADING = {"AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"}

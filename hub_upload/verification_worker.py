@@ -300,8 +300,10 @@ def check_generate(repo: Repo) -> str:
     )
     compression = repo.features().video_compressions[0]
     kept, (frames, per_frame) = len(compression.indices), compression.token_uniqueness.shape
-    # A frame's share of the budget is r_t >= R · (1 - 1/T) (Eq. 6), and each is rounded by less than one.
-    least, most = ratio * (frames - 1) * per_frame - frames, ratio * frames * per_frame + frames
+    # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
+    # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
+    whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
+    least, most = (ratio * whole * per_frame - 0.5) * frames, (ratio * per_frame + 1) * frames
     require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
     require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
     return f"{full} prompt tokens, {repo.short_length} prefilled"

@@ -22,6 +22,7 @@ from test_cli import vidcom2
 from transformers import ProcessorMixin
 
 from vidcom2.cli import DEMO_VIDEO
+from vidcom2.shipped_code import LICENSE
 
 RATIO, NEW_RATIO, CALL_RATIO = 0.5, 0.25, 0.1  # of tag v1, of main, of a single call
 GENERATE = "org/generate"
@@ -262,6 +263,41 @@ def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(world: World, monke
     assert not [request for request in world.hub.requests if request.method != "GET"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--repo", "org/x"), "pass `--base` and `--repo`"),
+        (("--base", "org/base"), "pass `--base` and `--repo`"),
+        (("--custom-generate", GENERATE, "--base", "org/base", "--retention-ratio", 0.5), "--base, --retention-ratio"),
+        (("--base", "org/base", "--repo", "x"), "must be named with its user or organisation"),
+        (("--base", "org/base", "--repo", "org/ x"), "Repo id must use alphanumeric"),
+        (("--base", "org/base", "--repo", "org/x", "--verify", "all"), "must be one of full, twin, none"),
+        (("--base", "org/qwen2_vl-base", "--repo", "org/qwen2_vl-base", "--force"), "are both 'org/qwen2_vl-base'"),
+        (("--base", "org/qwen2_vl-base", "--repo", "org/x", "--base-model", "org/y"), "is for a base in a folder"),
+        (("--base", ".", "--repo", "org/x", "--revision", "v1"), "is a folder, which has none"),
+        (("--base", "org/base", "--repo", "stranger/x"), "is not in a namespace of yours: ada, org"),
+        (("--base", "org/base", "--repo", "org/x", "--tag", "a tag"), "'a tag' cannot be a tag"),
+    ],
+)
+def test_mistakes_are_told_before_anything_takes_long(arguments: tuple, reason: str, world: World) -> None:
+    code, _, error = vidcom2("publish", *arguments)
+    assert code == 2 and reason in " ".join(error.split()), error
+    assert not [request for request in world.hub.requests if request.method != "GET"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("./nothing",), "there is no folder './nothing'"),
+        ((".", "--revision", "v1"), "is a folder, which has none"),
+        (("org/nothing",), "the Hub has no 'org/nothing'"),
+    ],
+)
+def test_what_cannot_be_verified_is_named(arguments: tuple, reason: str, world: World) -> None:
+    code, _, error = vidcom2("verify", *arguments)
+    assert code == 2 and reason in " ".join(error.split()), error
+
+
 TUNER = (
     USER_START
     + """
@@ -321,7 +357,7 @@ def test_a_tuned_model_goes_to_the_hub_with_its_code_and_settings(world: World) 
     assert tuned["losses"][-1] < tuned["losses"][0]
     assert tuned["tokens"] == tuned["again"] == tuned["merged"] != tuned["untuned"]
     assert world.hub.files(f"{mine}-adapter").keys() >= {"adapter_config.json", "adapter_model.safetensors"}
-    assert world.hub.files(mine).keys() >= world.hub.files(repo).keys() - {"how_it_works.png"}
+    assert world.hub.files(mine).keys() >= world.hub.files(repo).keys() - {"how_it_works.png", LICENSE}
 
     read = world.user(READER, mine=mine)
     assert (read["class"], read["ratio"], read["keys"]) == (case.model_class.__name__, 0.5, [])

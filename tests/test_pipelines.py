@@ -1,10 +1,12 @@
 """`pipeline("image-text-to-text")` and `pipeline("any-to-any")` with videos."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Family
 from models import make_image, make_video
+from PIL import Image
 from transformers import pipeline
 
 from vidcom2.pipeline_video_text_to_text import VideoTextToTextPipeline
@@ -117,6 +119,12 @@ def test_one_question_may_be_about_several_videos(video_pipe: Any, family: Famil
     assert result[0]["generated_text"] == family.processor.decode(out, skip_special_tokens=True)
 
 
+def test_a_list_of_images_is_one_video(video_pipe: Any, family: Family) -> None:
+    frames = [Image.fromarray(frame.transpose(1, 2, 0)) for frame in make_video(0)]
+    result = video_pipe(videos=frames, text="What happens?", generate_kwargs=GENERATION)
+    assert result[0]["generated_text"] == expected_answer(family, 0)
+
+
 def test_a_chat_is_continued_wherever_it_is_passed(video_pipe: Any, family: Family) -> None:
     for result in (
         video_pipe(text=chat(0), generate_kwargs=GENERATION),
@@ -138,6 +146,7 @@ def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monk
     for videos, options in (
         ("clip.mp4", {}),
         (["clip.mp4", make_video(0)], {}),
+        (Path("clip.mp4"), {}),
         ("clip.mp4", {"num_frames": 4}),
         (make_video(0), {"num_frames": 4, "processor_kwargs": {"size": 1}}),
         (make_video(0), {}),
@@ -146,6 +155,7 @@ def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monk
             video_pipe(videos=videos, text="What?", **options)
     sampled = {"do_sample_frames": True}
     assert seen == [
+        {"num_frames": 32} | sampled,
         {"num_frames": 32} | sampled,
         {"num_frames": 32} | sampled,
         {"num_frames": 4} | sampled,
@@ -160,6 +170,7 @@ def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monk
         ({"text": "What?"}, "`videos` is NoneType and `text` is str, but a question needs both"),
         ({"videos": "clip.mp4"}, "`videos` is str and `text` is NoneType"),
         ({}, "needs both"),
+        ({"videos": "clip.mp4", "text": chat(0)}, "`text` is a chat, but `videos` is a str beside it"),
         ({"videos": ["a.mp4"], "text": ["What?", "Who?"]}, "a list of 2 questions, so `videos` must .* it is of 1"),
         ({"videos": "a.mp4", "text": ["What?"]}, "it is str"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Family
-from models import MODELS, ModelCase, make_video
+from models import MODELS, RETENTION_RATIO, ModelCase, make_video
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
@@ -191,3 +191,40 @@ def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, t
             ValueError, match="VidCom² generates for the stock classes of 'llava_onevision', 'qwen2_vl'"
         ):
             family.stock.generate(**call, trust_remote_code=True)
+
+
+def test_custom_generate_passes_over_a_compiled_stock_forward(family: Family, tmp_path: Path) -> None:
+    if not family.case.native:
+        pytest.skip("there is no stock class")
+    model = family.case.stock_class.from_pretrained(family.folder).eval()
+    model.compile(backend="eager")
+    call = dict(family.one_video()) | {"max_new_tokens": 4, "do_sample": False}
+    custom = {"custom_generate": str(custom_generate_folder(tmp_path)), "trust_remote_code": True}
+    expected = family.model.generate(**call)
+    assert torch.equal(model.generate(**call, **custom, retention_ratio=RETENTION_RATIO), expected)
+
+
+def test_custom_generate_refuses_a_class_whose_forward_it_would_pass_over(family: Family, tmp_path: Path) -> None:
+    if not family.case.native:
+        pytest.skip("there is no stock class")
+
+    class Mine(family.case.stock_class):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    model = Mine.from_pretrained(family.folder)
+    call = dict(family.one_video()) | {"custom_generate": str(custom_generate_folder(tmp_path))}
+    with pytest.raises(ValueError, match="`model` is a Mine of type"):
+        model.generate(**call, max_new_tokens=2, trust_remote_code=True)
+
+
+def test_classes_of_users_are_saved_by_their_own_rules(case: ModelCase, tmp_path: Path) -> None:
+    class MyConfig(case.config_class):
+        model_type = f"my_{case.name}"
+
+    MyConfig().save_pretrained(tmp_path / "config")
+    config = case.config_class(architectures=["MyModel"])
+    config.save_pretrained(tmp_path / "model")
+    for folder in ("config", "model"):
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["config.json"]
+        assert "auto_map" not in json.loads((tmp_path / folder / "config.json").read_text())

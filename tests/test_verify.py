@@ -32,12 +32,25 @@ def repo(staged: StagedRepo, tmp_path: Path) -> Path:
     return Path(shutil.copytree(linked, tmp_path / "repo"))
 
 
-def in_config(**fields: object) -> Callable[[Path], None]:
-    def edit(repo: Path) -> None:
-        config = json.loads((repo / "config.json").read_text())
-        (repo / "config.json").write_text(json.dumps(config | fields, indent=2))
+def edit_config(repo: Path, **fields: object) -> None:
+    config = json.loads((repo / "config.json").read_text())
+    (repo / "config.json").write_text(json.dumps(config | fields, indent=2))
 
-    return edit
+
+def with_stock_name_and_few_tokens(repo: Path) -> None:
+    edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
+    path = repo / "prompt_compression.py"
+    text = path.read_text()
+    call = "self.config.compression_settings(retention_ratio)"
+    assert text.count(call) == 1
+    path.write_text(text.replace(call, "self.config.compression_settings(0.01)"))
+
+
+def with_other_ratio_and_weights(repo: Path) -> None:
+    edit_config(repo, retention_ratio=0.5)
+    weights = bytearray((repo / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (repo / "model.safetensors").write_bytes(weights)
 
 
 def with_wrong_auto_map(repo: Path) -> None:
@@ -76,9 +89,9 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
         {"config", "card", "AutoModel", "AutoModelForMultimodalLM"},
         "{'AutoModel': 'modeling_vidcom2_llava_onevision.Nothing', 'AutoModelForMultimodalLM': None}",
     ),
-    "the architecture has the stock name": (
-        in_config(architectures=["LlavaOnevisionForConditionalGeneration"]),
-        {"config", "card"},
+    "the architecture has the stock name, and too few tokens are kept": (
+        with_stock_name_and_few_tokens,
+        {"config", "card", "generate"},
         "falls back on the stock one in silence",
     ),
     "the conversion mapping is not registered": (
@@ -86,7 +99,11 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
         {"card", *LOADING},
         "loads with wrong keys",
     ),
-    "the ratio was edited": (in_config(retention_ratio=0.5), {"card"}, "are not the files that the card lists"),
+    "the ratio was edited, and a weight": (
+        with_other_ratio_and_weights,
+        {"card"},
+        "['config.json', 'model.safetensors'] are not the files that the card lists",
+    ),
     "compression is off and weights are pickled as well": (
         with_compression_off,
         {"files", "card", "generate", "pipeline any-to-any"},

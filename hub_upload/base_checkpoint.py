@@ -3,32 +3,24 @@
 import glob
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
+from transformers import PreTrainedModel
 
-from .checkpoints import CheckpointError
+from .checkpoints import MODEL_CLASSES, CheckpointError
 from .hub_calls import hub_errors, with_retries
 from .shipped_code import sha256_of
 
-# What a repo keeps of its base: files that Transformers reads beside config.json and the weights, and terms. Whatever
-# else may lie in a folder, a log or a token, must not be published by accident.
-KEPT_NAMES = (
-    *(
-        "tokenizer*",
-        "vocab*",
-        "merges.txt",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "spiece.model",
-        "*.tiktoken",
-    ),
-    *("*processor_config.json", "generation_config.json", "chat_template.*", "additional_chat_templates/*.jinja"),
-    *("LICENSE*", "NOTICE*", "USE_POLICY*"),
-)
+# What a repo keeps of its base beside the weights. Whatever else may lie in a folder, a log or a token, must not be
+# published by accident.
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model")
+TEMPLATES = ("chat_template.*", "additional_chat_templates/*.jinja")
+OTHER_SETTINGS = ("*processor_config.json", "generation_config.json")
+TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
 READ_ONLY = ("config.json", "README.md")  # replaced by new ones
 INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 
@@ -80,6 +72,22 @@ class Base:
         }
 
     @property
+    def model_class(self) -> type[PreTrainedModel]:
+        """The VidCom² class for it.
+
+        Raises:
+            CheckpointError: if there is none.
+        """
+        model_type = self.config.get("model_type")
+        if model_type not in MODEL_CLASSES:
+            raise CheckpointError(
+                f"the base {self.name!r} is of type {model_type!r}, but VidCom² has classes for "
+                f"{', '.join(map(repr, MODEL_CLASSES))}. Checkpoints of LLaVA-Video are converted first: "
+                "`vidcom2 convert-llava-video`."
+            )
+        return MODEL_CLASSES[model_type]
+
+    @property
     def weights(self) -> tuple[BaseFile, ...]:
         return tuple(file for file in self.files if file.is_weights)
 
@@ -103,45 +111,47 @@ def local_base(folder: Path, progress: Callable[[str, float, float | None], None
     """A base in a folder. Hashes its weights.
 
     Raises:
-        CheckpointError: if it is not a whole checkpoint in safetensors.
+        CheckpointError: if it is not a whole checkpoint in safetensors of a family that VidCom² knows.
     """
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
-    kept = _kept(folder.name, paths, _shards(folder, paths))
+    name = folder.resolve().name
+    kept = _kept(name, paths, _shards(folder, paths))
+    base = Base(name, None, folder, (), _left_out(paths, kept))
+    _ = base.model_class  # which is refused, if at all, before the hashing
     files = []
     for done, path in enumerate(kept):
         progress(f"Hashing {path}", done, len(kept))
         files.append(BaseFile(path, (folder / path).stat().st_size, sha256_of(folder / path)))
-    return Base(folder.resolve().name, None, folder, tuple(files), _left_out(paths, kept))
+    return replace(base, files=tuple(files))
 
 
 def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
     """A base on the Hub, at the commit that `revision` is now. Downloads all but the weights, into the usual cache.
 
     Raises:
-        CheckpointError: if it is not a whole checkpoint in safetensors.
+        CheckpointError: if it is not a whole checkpoint in safetensors of a family that VidCom² knows.
     """
     with hub_errors(name):
         info = with_retries(lambda: api.model_info(name, revision=revision, files_metadata=True))
         remote = {sibling.rfilename: sibling for sibling in info.siblings}
         paths = sorted(remote)
-        small = [path for path in paths if is_read_or_kept(path) or path in (*READ_ONLY, INDEX)]
+        small = [path for path in paths if _is_kept(path) or path in (*READ_ONLY, INDEX)]
         folder = Path(
             api.snapshot_download(name, revision=info.sha, allow_patterns=[glob.escape(path) for path in small])
         )
         kept = _kept(name, paths, _shards(folder, paths))
         large = [path for path in kept if remote[path].lfs is not None]
-        copyable = (
-            {file.path for file in api.get_paths_info(name, large, revision=info.sha) if file.xet_hash}
-            if large
-            else set()
-        )
+        infos = with_retries(lambda: api.get_paths_info(name, large, revision=info.sha)) if large else []
+        copyable = {file.path for file in infos if file.xet_hash}
         files = []
         for path in kept:
             lfs = remote[path].lfs
             sha = sha256_of(folder / path) if lfs is None else lfs.sha256
             files.append(BaseFile(path, remote[path].size, sha, path in copyable))
-        return Base(name, info.sha, folder, tuple(files), _left_out(paths, kept))
+        base = Base(name, info.sha, folder, tuple(files), _left_out(paths, kept))
+    _ = base.model_class  # which is refused, if at all, before weights are downloaded
+    return base
 
 
 def download(api: HfApi, base: Base, paths: Iterable[str]) -> None:
@@ -154,9 +164,17 @@ def download(api: HfApi, base: Base, paths: Iterable[str]) -> None:
         )
 
 
-def is_read_or_kept(path: str) -> bool:
-    """Whether Transformers reads the file beside config.json and weights, or it holds terms."""
-    return any(fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") for pattern in KEPT_NAMES)
+def is_read(path: str) -> bool:
+    """Whether Transformers reads a file of this name beside config.json and weights."""
+    return _matches(path, TOKENIZER_FILES + TEMPLATES + OTHER_SETTINGS)
+
+
+def _is_kept(path: str) -> bool:
+    return is_read(path) or _matches(path, TERMS)
+
+
+def _matches(path: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") for pattern in patterns)
 
 
 def _shards(folder: Path, paths: list[str]) -> set[str]:
@@ -184,7 +202,7 @@ def _kept(name: str, paths: list[str], weights: set[str]) -> list[str]:
             f"the base {name!r} has weights in sub-folders, {nested}. Save it with `save_pretrained`."
         )
     index = set() if SINGLE_FILE in weights else {INDEX}
-    return [path for path in paths if path in weights | index or is_read_or_kept(path)]
+    return [path for path in paths if path in weights | index or _is_kept(path)]
 
 
 def _left_out(paths: list[str], kept: list[str]) -> tuple[str, ...]:

@@ -29,13 +29,13 @@ def with_retries(call: Callable[[], T], landed: Callable[[Exception], Any] = lam
         landed: asked with the error, before each new try, for the result of a call that was carried out but not
             answered.
     """
-    for last_try in range(TRIES):
+    for tried in range(TRIES):
         try:
             return call()
         except HUB_ERRORS as error:
-            if not _is_transient(error) or last_try == TRIES - 1:
+            if not _is_transient(error) or tried == TRIES - 1:
                 raise
-            time.sleep(FIRST_PAUSE * 2**last_try)
+            time.sleep(FIRST_PAUSE * 2**tried)
             if (result := landed(error)) is not None:
                 return result
     raise AssertionError("the last try returns or raises")
@@ -55,7 +55,9 @@ def explained(error: Exception, repo: str) -> str:
     if status == 401:
         return f"the Hub does not know you, or hides {repo!r} from you. Log in with `hf auth login`."
     if status == 403:
-        return f"your token may not write to {repo!r}. Use one with write access to that user or organisation."
+        return (
+            f"the Hub forbids this in {repo!r}. To publish, your token needs write access to that organisation or user."
+        )
     if status == 404:
         return f"the Hub has no {repo!r}, or hides it from you. Check the name, and log in with `hf auth login`."
     if status in (409, 412):

@@ -94,20 +94,7 @@ def publish_command(
             "--base-model": base_model,
             "--results": results,
         }
-        if custom_generate is not None and any(value is not None for value in of_models.values()):
-            given = ", ".join(name for name, value in of_models.items() if value is not None)
-            raise ValueError(f"`--custom-generate` publishes code alone, so {given} cannot go with it.")
-        if custom_generate is None and (base is None or repo is None):
-            raise ValueError(
-                "pass `--base` and `--repo` for a model repo, or `--custom-generate` for one of code alone."
-            )
-        if verify not in VERIFY_MODES:
-            raise ValueError(f"`--verify` is {verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
-        target = custom_generate or repo
-        if target.count("/") != 1:
-            raise ValueError(f"the repo is {target!r}, but must be named with its user or organisation: `org/name`.")
-        if custom_generate is None and find_spec("matplotlib") is None:
-            raise ImportError('the card\'s figure needs matplotlib: pip install "vidcom2[explain]".')
+        target = _target(custom_generate, verify, of_models)
         if output is None and dry_run:
             output = Path(f"{target.split('/')[-1]}-staged")
         with err.status("Importing Transformers ..."):
@@ -171,6 +158,23 @@ def verify_command(
             raise typer.Exit(1)
 
 
+def _target(custom_generate: str | None, verify: str, of_models: dict[str, object]) -> str:
+    """The repo to publish, if the options fit together."""
+    given = [name for name, value in of_models.items() if value is not None]
+    if custom_generate is not None and given:
+        raise ValueError(f"`--custom-generate` publishes code alone, so {', '.join(given)} cannot go with it.")
+    if custom_generate is None and not {"--base", "--repo"} <= set(given):
+        raise ValueError("pass `--base` and `--repo` for a model repo, or `--custom-generate` for one of code alone.")
+    if verify not in VERIFY_MODES:
+        raise ValueError(f"`--verify` is {verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
+    target = str(custom_generate or of_models["--repo"])
+    if target.count("/") != 1:
+        raise ValueError(f"the repo is {target!r}, but must be named with its user or organisation: `org/name`.")
+    if custom_generate is None and find_spec("matplotlib") is None:
+        raise ImportError('the card\'s figure needs matplotlib: pip install "vidcom2[explain]".')
+    return target
+
+
 def _folder(output: Path | None) -> AbstractContextManager:
     return tempfile.TemporaryDirectory() if output is None else nullcontext(output)
 
@@ -211,8 +215,8 @@ def _staged(
     results: list[Path],
     with_weights: bool,
 ) -> "StagedRepo":
-    from .model_card import read_result
-    from .staging import CardOptions, stage
+    from .model_card import CardOptions, read_result
+    from .staging import stage
 
     if base.revision is not None:
         base_model = base.name

@@ -140,26 +140,37 @@ def setting_rows(settings: CompressionSettings) -> list[Setting]:
     return rows
 
 
+@dataclass(frozen=True)
+class CardOptions:
+    """What only the card says.
+
+    Attributes:
+        repo: id of the repo.
+        command: that makes it.
+        tag: that will be put on it.
+        base_model: Hub id of the base, if it has one.
+        figure: a PNG of what is kept of a video, and its caption.
+        results: measured tables.
+    """
+
+    repo: str
+    command: str
+    figure: Path
+    figure_caption: str
+    tag: str | None = None
+    base_model: str | None = None
+    results: Sequence[Result] = ()
+
+
 def model_card(
-    base: Base,
-    config: dict[str, Any],
-    model_class: type,
-    repo: str,
-    files: Sequence[tuple[str, str]],
-    figure: str,
-    figure_caption: str,
-    results: Sequence[Result],
-    command: str,
-    tag: str | None,
-    base_model: str | None,
+    base: Base, config: dict[str, Any], files: Sequence[tuple[str, str]], figure: str, options: CardOptions
 ) -> ModelCard:
     """The card of a model repo.
 
     Args:
         config: the repo's config.json.
         files: (path, sha256) of all that is not the base's.
-        figure, figure_caption: path of the picture in the repo, and what it shows.
-        base_model: Hub id for the metadata; None if the base is on no Hub.
+        figure: path of the picture in the repo.
     """
     family = config["model_type"]
     settings = CompressionSettings(**{name: config[name] for name in SETTING_NAMES})
@@ -171,8 +182,8 @@ def model_card(
     # "quantized"; of a folder it is not known how its weights came from the base.
     relation = "finetune" if base.revision is None else "quantized"
     data = ModelCardData(
-        base_model=base_model,
-        **({} if base_model is None else {"base_model_relation": relation}),
+        base_model=options.base_model,
+        **({} if options.base_model is None else {"base_model_relation": relation}),
         library_name="transformers",
         pipeline_tag=PIPELINE_TASK,
         tags=TAGS,
@@ -184,21 +195,21 @@ def model_card(
         template_path=str(Path(__file__).with_name("model_card.md")),
         marker=MODEL_MARKER,
         family=FAMILY_NAMES[family],
-        base=None if base_model is None else f"[{base_model}](https://huggingface.co/{base_model})",
+        base=None if options.base_model is None else _linked(options.base_model),
         base_revision=base.revision,
         share=f"{100 * settings.retention_ratio:g} %",
         license_text=_license_text(of_base),
-        repo=repo,
-        tag=tag,
-        is_native=is_native(model_class),
+        repo=options.repo,
+        tag=options.tag,
+        is_native=is_native(base.model_class),
         settings=setting_rows(settings),
         figure=figure,
-        figure_caption=figure_caption,
-        results=results,
+        figure_caption=options.figure_caption,
+        results=options.results,
         published={"model": model, "figures": figures},
         transformers_version=OLDEST_TRANSFORMERS,
         vidcom2_version=importlib.metadata.version("vidcom2"),
-        command=command,
+        command=options.command,
         files=files,
         base_files=base.files,
         citation=CITATION,
@@ -243,3 +254,7 @@ def _license_text(of_base: dict[str, Any]) -> str:
         return "not known here: see the base"
     name = of_base.get("license_name") or known
     return f"[{name}]({of_base['license_link']})" if of_base.get("license_link") else str(name)
+
+
+def _linked(repo: str) -> str:
+    return f"[{repo}](https://huggingface.co/{repo})"

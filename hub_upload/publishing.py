@@ -20,14 +20,14 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import git_hash
 
-from .base_checkpoint import INDEX, SINGLE_FILE, download, is_read_or_kept
+from .base_checkpoint import INDEX, SINGLE_FILE, download, is_read
 from .hub_calls import HUB_ERRORS, PublishError, hub_errors, route_of, with_retries
 from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, listed_files
 from .shipped_code import CUSTOM_GENERATE, sha256_of
 from .staging import CARD, StagedRepo
 
 NEW_REPO_FILES = {".gitattributes"}
-# Beside what Transformers reads of any checkpoint, files that change what it loads.
+# Files that would change what is loaded, beside those that Transformers reads of any checkpoint.
 DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
 
 
@@ -196,14 +196,12 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
         elif path in weights or remote.files.get(path) != git_hash(source.read_bytes()):
             operations.append(Operation("add", path, size, sha256, str(source)))
     kept = {*staged.files, *weights}
-    stale = [path for path in remote.files if path not in kept and (path in remote.listed or _is_decisive(path))]
+    stale = [
+        path
+        for path in remote.files
+        if path not in kept and (path in remote.listed or path in DECISIVE_FILES or is_read(path))
+    ]
     return operations + [Operation("delete", path) for path in sorted(stale)]
-
-
-def _is_decisive(path: str) -> bool:
-    """Whether Transformers would read a file together with those of a model, or in their place."""
-    is_terms = path.upper().startswith(("LICENSE", "NOTICE", "USE_POLICY"))
-    return path in DECISIVE_FILES or (is_read_or_kept(path) and not is_terms)
 
 
 def publish(

@@ -2,17 +2,16 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from .base_checkpoint import Base
-from .checkpoints import MODEL_CLASSES, CheckpointError
 from .compression_settings import SETTING_NAMES, CompressionSettings
 from .custom_generate import MODEL_CLASSES as GENERATING_CLASSES
-from .model_card import Result, custom_generate_card, model_card
+from .model_card import CardOptions, custom_generate_card, model_card
 from .shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file, sha256_of
 
 FIGURE = "how_it_works.png"
@@ -38,28 +37,6 @@ class StagedRepo:
     base: Base | None = None
 
 
-@dataclass(frozen=True)
-class CardOptions:
-    """What only the card says.
-
-    Attributes:
-        repo: id of the repo.
-        command: that makes it.
-        tag: that will be put on it.
-        base_model: Hub id of the base, if it has one.
-        figure: a PNG of what is kept of a video, and its caption.
-        results: measured tables.
-    """
-
-    repo: str
-    command: str
-    figure: Path
-    figure_caption: str
-    tag: str | None = None
-    base_model: str | None = None
-    results: Sequence[Result] = ()
-
-
 def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptions) -> StagedRepo:
     """Make a model repo of a base checkpoint: its files, the code, config.json and the card. Weights stay where they
     are.
@@ -74,14 +51,7 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
         ValueError: if a setting is outside its accepted set.
         OSError: if the folder cannot be written; what was written is removed.
     """
-    config = base.config
-    model_class = MODEL_CLASSES.get(config.get("model_type"))
-    if model_class is None:
-        raise CheckpointError(
-            f"the base {base.name!r} is of type {config.get('model_type')!r}, but VidCom² has classes for "
-            f"{', '.join(map(repr, MODEL_CLASSES))}. Checkpoints of LLaVA-Video are converted first: "
-            "`vidcom2 convert-llava-video`."
-        )
+    config, model_class = base.config, base.model_class
     kept = {name: config[name] for name in SETTING_NAMES if name in config}
     checked = CompressionSettings(**kept | dict(settings))
     config |= {field.name: getattr(checked, field.name) for field in fields(checked)} | fields_of(model_class)
@@ -96,20 +66,8 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
             _copy(path, folder / name)
         _copy(license_file(), folder / LICENSE)
         _copy(card.figure, folder / FIGURE)
-        text = model_card(
-            base,
-            config,
-            model_class,
-            card.repo,
-            [(name, sha256_of(folder / name)) for name in ("config.json", *code, LICENSE)],
-            FIGURE,
-            card.figure_caption,
-            card.results,
-            card.command,
-            card.tag,
-            card.base_model,
-        )
-        text.save(folder / CARD)
+        files = [(name, sha256_of(folder / name)) for name in ("config.json", *code, LICENSE)]
+        model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, _files(folder), base)
 
 

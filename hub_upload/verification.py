@@ -17,6 +17,7 @@ from .shipped_code import CUSTOM_GENERATE
 from .tiny import tiny_llava_onevision, tiny_qwen2_vl
 
 WORKER = Path(__file__).with_name("verification_worker.py")
+FINISHED = "all checks were made"  # the worker's last line
 STDERR_LINES = 12  # shown of a worker that died
 
 
@@ -86,13 +87,14 @@ def verify(
                 cwd=scratch,
                 env=environment,
             )
-            checks = []
+            checks, is_finished = [], False
             with process:
                 for line in process.stdout:
+                    is_finished = line.strip() == FINISHED
                     if line.startswith('{"name"'):
                         checks.append(Check(**json.loads(line)))
                         progress(checks[-1])
-            if process.returncode != 0:
+            if process.returncode != 0 or not is_finished:
                 stderr.seek(0)
                 tail = "\n".join(stderr.read().splitlines()[-STDERR_LINES:])
                 raise VerificationError(f"the checks of {name!r} ended with code {process.returncode}:\n{tail}")

@@ -32,6 +32,7 @@ LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", fl
 CUSTOM_GENERATE = "custom_generate"
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
+FINISHED = "all checks were made"  # a repo's code may end the process at any time
 
 
 class Failed(Exception):
@@ -418,6 +419,7 @@ def run(repo: Repo) -> None:
             status, detail = "failed", f"{type(error).__name__}: {error}"
         result = {"name": name, "claim": check.__doc__, "status": status, "detail": " ".join(detail.split())}
         print(json.dumps(result), flush=True)
+    print(FINISHED, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,14 @@ from vidcom2.base_checkpoint import Base, hub_base, local_base
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.compression_settings import SETTING_NAMES
 from vidcom2.hub_calls import PublishError
-from vidcom2.model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, ResultsError, listed_files, read_result
+from vidcom2.model_card import (
+    CUSTOM_GENERATE_MARKER,
+    MODEL_MARKER,
+    CardOptions,
+    ResultsError,
+    listed_files,
+    read_result,
+)
 from vidcom2.publishing import (
     Published,
     check_deletions,
@@ -30,7 +37,7 @@ from vidcom2.publishing import (
     remote_state,
 )
 from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
-from vidcom2.staging import CardOptions, StagedRepo, StagingError, stage, stage_custom_generate
+from vidcom2.staging import StagedRepo, StagingError, stage, stage_custom_generate
 
 TOKEN = "hf_test"
 BASE, REPO = "org/base", "org/vidcom2-model"
@@ -195,7 +202,7 @@ def test_what_is_no_base_is_refused(onevision_folder: Path, card: CardOptions, t
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
     with pytest.raises(CheckpointError, match="is of type 'llava', but VidCom² has classes for 'llava_onevision'"):
-        stage(local_base(folder), tmp_path / "staged", {}, card)
+        local_base(folder)
     with pytest.raises(ValueError, match="`retention_ratio` is 2"):
         stage(local_base(onevision_folder), tmp_path / "staged", {"retention_ratio": 2}, card)
     assert not (tmp_path / "staged").exists()
@@ -209,7 +216,7 @@ def test_what_is_no_base_is_refused(onevision_folder: Path, card: CardOptions, t
     ):
         (folder / "config.json").write_text(broken)
         with pytest.raises(CheckpointError, match=reason):
-            stage(local_base(folder), tmp_path / "staged", {}, card)
+            local_base(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="Only safetensors are published"):
         local_base(folder)
@@ -548,7 +555,7 @@ def test_a_base_that_cannot_be_read_is_named(hub: LoopbackHub, api: HfApi, onevi
     ("status", "reason"),
     [
         (401, "Log in with `hf auth login`"),
-        (403, "your token may not write to 'org/vidcom2-model'"),
+        (403, "the Hub forbids this in 'org/vidcom2-model'"),
         (404, "the Hub has no 'org/vidcom2-model'"),
         (409, "changed while this was being published"),
         (412, "changed while this was being published"),

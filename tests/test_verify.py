@@ -10,8 +10,9 @@ from models import MODELS, ModelCase
 from test_cli import vidcom2
 
 from vidcom2.base_checkpoint import local_base
+from vidcom2.model_card import CardOptions
 from vidcom2.rehearsal import rehearse, rehearse_with_twin
-from vidcom2.staging import CardOptions, StagedRepo, stage, stage_custom_generate
+from vidcom2.staging import StagedRepo, stage, stage_custom_generate
 from vidcom2.verification import VerificationError, failures, verify
 
 
@@ -154,8 +155,9 @@ def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path)
     assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
 
 
-def test_a_worker_that_dies_is_an_error(repo: Path) -> None:
-    path = repo / "modeling_vidcom2_llava_onevision.py"
-    path.write_text(path.read_text() + "\nimport os\nos._exit(3)\n")
-    with pytest.raises(VerificationError, match="ended with code 3"):
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_repo_that_ends_the_process_is_an_error(code: int, repo: Path) -> None:
+    path = repo / "configuration_vidcom2_llava_onevision.py"
+    path.write_text(path.read_text() + f"\nimport os\nos._exit({code})\n")
+    with pytest.raises(VerificationError, match=f"ended with code {code}"):
         verify(str(repo))

@@ -42,6 +42,8 @@ def with_retries(call: Callable[[], T], landed: Callable[[Exception], Any] = lam
 
 
 def _is_transient(error: Exception) -> bool:
+    if "/preupload/" in route_of(error):  # which huggingface_hub has tried often enough
+        return False
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in TRANSIENT_STATUS
     return isinstance(error, TRANSPORT_ERRORS)

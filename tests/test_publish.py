@@ -585,7 +585,9 @@ def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, stag
     assert REPO not in hub.repos
 
 
-@pytest.mark.parametrize("route", ["/repos/create", "/commit/", "lfs-files/duplicate", "/tag/", "/paths-info/"])
+@pytest.mark.parametrize(
+    "route", ["/repos/create", "/preupload/", "/commit/", "lfs-files/duplicate", "/tag/", "/paths-info/"]
+)
 @pytest.mark.parametrize(
     "fault", [{"status": 500}, {"status": 503}, {"status": 429}, {"drop": True, "after_bytes": 20}]
 )
@@ -598,7 +600,7 @@ def test_a_hub_that_stumbles_is_asked_again(
     assert contents(hub, REPO).keys() == {*staged.files, "model.safetensors"}
 
 
-@pytest.mark.parametrize("route", ["/repos/create", "/commit/", "lfs-files/duplicate", "/tag/"])
+@pytest.mark.parametrize("route", ["/repos/create", "/preupload/", "/commit/", "lfs-files/duplicate", "/tag/"])
 def test_a_hub_that_is_down_leaves_the_repo_as_it_was_and_running_again_finishes(
     route: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
@@ -606,6 +608,7 @@ def test_a_hub_that_is_down_leaves_the_repo_as_it_was_and_running_again_finishes
     reason = "but the Hub did not tag it 'v1'" if route == "/tag/" else "the Hub answered 503 again and again"
     with pytest.raises(PublishError, match=reason):
         send(api, staged, tag="v1")
+    assert len([request for request in hub.requests if route in request.path]) < 8
     if route != "/tag/":
         assert REPO not in hub.repos or hub.files(REPO).keys() == {".gitattributes"}
     hub.mend()

@@ -118,7 +118,6 @@ def test_the_search_for_reaching_code_finds_it(source: str) -> None:
 
 
 def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: Path) -> None:
-    """The models loaded by `vidcom2`'s classes, tuned, saved: `vidcom2 verify` finds nothing to complain of."""
     model = family.load(retention_ratio=0.5, compression_rounding="exact")
     with torch.no_grad():
         model.lm_head.weight.add_(0.01)
@@ -130,11 +129,14 @@ def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: 
     assert (config["retention_ratio"], config["compression_rounding"]) == (0.5, "exact")
     assert config["architectures"] == [family.case.model_class.__name__]
 
-    seen = []
-    checks = verify(str(tmp_path), progress=seen.append)
-    assert seen == checks and all(check.claim for check in checks)
-    assert not failures(checks), failures(checks)
-    assert [check.name for check in checks if check.status == "skipped"] == ["card"]
+    fields = fields_of(family.case.model_class)
+    assert {name: config[name] for name in fields} == fields
+    if not family.case.native:  # with most code, and a processor of its own; a process for each takes long
+        seen = []
+        checks = verify(str(tmp_path), progress=seen.append)
+        assert seen == checks and all(check.claim for check in checks)
+        assert not failures(checks), failures(checks)
+        assert [check.name for check in checks if check.status == "skipped"] == ["card"]
     again = family.case.model_class.from_pretrained(tmp_path)
     inputs = family.one_video()
     assert torch.equal(again(**inputs).logits, model(**inputs).logits)

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .console import err, one_line_errors, out, progress_bar
+from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -243,7 +243,6 @@ def _staged(
 def _draw(base: "Base", retention_ratio: float | None, path: Path, with_weights: bool) -> str:
     """Draw the figure of the card, by the base's weights or by a tiny random model; returns its caption."""
     from .checkpoints import load_checkpoint
-    from .cli import DEMO_VIDEO
     from .explain import draw_png, explain
     from .video import read_video
 

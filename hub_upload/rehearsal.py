@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedConfig
 
-from .checkpoints import MODEL_CLASSES
 from .compression_settings import SETTING_NAMES
 from .staging import CARD, StagedRepo
 
@@ -28,8 +27,7 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
     repo's. It proves nothing about the base's weights, and goes without the card, which lists another config.json.
     """
     config = json.loads((staged.folder / "config.json").read_text(encoding="utf-8"))
-    model_class = MODEL_CLASSES[config["model_type"]]
-    uncompressed_class = model_class.__bases__[-1]
+    uncompressed_class = staged.base.model_class.__bases__[-1]
     small = _shrunk(uncompressed_class.config_class.from_pretrained(staged.folder))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

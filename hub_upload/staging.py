@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     config, model_class = base.config, base.model_class
     kept = {name: config[name] for name in SETTING_NAMES if name in config}
     checked = CompressionSettings(**kept | dict(settings))
-    config |= {field.name: getattr(checked, field.name) for field in fields(checked)} | fields_of(model_class)
+    config |= asdict(checked) | fields_of(model_class)
 
     with _new_folder(folder):
         for file in base.files:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
+from . import verification_worker
 from .checkpoints import MODEL_CLASSES
 from .hub_calls import hub_errors, with_retries
 from .shipped_code import CUSTOM_GENERATE
 from .tiny import tiny_llava_onevision, tiny_qwen2_vl
 
-WORKER = Path(__file__).with_name("verification_worker.py")
-FINISHED = "all checks were made"  # the worker's last line
 STDERR_LINES = 12  # shown of a worker that died
 
 
@@ -76,8 +75,8 @@ def verify(
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "TRANSFORMERS_VERBOSITY": "error",
         }
-        # Not `python WORKER`, which would put the folder of that file, with its modules' names, on the path.
-        start = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
+        # Not as `python FILE`, which would put the folder of that file, with its modules' names, on the path.
+        start = f"import runpy; runpy.run_path({verification_worker.__file__!r}, run_name='__main__')"
         with tempfile.TemporaryFile("w+") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-c", start, *arguments],
@@ -90,7 +89,7 @@ def verify(
             checks, is_finished = [], False
             with process:
                 for line in process.stdout:
-                    is_finished = line.strip() == FINISHED
+                    is_finished = line.strip() == verification_worker.FINISHED
                     if line.startswith('{"name"'):
                         checks.append(Check(**json.loads(line)))
                         progress(checks[-1])

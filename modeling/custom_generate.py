@@ -66,7 +66,7 @@ def _computes_as(model: PreTrainedModel, stock_class: type) -> bool:
 
 def config_with_settings(model: PreTrainedModel, config_class: type, settings: dict[str, Any]) -> Any:
     """The model's config, the very object of each part, in the class that has the settings."""
-    config = config_class(**settings)
+    config = config_class()
     config.__dict__.update(vars(model.config))
     for name, value in settings.items():
         setattr(config, name, value)

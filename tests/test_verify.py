@@ -38,13 +38,16 @@ def edit_config(repo: Path, **fields: object) -> None:
     (repo / "config.json").write_text(json.dumps(config | fields, indent=2))
 
 
+def edit_code(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
 def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
-    path = repo / "prompt_compression.py"
-    text = path.read_text()
     call = "self.config.compression_settings(retention_ratio)"
-    assert text.count(call) == 1
-    path.write_text(text.replace(call, "self.config.compression_settings(0.01)"))
+    edit_code(repo / "prompt_compression.py", call, "self.config.compression_settings(0.01)")
 
 
 def with_other_ratio_and_weights(repo: Path) -> None:
@@ -55,26 +58,20 @@ def with_other_ratio_and_weights(repo: Path) -> None:
 
 
 def with_wrong_auto_map(repo: Path) -> None:
-    config = json.loads((repo / "config.json").read_text())
-    config["auto_map"]["AutoModel"] = "modeling_vidcom2_llava_onevision.Nothing"
-    del config["auto_map"]["AutoModelForMultimodalLM"]
-    (repo / "config.json").write_text(json.dumps(config))
+    auto_map = json.loads((repo / "config.json").read_text())["auto_map"]
+    auto_map["AutoModel"] = "modeling_vidcom2_llava_onevision.Nothing"
+    del auto_map["AutoModelForMultimodalLM"]
+    edit_config(repo, auto_map=auto_map)
 
 
 def without_conversion_mapping(repo: Path) -> None:
-    path = repo / "registration.py"
-    text = path.read_text()
     call = "register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)"
-    assert text.count(call) == 1
-    path.write_text(text.replace(call, "pass"))
+    edit_code(repo / "registration.py", call, "pass")
 
 
 def with_compression_off(repo: Path) -> None:
-    path = repo / "prompt_compression.py"
-    text = path.read_text()
     line = "        if retention_ratio == 1.0:\n            return None\n"
-    assert text.count(line) == 1
-    path.write_text(text.replace(line, "        return None\n"))
+    edit_code(repo / "prompt_compression.py", line, "        return None\n")
     (repo / "pytorch_model.bin").write_bytes(b"")
 
 
@@ -149,9 +146,7 @@ def test_a_tiny_twin_stands_in_for_large_weights(case: ModelCase, tmp_path: Path
 def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path) -> None:
     staged = stage_custom_generate(tmp_path / "generate", "org/generate", "")
     path = staged.folder / "custom_generate" / "generate.py"
-    text = path.read_text()
-    assert text.count("kwargs.get(name) is not None") == 1
-    path.write_text(text.replace("kwargs.get(name) is not None", "kwargs.pop(name, None) is False"))
+    edit_code(path, "kwargs.get(name) is not None", "kwargs.pop(name, None) is False")
     assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from .console import err, one_line_errors, out, progress_bar
+from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
 from .hub_commands import publish_command, verify_command
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from .video import Video
 
 DEFAULT_PROMPT = "What happens in the video?"
-DEMO_VIDEO = files("vidcom2") / "assets" / "demo.mp4"
 BAR_WIDTH = 24
 
 app = typer.Typer(

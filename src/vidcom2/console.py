@@ -1,12 +1,15 @@
-"""What the commands share: where they print, how they report mistakes and progress."""
+"""What the commands share: where they print, how they report mistakes and progress, and the clip that comes along."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+DEMO_VIDEO = files("vidcom2") / "assets" / "demo.mp4"
 
 out = Console()
 err = Console(stderr=True)

@@ -9,8 +9,9 @@ import numpy as np
 from PIL import Image
 from transformers import BatchFeature, PreTrainedModel
 
+from .answer import prepare_inputs
 from .checkpoints import Checkpoint
-from .run import encode_video, prepare_inputs, scored_frames
+from .run import encode_video, scored_frames
 from .video import Video
 
 FRAMES_PER_ROW = 8

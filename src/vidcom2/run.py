@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from .answer import prepare_inputs
 from .checkpoints import Checkpoint
 from .compression import VideoCompression
 from .video import Video
@@ -50,13 +51,6 @@ class Run:
     compressed: Measured
     uncompressed: Measured
     environment: dict[str, str] = field(default_factory=dict)
-
-
-def prepare_inputs(processor: ProcessorMixin, prompt: str, video: Video) -> BatchFeature:
-    """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them."""
-    content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return processor(text=[text], videos=[video.frames], do_sample_frames=False, return_tensors="pt")
 
 
 def encode_video(model: PreTrainedModel, inputs: BatchFeature) -> VideoCompression:

@@ -1,8 +1,8 @@
-"""The paper's Figure 2 for the user's own video: frames, their uniqueness and budgets, and what was dropped."""
+"""What is kept of a video and why: the paper's Figure 2 for the user's own video, as numbers and as pictures of frames.
 
-import base64
-import html
-import io
+`explain_png.py` and `explain_html.py` put them on a page.
+"""
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,24 @@ from transformers import BatchFeature, PreTrainedModel
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
+from .compression_settings import SETTING_NAMES
+from .configuration_vidcom2_llava_video import pooled_side
+from .explain_html import draw_html
+from .explain_png import draw_png
 from .run import encode_video, scored_frames
 from .video import Video
 
-FRAMES_PER_ROW = 8
-FRAME_PIXELS = 280  # height of a drawn frame
-DIMMED = 0.22  # brightness left to a dropped patch
-UNIQUENESS_COLOR, BUDGET_COLOR = "#4c72b0", "#dd8452"
+__all__ = ["Explanation", "draw_html", "draw_png", "explain"]
+
+PICTURE_PIXELS = 400  # the longer side of a picture
+# A dropped token is light and grey, never dark: the share DIMMED of its own grey is left, the rest is LIGHT. Kept tokens
+# are untouched, with a line around them, since grey and light may be the video's own colours.
+DIMMED, LIGHT = 0.4, 235
+NOT_COVERED = 250  # grey of a strip that no token covers
+OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3
+HEAT_COLORS = "magma"
+NOT_FINITE_COLOR = (120, 120, 120)
+LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
@@ -25,169 +36,189 @@ class Explanation:
     """What was kept of a video, and why.
 
     Attributes:
-        frames: (T, FRAME_PIXELS, width, 3) uint8.
-        seconds: (T,) when each frame is shown.
-        frame_uniqueness: (T,) u_t.
+        model: what the checkpoint is called.
+        settings: `retention_ratio`, and the other settings that are not at their default.
+        frames: (T, height, width, 3) uint8, a picture for each of the T scored frames, in the video's own proportions.
+        seconds: (T,) when each is shown.
+        video_frames: frames that were sampled; Qwen's families make one scored frame of two.
         frame_budgets: (T,) k_t.
-        kept: (T, h, w) bool, the token grid.
+        kept: (T, h, w) bool, the grid of a frame's tokens.
+        frame_uniqueness: (T,) u_t, or None if the method has no such score.
+        token_uniqueness: (T, h, w) u, -inf at a token that is not finite; or None.
+        covered: share of a frame's height, and of its width, that the token grid lies over, from the upper left.
     """
 
     model: str
-    retention_ratio: float
+    settings: dict[str, object]
     frames: np.ndarray
     seconds: np.ndarray
-    frame_uniqueness: np.ndarray
+    video_frames: int
     frame_budgets: np.ndarray
     kept: np.ndarray
+    frame_uniqueness: np.ndarray | None = None
+    token_uniqueness: np.ndarray | None = None
+    covered: float = 1.0
 
     @property
     def title(self) -> str:
         kept, total = int(self.kept.sum()), self.kept.size
-        share = f"{kept} of {total} video tokens ({kept / total:.1%})"
-        return f"VidCom² keeps {share} at retention_ratio={self.retention_ratio}"
+        method = str(self.settings.get("compression_method", "vidcom2"))
+        return (
+            f"{'VidCom²' if method == 'vidcom2' else method} keeps {kept:,} of {total:,} video tokens "
+            f"({kept / total:.1%}) at retention_ratio={self.settings['retention_ratio']}"
+        )
 
     @property
     def subtitle(self) -> str:
+        """The model, what a picture is, and the settings that are not at their default."""
         height, width = self.kept.shape[1:]
-        return (
-            f"{self.model} · {len(self.frames)} frames of {height} × {width} tokens · dropped tokens are dimmed · "
-            "bars of uniqueness $u_t$ start at the least unique frame"
-        )
+        parts = [self.model, f"{_counted(self.video_frames, 'frame')} of the video"]
+        if self.frames_per_picture == 1:
+            parts.append(f"{height} × {width} tokens a frame")
+        else:
+            parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
+            parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first")
+        parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
+        return " · ".join(parts)
 
-    def dimmed_frames(self) -> np.ndarray:
-        """The frames with their dropped tokens darkened, a token being a rectangle of the frame."""
+    @property
+    def frames_per_picture(self) -> int:
+        return -(-self.video_frames // len(self.frames))
+
+    def label(self, index: int) -> str:
+        """Which frames of those that were sampled the picture stands for."""
+        first = index * self.frames_per_picture
+        last = min(first + self.frames_per_picture, self.video_frames) - 1
+        return f"frame {first}" if first == last else f"frames {first}–{last}"
+
+    def chosen_frames(self, number: int) -> np.ndarray:
+        """Ascending indices of at most `number` pictures that tell most: of each stretch of the video, the one with the
+        largest budget."""
+        stretches = np.array_split(np.arange(len(self.frames)), min(number, len(self.frames)))
+        return np.array([stretch[self.frame_budgets[stretch].argmax()] for stretch in stretches])
+
+    def shares_of_uniqueness(self) -> np.ndarray:
+        """(T,) in [0, 1], lengths of bars of u_t. It is a negated similarity: bars grow from a little below the least
+        unique frame, and all are full where all frames are alike."""
+        u = self.frame_uniqueness
+        finite = u[np.isfinite(u)]
+        if not finite.size:
+            return np.zeros(len(u))
+        low = finite.min() - 0.08 * max(np.ptp(finite), 1e-3)
+        return np.where(np.isfinite(u), (u - low) / (finite.max() - low), 0.0)
+
+    def shares_of_budget(self) -> np.ndarray:
+        """(T,) in [0, 1], lengths of bars of k_t."""
+        return self.frame_budgets / max(self.frame_budgets.max(), 1)
+
+    def kept_picture(self, index: int) -> np.ndarray:
+        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, and dropped ones light and grey."""
+        frame = self.frames[index]
+        grey = (frame @ LUMA) * DIMMED + LIGHT * (1 - DIMMED)
+        kept, covered = self._on_pixels(self.kept[index], fill=False), self._on_pixels(None, fill=False)
+        picture = np.where(kept[..., None], frame, grey[..., None])
+        picture[~covered] = NOT_COVERED
+        return _outlined(picture.round().astype(np.uint8), kept)
+
+    def heat_map(self, index: int) -> np.ndarray:
+        """(height, width, 3) uint8: u of each token, from the least to the most unique of the frame; grey where a token
+        is not finite. Kept tokens are outlined."""
+        from matplotlib import colormaps
+
+        u = self.token_uniqueness[index]
+        finite = np.isfinite(u)
+        low, high = (u[finite].min(), u[finite].max()) if finite.any() else (0.0, 0.0)
+        heat = np.full(u.shape, 0.5)
+        if high > low:
+            heat[finite] = (u[finite] - low) / (high - low)
+        colors = (colormaps[HEAT_COLORS](heat)[..., :3] * 255).round().astype(np.uint8)
+        colors[~finite] = NOT_FINITE_COLOR
+        picture = self._on_pixels(colors, fill=NOT_COVERED)
+        return _outlined(picture, self._on_pixels(self.kept[index], fill=False))
+
+    def _on_pixels(self, tokens: np.ndarray | None, fill: int | bool) -> np.ndarray:
+        """(h, w, ...) values of tokens -> (height, width, ...) of pixels, a token being a rectangle of the frame, and
+        `fill` where none lies. With None, whether one does."""
         height, width = self.frames.shape[1:3]
-        rows = np.arange(height) * self.kept.shape[1] // height
-        columns = np.arange(width) * self.kept.shape[2] // width
-        brightness = np.where(self.kept[:, rows][:, :, columns], 1.0, DIMMED)
-        return (self.frames * brightness[..., None]).astype(np.uint8)
+        grid_height, grid_width = self.kept.shape[1:]
+        rows = ((np.arange(height) + 0.5) / height / self.covered * grid_height).astype(int)
+        columns = ((np.arange(width) + 0.5) / width / self.covered * grid_width).astype(int)
+        inside = (rows < grid_height)[:, None] & (columns < grid_width)
+        if tokens is None:
+            return inside
+        values = tokens[rows.clip(max=grid_height - 1)][:, columns.clip(max=grid_width - 1)].copy()
+        values[~inside] = fill
+        return values
 
 
 def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
-    """Encode the video and tell what VidCom² keeps; the language model does not run."""
+    """Encode the video and tell what is kept; the language model does not run."""
     model = checkpoint.model
     inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
     compression = encode_video(model, inputs)
-    num_frames, tokens_per_frame = compression.token_uniqueness.shape
-    height, width = _token_grid(model, inputs, tokens_per_frame)
-    kept = np.zeros(num_frames * tokens_per_frame, dtype=bool)
+    num_frames = len(compression.frame_budgets)
+    height, width, covered = _token_grid(model, inputs)
+    kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True
+    u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
         model=checkpoint.name,
-        retention_ratio=model.config.retention_ratio,
-        frames=np.stack([_resized(frame, width / height) for frame in video.frames[shown]]),
+        settings=_settings(model),
+        frames=np.stack([_picture(frame) for frame in video.frames[shown]]),
         seconds=video.seconds[shown],
-        frame_uniqueness=compression.frame_uniqueness.cpu().numpy(),
+        video_frames=len(video.frames),
         frame_budgets=compression.frame_budgets.cpu().numpy(),
         kept=kept.reshape(num_frames, height, width),
+        frame_uniqueness=None if u is None else u.cpu().numpy(),
+        token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
+        covered=covered,
     )
 
 
-def _token_grid(model: PreTrainedModel, inputs: BatchFeature, tokens_per_frame: int) -> tuple[int, int]:
-    """Rows and columns of a frame's tokens: of the video's shape for Qwen2-VL, square for the others."""
+def _settings(model: PreTrainedModel) -> dict[str, object]:
+    """`retention_ratio`, and the settings that are not at their default."""
+    names = [*SETTING_NAMES, "spatial_pool_mode"]
+    values = {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
+    defaults = {name: getattr(type(model.config), name) for name in values}
+    return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
+
+
+def _token_grid(model: PreTrainedModel, inputs: BatchFeature) -> tuple[int, int, float]:
+    """Rows and columns of a frame's tokens, and which share of the frame's sides they cover.
+
+    Qwen2-VL's grid has the video's shape. The others' processors squeeze a frame to a square, so a token covers a
+    rectangle of the frame; 2 × 2 patches are pooled to a token, and pixels at the right and lower edge that make no
+    patch, or a patch that makes no token, are not covered.
+    """
+    vision = model.config.vision_config
     if "video_grid_thw" in inputs:
-        _, height, width = (inputs["video_grid_thw"][0] // model.config.vision_config.spatial_merge_size).tolist()
-        return height, width
-    side = round(tokens_per_frame**0.5)
-    return side, tokens_per_frame // side
+        _, height, width = (inputs["video_grid_thw"][0] // vision.spatial_merge_size).tolist()
+        return height, width, 1.0
+    patches = vision.image_size // vision.patch_size
+    side = pooled_side(patches, getattr(model.config, "spatial_pool_mode", "bilinear"))
+    return side, side, min(2 * side, patches) * vision.patch_size / vision.image_size
 
 
-def _resized(frame: np.ndarray, aspect: float) -> np.ndarray:
-    """The frame as the model sees it: FRAME_PIXELS high, in the proportions of the token grid."""
-    size = (round(FRAME_PIXELS * aspect), FRAME_PIXELS)
-    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC))
+def _picture(frame: np.ndarray) -> np.ndarray:
+    """The frame in its own proportions, PICTURE_PIXELS along its longer side."""
+    height, width = frame.shape[:2]
+    scale = PICTURE_PIXELS / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
 
 
-def draw_png(explanation: Explanation, path: str) -> None:
-    """Rows of frames with bars of u_t and k_t under each. Needs matplotlib (`pip install vidcom2[explain]`)."""
-    from matplotlib.figure import Figure
-
-    num_frames = len(explanation.frames)
-    columns = min(num_frames, FRAMES_PER_ROW)
-    rows = -(-num_frames // columns)
-    figure = Figure(figsize=(max(1.7 * columns, 9), 3.3 * rows + 0.9), layout="constrained")
-    figure.suptitle(f"{explanation.title}\n{explanation.subtitle}", fontsize=11)
-    axes = figure.subplots(3 * rows, columns, squeeze=False, height_ratios=[3, 1, 1] * rows)
-    images = explanation.dimmed_frames()
-    u, k = explanation.frame_uniqueness, explanation.frame_budgets
-    # u_t is a negated similarity: bars grow from the least unique frame of the video.
-    u_range = (float(u.min()) - 0.08 * max(float(np.ptp(u)), 1e-3), float(u.max()))
-    for cell in range(rows * columns):
-        row, column = divmod(cell, columns)
-        frame_axis, u_axis, k_axis = axes[3 * row : 3 * row + 3, column]
-        if cell >= num_frames:
-            for axis in (frame_axis, u_axis, k_axis):
-                axis.axis("off")
-            continue
-        frame_axis.imshow(images[cell])
-        frame_axis.set_title(f"frame {cell}\n{explanation.seconds[cell]:.2f} s", fontsize=8)
-        frame_axis.axis("off")
-        _draw_bar(u_axis, float(u[cell]), u_range, f"{u[cell]:.4f}", UNIQUENESS_COLOR)
-        _draw_bar(k_axis, float(k[cell]), (0, float(k.max())), str(int(k[cell])), BUDGET_COLOR)
-        if column == 0:
-            u_axis.set_ylabel("$u_t$", rotation=0, labelpad=12, fontsize=10)
-            k_axis.set_ylabel("$k_t$", rotation=0, labelpad=12, fontsize=10)
-    figure.savefig(path, dpi=110)
+def _outlined(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """`picture` with a line along the inner edge of what is kept; the frame's own border gets none."""
+    height, width = kept.shape
+    padded = np.pad(kept, OUTLINE_PIXELS, mode="edge")
+    inner = kept.copy()
+    for down in range(2 * OUTLINE_PIXELS + 1):
+        for right in range(2 * OUTLINE_PIXELS + 1):
+            inner &= padded[down : down + height, right : right + width]
+    picture[kept & ~inner] = OUTLINE_COLOR
+    return picture
 
 
-def _draw_bar(axis, value: float, value_range: tuple[float, float], label: str, color: str) -> None:
-    low, high = value_range
-    axis.bar([0], [value - low], bottom=low, color=color, width=0.6)
-    axis.set(xlim=(-0.6, 0.6), ylim=(low, low + 1.45 * (high - low)), xticks=[], yticks=[])
-    axis.text(0, value + 0.05 * (high - low), label, ha="center", va="bottom", fontsize=8)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-
-
-def draw_html(explanation: Explanation, path: str) -> None:
-    """One self-contained page: the same, with the full frame under the pointer."""
-    u, k = explanation.frame_uniqueness, explanation.frame_budgets
-    u_low = float(u.min()) - 0.08 * max(float(np.ptp(u)), 1e-3)
-    cards = []
-    for i, (full, dimmed) in enumerate(zip(explanation.frames, explanation.dimmed_frames())):
-        u_share = (float(u[i]) - u_low) / max(float(u.max()) - u_low, 1e-9)
-        k_share = int(k[i]) / int(k.max())
-        cards.append(
-            f'<figure><div class="frame"><img src="{_data_url(dimmed)}" alt="frame {i}, dropped tokens dimmed">'
-            f'<img class="full" src="{_data_url(full)}" alt="frame {i}"></div>'
-            f"<figcaption>frame {i} · {explanation.seconds[i]:.2f} s</figcaption>"
-            f'<div class="bar u"><i style="width:{u_share:.1%}"></i><span>u<sub>t</sub> {u[i]:.4f}</span></div>'
-            f'<div class="bar k"><i style="width:{k_share:.1%}"></i><span>k<sub>t</sub> {int(k[i])}</span></div>'
-            "</figure>"
-        )
-    page = _PAGE.format(
-        title=html.escape(explanation.title),
-        subtitle=html.escape(explanation.subtitle).replace("$u_t$", "u<sub>t</sub>"),
-        cards="\n".join(cards),
-        u_color=UNIQUENESS_COLOR,
-        k_color=BUDGET_COLOR,
-    )
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page)
-
-
-def _data_url(frame: np.ndarray) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, format="JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.4 system-ui, sans-serif; margin: 24px; color: #222; background: #fff; }}
-h1 {{ font-size: 20px; margin: 0 }} p {{ margin: 4px 0 18px; color: #555 }}
-main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); gap: 18px }}
-figure {{ margin: 0 }} .frame {{ position: relative }} img {{ width: 100%; display: block }}
-.full {{ position: absolute; inset: 0; opacity: 0 }} .frame:hover .full {{ opacity: 1 }}
-figcaption {{ font-size: 13px; margin: 4px 0 }}
-.bar {{ position: relative; height: 22px; margin: 3px 0; background: #eee; font-size: 13px }}
-.bar i {{ position: absolute; inset: 0 auto 0 0; opacity: .55 }} .bar span {{ position: relative; padding-left: 6px }}
-.u i {{ background: {u_color} }} .k i {{ background: {k_color} }}
-</style></head><body>
-<h1>{title}</h1><p>{subtitle}; hover over a frame to see all of it</p>
-<main>
-{cards}
-</main></body></html>
-"""
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

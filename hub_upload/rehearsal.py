@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from .compression_settings import SETTING_NAMES
+from .shipped_code import CODE_FIELDS
 from .staging import CARD, StagedRepo
 
 TWIN_HIDDEN, TWIN_HEADS, TWIN_KEY_VALUE_HEADS, TWIN_LAYERS = 64, 4, 2, 2
@@ -33,7 +34,7 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
         torch.manual_seed(0)
         uncompressed_class(small).save_pretrained(folder)
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    ours = (*SETTING_NAMES, "architectures", "auto_map", "custom_pipelines")
+    ours = (*SETTING_NAMES, "architectures", *CODE_FIELDS)
     saved |= {name: config[name] for name in ours}
     (folder / "config.json").write_text(json.dumps(saved), encoding="utf-8")
     _link_files(staged, folder, [path for path in staged.files if path not in ("config.json", CARD)])

@@ -2,20 +2,29 @@
 
 import ast
 import importlib.util
+import json
 import shutil
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.utils.sha import sha_fileobj
-from transformers import PreTrainedConfig, PreTrainedModel
+from huggingface_hub import HfApi
+from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils.sha import git_hash, sha_fileobj
+from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from .checkpoints import MODEL_CLASSES
+from .hub_calls import hub_errors, with_retries
+from .saved_with_code import refuse_taken
 
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK, PIPELINE = "video-text-to-text", ("pipeline_video_text_to_text", "VideoTextToTextPipeline")
 PROCESSORS = {"vidcom2_llava_video": "processing_llava_video"}  # families without a processor in Transformers
 CUSTOM_GENERATE = "custom_generate"
+CONFIG = "config.json"
+SHA256_FIELD = "vidcom2_code_sha256"
+CODE_FIELDS = ("auto_map", "custom_pipelines", SHA256_FIELD)
 LICENSE = "LICENSE-vidcom2"  # the base may have a LICENSE of its own
 
 
@@ -75,7 +84,8 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
     """What a repo's config.json says about its code.
 
     `architectures` is the custom name: with the stock one, a pipeline that cannot load the custom class would fall
-    back on the stock class without a word.
+    back on the stock class without a word. The sha256 tell a later `save_pretrained` into the same folder which files
+    are of this project, as it wrote them.
     """
     config_class = model_class.config_class
     model = f"{module_of(model_class)}.{model_class.__name__}"
@@ -86,6 +96,7 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
         "custom_pipelines": {
             PIPELINE_TASK: {"impl": ".".join(PIPELINE), "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
         },
+        SHA256_FIELD: {name: sha256_of(path) for name, path in code_of(model_class).items()},
     }
 
 
@@ -95,21 +106,108 @@ def license_file() -> Path:
     return next(path for path in (here / LICENSE, here.parent / "LICENSE") if path.is_file())
 
 
-def write_code(config: PreTrainedConfig, folder: str) -> None:
-    """Put the code of a config's family into a folder, and its names into the config. For `SavedWithCode`.
+def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folder: str) -> None:
+    """Put the code of a config's family, or of a processor, into a folder, and its names into the config.
 
-    Subclasses of the package's classes are left alone: their authors register them with Transformers themselves.
+    For `SavedWithCode`. Classes of users are left alone: their authors register them with Transformers themselves.
+
+    Raises:
+        ValueError: if the folder holds other files of these names; nothing is written.
     """
+    code = _code_saved_with(saved)
+    if isinstance(saved, PreTrainedConfig):
+        _name_code(saved, code)
+    target = Path(folder)
+    written = written_before(target / CONFIG)
+    changed = {name: path for name, path in code.items() if not _is_same(target / name, path)}
+    taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
+    refuse_taken(taken, f"the folder {str(folder)!r}")
+    if isinstance(saved, PreTrainedModel):  # whose config is saved next, and the code with it
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for name, path in changed.items():
+        # Not onto a file that is there: that could be a link to one elsewhere.
+        incomplete = target / f".{name}.incomplete"
+        shutil.copyfile(path, incomplete)
+        incomplete.replace(target / name)
+
+
+def check_repo(
+    saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, repo: str, token: Any, revision: str | None
+) -> None:
+    """Refuse to push code over files of others. For `SavedWithCode`.
+
+    Raises:
+        ValueError: if the repo holds other files of these names.
+        PublishError: if the Hub cannot be asked.
+    """
+    code = _code_saved_with(saved)
+    if not code:
+        return
+    api = HfApi(token=token)
+    with hub_errors(repo):
+        try:
+            if "/" not in repo:
+                repo = f"{with_retries(api.whoami)['name']}/{repo}"
+            info = with_retries(lambda: api.model_info(repo, revision=revision, files_metadata=True))
+        except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
+            return  # there is nothing to lose, or Transformers will say so
+        there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings}
+        changed = [name for name, path in code.items() if name in there and there[name] != git_hash(path.read_bytes())]
+        if not changed:
+            return
+
+        def content(name: str) -> Path:
+            return Path(with_retries(lambda: api.hf_hub_download(repo, name, revision=info.sha)))
+
+        written = written_before(content(CONFIG)) if CONFIG in there else {}
+        taken = [name for name in changed if not _is_same(content(name), written.get(name))]
+    refuse_taken(taken, f"the repo {repo!r}")
+
+
+def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin) -> dict[str, Path]:
+    """The code that goes along with an object; none with one of a user's class."""
+    if isinstance(saved, ProcessorMixin):
+        module = module_of(type(saved))
+        return import_closure(module) if module in PROCESSORS.values() else {}
+    config = saved if isinstance(saved, PreTrainedConfig) else saved.config
     model_class = MODEL_CLASSES.get(config.model_type)
     if model_class is None or type(config) is not model_class.config_class:
+        return {}
+    architectures = config.architectures or [] if saved is config else [type(saved).__name__.removeprefix("FSDP")]
+    if not set(architectures) <= {cls.__name__ for cls in model_class.__mro__}:
+        return {}
+    return code_of(model_class)
+
+
+def _name_code(config: PreTrainedConfig, code: dict[str, Path]) -> None:
+    """Enter the code that goes along into a config, and take out what an earlier one went along with."""
+    if code:
+        fields = fields_of(MODEL_CLASSES[config.model_type])
+        for name in CODE_FIELDS:
+            setattr(config, name, fields[name])
         return
-    if not set(config.architectures or []) <= {cls.__name__ for cls in model_class.__mro__}:
-        return
-    fields = fields_of(model_class)
-    config.auto_map, config.custom_pipelines = fields["auto_map"], fields["custom_pipelines"]
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, path in code_of(model_class).items():
-        shutil.copyfile(path, Path(folder) / name)
+    named = " ".join(map(str, (getattr(config, "auto_map", None) or {}).values()))
+    if any(module_of(cls) in named for cls in MODEL_CLASSES.values()):
+        for name in CODE_FIELDS:
+            vars(config).pop(name, None)
+
+
+def written_before(config: Path) -> dict[str, str]:
+    """File name -> sha256 of the code that an earlier save put beside a config.json, by what it says itself."""
+    try:
+        fields = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    written = fields.get(SHA256_FIELD) if isinstance(fields, dict) else None
+    return written if isinstance(written, dict) else {}
+
+
+def _is_same(file: Path, other: Path | str | None) -> bool:
+    """Whether a file is there and has the content of another one, or this sha256."""
+    if other is None or not file.is_file():
+        return False
+    return sha256_of(file) == (sha256_of(other) if isinstance(other, Path) else other)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,15 +1,19 @@
 """What a Hub repo holds is the code that these tests import: complete, no more, and harmless to load."""
 
 import ast
+import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import Family
 from models import MODELS, RETENTION_RATIO, ModelCase, make_video
-from transformers.dynamic_module_utils import get_relative_import_files
+from transformers import AutoModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
+from vidcom2.saved_with_code import check_before_copy
 from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
 from vidcom2.verification import failures, verify
 
@@ -63,6 +67,7 @@ REACHING_MODULES = {
     *("subprocess", "multiprocessing", "threading", "asyncio", "concurrent", "signal", "ctypes", "cffi", "pty"),
     *("pickle", "marshal", "dill", "importlib", "runpy", "code", "codeop", "builtins", "sys", "site", "platform"),
 }
+HARMLESS = {"os.path": {"basename", "isfile", "join"}}  # which open nothing
 REACHING_CALLS = {"open", "exec", "eval", "compile", "__import__", "input", "breakpoint", "globals"}
 REACHING_ATTRIBUTES = {
     *("environ", "getenv", "system", "popen", "hub", "load_state_dict_from_url", "load_library", "cpp_extension"),
@@ -77,6 +82,10 @@ def reaching(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names if alias.name.split(".")[0] in REACHING_MODULES]
+        elif isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} <= HARMLESS.get(
+            node.module, set()
+        ):
+            continue
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found += [node.module] if node.module.split(".")[0] in REACHING_MODULES else []
             found += [alias.name for alias in node.names if alias.name in REACHING_MODULES | REACHING_ATTRIBUTES]
@@ -101,6 +110,7 @@ def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing(path: 
     [
         "import os",
         "from os import environ",
+        "from os.path import join, os",
         "from torch import hub",
         "import torch\ntorch.load('x')",
         "import urllib.request as u",
@@ -146,6 +156,146 @@ def test_a_saved_config_alone_carries_its_code(case: ModelCase, tmp_path: Path) 
     case.config_class(retention_ratio=0.1).save_pretrained(tmp_path)
     assert code_of(case.model_class).keys() <= {path.name for path in tmp_path.iterdir()}
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == fields_of(case.model_class)["auto_map"]
+
+
+# -- files of others --------------------------------------------------------------------------------------------------
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["compression.py", "configuration_vidcom2_{}.py"])
+def test_saving_never_writes_over_a_file_that_this_project_did_not_write(
+    name: str, case: ModelCase, tmp_path: Path
+) -> None:
+    (tmp_path / name.format(case.name)).write_text("mine = 1\n")
+    before = files_of(tmp_path)
+    with pytest.raises(ValueError, match=rf"holds '{name.format(case.name)}', which this project did not write.*Move"):
+        case.config_class().save_pretrained(tmp_path)
+    assert files_of(tmp_path) == before
+
+
+def test_a_model_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
+    (tmp_path / "registration.py").write_text("mine = 1\n")
+    with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
+        family.model.save_pretrained(tmp_path)
+    assert files_of(tmp_path) == {"registration.py": b"mine = 1\n"}
+
+
+def test_saving_again_and_a_newer_version_over_an_older_one_work(case: ModelCase, tmp_path: Path) -> None:
+    config = case.config_class(retention_ratio=0.1)
+    config.save_pretrained(tmp_path)
+    first = files_of(tmp_path)
+    config.save_pretrained(tmp_path)
+    assert files_of(tmp_path) == first
+
+    # As an older version would have left it: other code, which its config.json lists.
+    fields = json.loads(first["config.json"])
+    older = b"# an older version\n"
+    fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(older).hexdigest()
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    (tmp_path / "compression.py").write_bytes(older)
+    case.config_class.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert files_of(tmp_path) == first
+
+
+@pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
+def test_a_changed_copy_of_a_saved_file_is_the_users(spoilt: str, case: ModelCase, tmp_path: Path) -> None:
+    config = case.config_class()
+    config.save_pretrained(tmp_path)
+    path = tmp_path / "compression.py"
+    path.write_text(path.read_text() + "# I changed this\n")
+    before = files_of(tmp_path)
+    with pytest.raises(ValueError, match=r"holds 'compression\.py', which this project did not write"):
+        config.save_pretrained(tmp_path)
+    assert files_of(tmp_path) == before
+    (tmp_path / "config.json").write_text(spoilt)  # then nothing tells what is of this project but its content
+    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
+        config.save_pretrained(tmp_path)
+    assert path.read_bytes() == before["compression.py"]
+
+
+def test_links_are_replaced_and_what_they_lead_to_is_left_alone(case: ModelCase, tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere.py"
+    config = case.config_class()
+    config.save_pretrained(folder)
+    elsewhere.write_bytes(b"# an older version\n")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(elsewhere.read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(fields))
+    expected = (folder / "compression.py").read_bytes()
+    (folder / "compression.py").unlink()
+    (folder / "compression.py").symlink_to(elsewhere)
+    config.save_pretrained(folder)
+    assert (folder / "compression.py").read_bytes() == expected
+    assert elsewhere.read_bytes() == b"# an older version\n"
+    (folder / "compression.py").unlink()
+    (folder / "compression.py").symlink_to(tmp_path / "nowhere.py")
+    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
+        config.save_pretrained(folder)
+    assert not (tmp_path / "nowhere.py").exists()
+
+
+def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: ModelCase, tmp_path: Path) -> None:
+    case.config_class().save_pretrained(tmp_path / "ours")
+    config = case.config_class.from_pretrained(tmp_path / "ours")
+    config.architectures = ["MyModel"]
+    config.save_pretrained(tmp_path / "theirs")
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["config.json"]
+    saved = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert not {"auto_map", "custom_pipelines", "vidcom2_code_sha256"} & saved.keys()
+    config.auto_map = {"AutoModel": "modeling_mine.MyModel"}
+    config.save_pretrained(tmp_path / "theirs")
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["auto_map"] == config.auto_map
+
+
+def test_a_class_from_a_repo_is_not_saved_over_files_of_others(case: ModelCase, tmp_path: Path) -> None:
+    repo, mine, named = (tmp_path / name for name in ("repo", "mine", "named"))
+    case.config_class(retention_ratio=0.1).save_pretrained(repo)
+    named_classes = fields_of(case.model_class)["auto_map"]
+    config_class, model_class = (
+        get_class_from_dynamic_module(named_classes[name], str(repo)) for name in ("AutoConfig", "AutoModel")
+    )
+    config_class.register_for_auto_class()  # as AutoConfig does
+    config = config_class.from_pretrained(repo)
+    mine.mkdir()
+    for name in ("registration.py", "compression_settings.py"):
+        (mine / name).write_text("mine = 1\n")
+    before = files_of(mine)
+    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
+        config.save_pretrained(mine)
+    assert files_of(mine) == before
+    for _ in range(2):
+        config.save_pretrained(named)
+    assert json.loads((named / "config.json").read_text())["retention_ratio"] == 0.1
+
+    # The same is asked of the model, before Transformers copies its code.
+    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py', 'registration\.py', which this project"):
+        check_before_copy(model_class, str(mine))
+    for folder in (named, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, a new folder
+        check_before_copy(model_class, str(folder))
+
+
+# -- saved by the stock class -----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_saved_again_by_the_stock_class_gets_its_code_from_the_packages_class(
+    family: Family, tmp_path: Path
+) -> None:
+    if not family.case.native:
+        pytest.skip("there is no stock class")
+    ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
+    family.load(retention_ratio=0.5).save_pretrained(ours)
+    family.case.stock_class.from_pretrained(ours).save_pretrained(stock)
+    with pytest.raises(OSError, match="does not appear to have a file named configuration_vidcom2"):
+        AutoModel.from_pretrained(stock, trust_remote_code=True)  # Transformers alone runs here, and says so
+    family.case.model_class.from_pretrained(stock).save_pretrained(again)
+    loaded = AutoModel.from_pretrained(again, trust_remote_code=True).eval()
+    assert type(loaded).__name__ == family.case.model_class.__name__ and loaded.config.retention_ratio == 0.5
+    for path in ours.glob("*.py"):
+        shutil.copyfile(path, stock / path.name)
+    assert AutoModel.from_pretrained(stock, trust_remote_code=True).config.retention_ratio == 0.5
 
 
 # -- custom_generate --------------------------------------------------------------------------------------------------

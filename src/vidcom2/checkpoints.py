@@ -1,15 +1,21 @@
-"""Loading a VidCom² model and its processor for the command line, from the checkpoint's config alone."""
+"""Loading a VidCom² model and its processor, of any family, from the checkpoint's config alone."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, ProcessorMixin
 
+from .hub_calls import TRANSPORT_ERRORS
 from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+from .options import CheckpointError, OptionError, check_placement, check_settings, find_checkpoint
 from .tiny import tiny_llava_onevision
 
 MODEL_CLASSES: dict[str, type[PreTrainedModel]] = {
@@ -17,11 +23,9 @@ MODEL_CLASSES: dict[str, type[PreTrainedModel]] = {
     VidCom2LlavaVideoConfig.model_type: VidCom2LlavaVideoForConditionalGeneration,
     "qwen2_vl": VidCom2Qwen2VLForConditionalGeneration,
 }
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+NAMES_SHOWN = 3  # of weights that do not fit
 
-
-class CheckpointError(ValueError):
-    """A checkpoint that is missing, unreadable or of a family that VidCom² does not know."""
+__all__ = ["MODEL_CLASSES", "Checkpoint", "CheckpointError", "load_checkpoint", "torch_device"]
 
 
 @dataclass
@@ -34,63 +38,121 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    name: str | None,
-    retention_ratio: float,
+    name: str | None = None,
+    retention_ratio: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
     attn_implementation: str | None = None,
+    device_map: str | None = None,
+    revision: str | None = None,
+    **settings: Any,
 ) -> Checkpoint:
     """Load a checkpoint of any supported family; without a name, build a tiny random one.
 
+    Args:
+        name: a folder, or a Hub id.
+        retention_ratio: fraction of the video tokens kept; the checkpoint's if None, which is 0.25 for a stock one.
+        device: `"auto"` for the accelerator if there is one.
+        dtype: `"auto"` for the checkpoint's.
+        attn_implementation: Transformers' choice if None.
+        device_map: how accelerate spreads the model over devices, instead of `device`.
+        revision: commit, tag or branch of a Hub repo.
+        **settings: the other settings (`compression_rounding="exact"`); the checkpoint's where not given.
+
     Raises:
-        CheckpointError: if there is no such checkpoint or no VidCom² class for it.
-        ValueError: if `retention_ratio`, `device` or `dtype` is outside its accepted set.
+        CheckpointError: if there is no such checkpoint, its files cannot be read, or VidCom² has no class for it.
+        OptionError: a ValueError, if a setting, `device`, `dtype`, ... is outside its accepted set.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"`dtype` is {dtype!r}, but must be one of {', '.join(DTYPES)}.")
-    settings: dict[str, Any] = {"retention_ratio": retention_ratio, "dtype": dtype}
-    if attn_implementation is not None:
-        settings["attn_implementation"] = attn_implementation
-    target = torch_device(device)
+    if retention_ratio is not None:
+        settings["retention_ratio"] = retention_ratio
+    check_settings(settings)
+    check_placement(device, dtype, attn_implementation, device_map)
+    target = None if device_map is not None else torch_device(device)
+    if attn_implementation == "flash_attention_2" and target is not None and target.type == "cpu":
+        raise OptionError("`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa.")
+    placed = {"dtype": dtype, "device_map": device_map, "attn_implementation": attn_implementation}
+    placed = {option: value for option, value in placed.items() if value is not None}
     if name is not None:
-        return _load(name, name, target, settings)
+        return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
+    if revision is not None:
+        raise OptionError(f"`revision` is {revision!r}, but there is no Hub repo that it is of. Name the model.")
     with tempfile.TemporaryDirectory() as folder:
         for part in tiny_llava_onevision(hidden_size=256, num_layers=4):
             part.save_pretrained(folder)
-        return _load("a tiny random LLaVA-OneVision", folder, target, settings)
+        return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
 
 
-def _load(name: str, path: str, device: torch.device, settings: dict[str, Any]) -> Checkpoint:
-    try:
-        model_type = AutoConfig.from_pretrained(path).model_type
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CheckpointError(f"cannot load the model {name!r}: {reason}") from error
+def _load(
+    name: str,
+    path: str,
+    revision: str | None,
+    device: torch.device | None,
+    placed: dict[str, Any],
+    settings: dict[str, Any],
+) -> Checkpoint:
+    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
+        model_type = AutoConfig.from_pretrained(path, revision=revision).model_type
     if model_type not in MODEL_CLASSES:
         raise CheckpointError(
             f"the model {name!r} is of type {model_type!r}, but VidCom² has classes for "
             f"{', '.join(map(repr, MODEL_CLASSES))}."
         )
+    model_class = MODEL_CLASSES[model_type]
+    foreign = [setting for setting in settings if not hasattr(model_class.config_class, setting)]
+    if foreign:
+        raise OptionError(f"`{foreign[0]}` is no setting of the model {name!r}, which is of type {model_type!r}.")
+    # Each setting was checked before: what is refused here is in the file, or does not go together.
+    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
+        config = model_class.config_class.from_pretrained(path, revision=revision, **settings)
+    with _unreadable(name, "processor", OSError, ValueError, ImportError):
+        processor = AutoProcessor.from_pretrained(path, revision=revision)
+    with _unreadable(name, "weights", OSError, ImportError, SafetensorError):
+        model, loaded = model_class.from_pretrained(
+            path,
+            config=config,
+            revision=revision,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by their names
+            **placed,
+        )
+    _check_weights(name, loaded)
+    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor)
+
+
+@contextmanager
+def _unreadable(name: str, part: str, *errors: type[Exception]) -> Iterator[None]:
+    """What Transformers raises about the files of a checkpoint, as a CheckpointError."""
     try:
-        model = MODEL_CLASSES[model_type].from_pretrained(path, **settings).to(device).eval()
-        processor = AutoProcessor.from_pretrained(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot load the model {name!r}: {str(error).strip().splitlines()[0]}") from error
-    return Checkpoint(name, model, processor)
+        yield
+    except (*errors, *TRANSPORT_ERRORS) as error:
+        hint = " Is the file whole? Download it again." if isinstance(error, SafetensorError) else ""
+        reason = " ".join(str(error).split("\n\n")[0].split()).rstrip(".")
+        raise CheckpointError(f"cannot load the model {name!r}, its {part}: {reason}.{hint}") from error
+
+
+def _check_weights(name: str, loaded: dict[str, Any]) -> None:
+    """Transformers fills what the files lack with random numbers, and says so in a log."""
+    mismatched = {key[0] for key in loaded["mismatched_keys"]}
+    for keys, what in ((mismatched, "of another shape than its config.json says"), (loaded["missing_keys"], "missing")):
+        if keys:
+            names = ", ".join(sorted(keys)[:NAMES_SHOWN]) + (", ..." if len(keys) > NAMES_SHOWN else "")
+            raise CheckpointError(
+                f"cannot load the model {name!r}: {len(keys)} of its weights are {what} ({names}). Download it again."
+            )
 
 
 def torch_device(name: str) -> torch.device:
     """The named device, or with "auto" the accelerator if there is one.
 
     Raises:
-        ValueError: if there is no such device on this machine.
+        OptionError: if there is no such device on this machine.
     """
     if name == "auto":
         return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ModuleNotFoundError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"`device` is {name!r}, but this machine has no such device ({reason}). Try cpu.") from error
+        raise OptionError(f"`device` is {name!r}, but this machine has no such device ({reason}). Try cpu.") from error
     return device

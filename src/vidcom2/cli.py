@@ -1,23 +1,38 @@
 """The command line: `vidcom2 run`, `explain` and `convert-llava-video`; `hub_commands.py` has the others."""
 
 import dataclasses
+import functools
+import inspect
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
+from .compression_settings import CompressionSettings
+from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, versions
 from .hub_commands import publish_command, verify_command
+from .options import (
+    FAMILY_SETTINGS,
+    OptionError,
+    check_drawing,
+    check_given,
+    check_placement,
+    check_settings,
+    check_video_file,
+    find_checkpoint,
+    written_to,
+)
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
-    from .run import Run
+    from .run import Measured, Run
     from .video import Video
 
 DEFAULT_PROMPT = "What happens in the video?"
@@ -25,7 +40,6 @@ BAR_WIDTH = 24
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Video LLMs that keep only the distinctive video tokens (VidCom²).",
@@ -39,13 +53,23 @@ ModelOption = Annotated[
         show_default=False,
     ),
 ]
+RevisionOption = Annotated[
+    str | None, typer.Option(help="Commit, tag or branch of the model's Hub repo.", show_default="main")
+]
 VideoOption = Annotated[
     str | None,
     typer.Option(help="Video file or http(s) URL. Without it, a short clip that comes along.", show_default=False),
 ]
-RatioOption = Annotated[float, typer.Option(help="Fraction of the video tokens to keep, in (0, 1].")]
 FramesOption = Annotated[int, typer.Option(help="Frames sampled evenly from the video.", min=1)]
 DeviceOption = Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")]
+DeviceMapOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread the model over devices instead: `auto`, `balanced`, `balanced_low_0` or `sequential`, as "
+        "accelerate does it.",
+        show_default=False,
+    ),
+]
 DtypeOption = Annotated[str, typer.Option(help="`auto` (the checkpoint's), `float32`, `bfloat16` or `float16`.")]
 AttentionOption = Annotated[
     str | None,
@@ -53,65 +77,141 @@ AttentionOption = Annotated[
 ]
 
 
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings`.
+
+    `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
+    """
+    options = []
+    for field in dataclasses.fields(CompressionSettings):
+        accepted = field.metadata["accepted"]
+        # The methods' names are known when PyTorch is imported, which takes too long for `--help`.
+        text = "Which method selects; a name that is none lists them." if callable(accepted) else f"{accepted}."
+        default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
+        options.append((field.name, field.type, text, default))
+    newlines = "Of LLaVA-Video: `all`, `occupied` (of rows that kept a token) or `trailing`."
+    options += [(name, str, newlines, "the checkpoint's, or all") for name in FAMILY_SETTINGS]
+
+    @functools.wraps(command)
+    def with_settings(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name, *_ in options}
+        command(**arguments, settings={name: value for name, value in values.items() if value is not None})
+
+    signature = inspect.signature(command)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "settings"]
+    for name, kind, text, default in options:
+        panel = None if name == "retention_ratio" else "How tokens are selected"
+        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+            )
+        )
+    with_settings.__signature__ = signature.replace(parameters=parameters)
+    with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_settings
+
+
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        out.print(versions(), highlight=False, soft_wrap=True)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print what is installed.", callback=_print_versions, is_eager=True),
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command("run")
+@takes_settings
 def run_command(
+    settings: dict[str, Any],
     model: ModelOption = None,
     video: VideoOption = None,
     prompt: Annotated[str, typer.Option(help="Question about the video.")] = DEFAULT_PROMPT,
-    retention_ratio: RatioOption = 0.25,
     num_frames: FramesOption = 32,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 64,
+    repeats: Annotated[int, typer.Option(help="How often each side is measured, in turns.", min=1)] = 3,
+    baseline: Annotated[
+        bool,
+        typer.Option(
+            "--baseline/--no-baseline", help="Without the baseline, the full prompt does not run: it may not fit."
+        ),
+    ] = True,
     device: DeviceOption = "auto",
+    device_map: DeviceMapOption = None,
     dtype: DtypeOption = "auto",
     attn_implementation: AttentionOption = None,
+    revision: RevisionOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
 ) -> None:
     """Ask a question about a video, with and without compression, and measure both.
 
     Prints the answers, the tokens in the language model's prompt (counted there), the seconds of its prefill and of
-    the whole of `generate`, and the tokens that each frame was granted. Without arguments it runs a demo.
+    the whole of `generate` (medians), and the tokens that each frame was granted. Without arguments it runs a demo.
     """
-    with one_line_errors():
-        frames, checkpoint = _load(model, video, num_frames, retention_ratio, device, dtype, attn_implementation)
+    remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), --dtype bfloat16, or spread "
+    with one_line_errors(remedy + "the model over devices (--device-map auto)."):
+        check_given("--prompt", prompt, "for the question of the demo")
+        frames, checkpoint = _load(
+            model, video, num_frames, settings, device, dtype, attn_implementation, device_map, revision
+        )
         from .run import run
 
-        with err.status("Answering twice, with and without compression ..."):
-            result = run(checkpoint, frames, prompt, max_new_tokens)
-    if as_json:
-        print(json.dumps(dataclasses.asdict(result), indent=2))
-    else:
-        _announce_demo(model, video)
-        _print_run(result)
+        with progress_bar() as progress:
+            task = progress.add_task("Answering", total=None)
+            result = run(
+                checkpoint,
+                frames,
+                prompt,
+                max_new_tokens,
+                repeats,
+                baseline,
+                lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            )
+        if as_json:
+            print(json.dumps(_as_json(result), indent=2))
+        else:
+            _announce_demo(model, video)
+            _print_run(result)
 
 
 @app.command("explain")
+@takes_settings
 def explain_command(
+    settings: dict[str, Any],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to draw: `.png` or `.html`.")],
     model: ModelOption = None,
     video: VideoOption = None,
-    retention_ratio: RatioOption = 0.25,
     num_frames: FramesOption = 16,
     device: DeviceOption = "auto",
+    device_map: DeviceMapOption = None,
     dtype: DtypeOption = "auto",
+    revision: RevisionOption = None,
 ) -> None:
-    """Draw what is kept of a video: its frames, how unique each is, its budget, and the dropped tokens dimmed.
+    """Draw what is kept of a video: its frames, how unique each is, its budget, and which tokens were dropped.
 
-    Runs the video encoder only. PNG needs matplotlib: `pip install "vidcom2[explain]"`.
+    Runs the video encoder only.
     """
-    with one_line_errors():
-        if output.suffix not in (".png", ".html"):
-            raise ValueError(f"`--output` is {str(output)!r}, but must end in .png or .html.")
-        if not output.parent.is_dir():
-            raise ValueError(f"`--output` is {str(output)!r}, but there is no folder {str(output.parent)!r}.")
-        frames, checkpoint = _load(model, video, num_frames, retention_ratio, device, dtype, None)
+    remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."
+    with one_line_errors(remedy):
+        check_drawing(output)
+        frames, checkpoint = _load(model, video, num_frames, settings, device, dtype, None, device_map, revision)
         from .explain import draw_html, draw_png, explain
 
-        with err.status("Encoding and drawing ..."):
+        with err.status("Encoding and drawing ..."), written_to(output):
             explanation = explain(checkpoint, frames)
             (draw_png if output.suffix == ".png" else draw_html)(explanation, str(output))
-    _announce_demo(model, video)
-    out.print(explanation.title)
-    out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
+        _announce_demo(model, video)
+        out.print(explanation.title)
+        out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
+        _print_lost(frames.lost)
 
 
 @app.command("convert-llava-video")
@@ -128,8 +228,12 @@ def convert_command(
     """
     with one_line_errors():
         with err.status("Importing Transformers ..."):
+            from .configuration_vidcom2_llava_video import SPATIAL_POOL_MODES
             from .convert_llava_video import convert_llava_video
-        with progress_bar() as progress:
+        if spatial_pool_mode not in SPATIAL_POOL_MODES:
+            accepted = ", ".join(SPATIAL_POOL_MODES)
+            raise OptionError(f"`--spatial-pool-mode` is {spatial_pool_mode!r}, but must be one of {accepted}.")
+        with progress_bar() as progress, written_to(destination):
             task = progress.add_task("Checking the source", total=None)
             done = convert_llava_video(
                 str(source),
@@ -151,14 +255,26 @@ def _load(
     model: str | None,
     video: str | None,
     num_frames: int,
-    retention_ratio: float,
+    settings: dict[str, Any],
     device: str,
     dtype: str,
     attn_implementation: str | None,
+    device_map: str | None,
+    revision: str | None,
 ) -> "tuple[Video, Checkpoint]":
-    from .compression_settings import checked_setting
-
-    checked_setting("retention_ratio", retention_ratio)  # before anything takes long
+    """The frames and the model; what can be known to fail fails before the imports, and these before the decoding."""
+    check_given("--model", model, "for a tiny random one")
+    check_given("--video", video, "for the clip that comes along")
+    check_given("--revision", revision, "for the main branch")
+    check_settings(settings)
+    check_placement(device, dtype, attn_implementation, device_map)
+    check_video_file(video or str(DEMO_VIDEO))
+    if model is not None:
+        find_checkpoint(model, revision)
+    with err.status("Importing Transformers ..."):
+        from .checkpoints import load_checkpoint, torch_device
+    if device_map is None:
+        torch_device(device)
     from .video import read_video
 
     with progress_bar() as progress:
@@ -168,10 +284,17 @@ def _load(
             num_frames,
             lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
         )
-    with err.status("Importing Transformers ..."):
-        from .checkpoints import load_checkpoint
     # Transformers shows its own progress bars for files that are downloaded and weights that are loaded.
-    return frames, load_checkpoint(model, retention_ratio, device, dtype, attn_implementation)
+    checkpoint = load_checkpoint(
+        model,
+        device=device,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        device_map=device_map,
+        revision=revision,
+        **settings,
+    )
+    return frames, checkpoint
 
 
 def _announce_demo(model: str | None, video: str | None) -> None:
@@ -187,38 +310,77 @@ def _announce_demo(model: str | None, video: str | None) -> None:
         out.print(Panel("\n".join(lines), title="Demo", border_style="yellow", expand=False, width=min(100, out.width)))
 
 
+def _as_json(result: "Run") -> dict[str, Any]:
+    return dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
+
+
 def _print_run(result: "Run") -> None:
-    before, after = result.uncompressed, result.compressed
+    short, full = result.compressed, result.uncompressed
     out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
     out.print(f"[bold]Prompt[/]  {escape(result.prompt)}", highlight=False)
-    for name, measured in ((f"Answer at {result.retention_ratio}", after), ("Answer at 1.0", before)):
-        out.print(f"[bold]{name}[/] ({measured.new_tokens} tokens)")
-        out.print(_printable(measured.answer), markup=False, highlight=False)
+    for ratio, measured in ((result.retention_ratio, short), (1.0, full)):
+        if measured is not None:
+            out.print(f"[bold]Answer at {ratio}[/] ({measured.new_tokens} tokens)")
+            out.print(_printable(measured.answer), markup=False, highlight=False)
 
     table = Table(title=None)
     for column in ("", "all tokens", f"retention_ratio={result.retention_ratio}", "ratio"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, full, short, unit in (
-        ("prompt tokens", before.prompt_tokens, after.prompt_tokens, ""),
-        ("video tokens", before.video_tokens, after.video_tokens, ""),
-        ("language model prefill", before.prefill_seconds, after.prefill_seconds, " s"),
-        ("whole generate", before.total_seconds, after.total_seconds, " s"),
+    for name, before, after in (
+        ("prompt tokens", result.full_prompt_tokens, short.prompt_tokens),
+        ("video tokens", result.full_video_tokens, short.video_tokens),
     ):
-        shown = [f"{value:.3f}{unit}" if unit else f"{value:,}" for value in (full, short)]
-        table.add_row(name, *shown, f"{full / max(short, 1e-9):.2f}×")
+        table.add_row(name, f"{before:,}", f"{after:,}", _times(before, after))
+    for name, which in (("prefill, seconds", "prefill_seconds"), ("generate, seconds", "total_seconds")):
+        before = None if full is None else getattr(full, which)
+        after = getattr(short, which)
+        shown = [_seconds(measured, which) for measured in (full, short)]
+        table.add_row(name, *shown, "" if before is None else _times(before, after))
     out.print(table)
+    repeats = len(short.total_seconds_each)
+    if repeats > 1:
+        out.print(f"Times are medians of {repeats} (least–most); prefill is the language model's.", style="dim")
+    for name, measured in result.too_long().items():
+        out.print(
+            f"[yellow]Too long:[/] {name} has {measured.prompt_tokens:,} prompt tokens and positions up to "
+            f"{measured.num_positions - 1:,}, but the model was made for {result.max_position_embeddings:,} "
+            "(max_position_embeddings). Its answer may be wrong: take fewer frames.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     largest = max(result.frame_budgets)
-    video_share = after.video_tokens / before.video_tokens
+    video_share = short.video_tokens / result.full_video_tokens
     out.print(f"Kept: {result.kept_share:.1%} of the scored tokens, {video_share:.1%} of the video with its newlines")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
     for column, justify in (("frame", "right"), ("second", "right"), ("u_t", "right"), ("k_t", "right"), ("", "left")):
         budgets.add_column(column, justify=justify)
-    rows = zip(result.frame_seconds, result.frame_uniqueness, result.frame_budgets, strict=True)
+    uniqueness = result.frame_uniqueness or [None] * len(result.frame_budgets)
+    rows = zip(result.frame_seconds, uniqueness, result.frame_budgets, strict=True)
     for i, (second, u, k) in enumerate(rows):
-        budgets.add_row(str(i), f"{second:.2f}", f"{u:.4f}", str(k), "█" * round(BAR_WIDTH * k / largest))
+        shown = "" if u is None else f"{u:.4f}"
+        budgets.add_row(str(i), f"{second:.2f}", shown, str(k), "█" * round(BAR_WIDTH * k / largest))
     out.print(budgets)
+    _print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")
+
+
+def _times(before: float, after: float) -> str:
+    return f"{before / max(after, 1e-9):.2f}×"
+
+
+def _seconds(measured: "Measured | None", which: str) -> str:
+    """The median, and the spread if there is one."""
+    if measured is None:
+        return "not run"
+    each = getattr(measured, f"{which}_each")
+    spread = f" ({min(each):.3f}–{max(each):.3f})" if len(each) > 1 else ""
+    return f"{getattr(measured, which):.3f}{spread}"
+
+
+def _print_lost(lost: int) -> None:
+    if lost:
+        out.print(f"[yellow]Damaged:[/] {lost} frames of the video could not be decoded; the others were used.")
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,11 @@
-"""What the commands share: where they print, how they report mistakes and progress, and the clip that comes along."""
+"""What the commands share: where they print, how they report errors and progress, and the clip that comes along."""
 
+import platform
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from importlib.resources import files
 
 import typer
@@ -16,14 +20,52 @@ err = Console(stderr=True)
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """A mistake of the user ends in one line and exit code 2; anything else keeps its traceback."""
+def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator[None]:
+    """What the user can put right ends in one line and exit code 2; anything else is our bug, exit code 1, and keeps
+    its traceback, followed by a line on how to report it.
+
+    The user's are the errors whose class this package defines, such as `OptionError`, `CheckpointError`, `VideoError`
+    or `PublishError`: each is raised on purpose, with words for the user. A bare ValueError, OSError or ImportError is
+    not: what other libraries raise about the user's files is turned into one of ours where they are called. The one
+    exception is memory, which can run out anywhere.
+
+    Args:
+        out_of_memory: what the user of this command can do about it.
+    """
     try:
         yield
-    except (ValueError, ImportError, OSError) as error:
-        message = " ".join(str(error).split())
-        err.print("[bold red]Error:[/]", escape(message), highlight=False, soft_wrap=True)
+    except Exception as error:
+        if isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):  # which Typer ends quietly
+            raise
+        message = str(error)
+        if is_out_of_memory(error):
+            message = (
+                f"out of memory ({message.strip().splitlines()[0] if message else 'no more is free'}). {out_of_memory}"
+            )
+        elif type(error).__module__.partition(".")[0] != __package__:
+            print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
+            report = f"This is a bug in vidcom2. Please report it with the lines above, the command, and: {versions()}"
+            err.print("[bold red]Error:[/]", escape(report), highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        err.print("[bold red]Error:[/]", escape(" ".join(message.split())), highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """PyTorch has a class for it on CUDA; on the CPU and on MPS it is a RuntimeError."""
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, RuntimeError):
+        return False
+    in_words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in in_words)
+
+
+def versions() -> str:
+    """What a report of a bug needs."""
+    installed = [f"{name} {metadata.version(name)}" for name in ("vidcom2", "torch", "transformers")]
+    return ", ".join([*installed, f"Python {platform.python_version()}", platform.platform(terse=True)])
 
 
 def progress_bar() -> Progress:

@@ -1,12 +1,15 @@
 """The main job: one question about one video, answered with and without compression, and measured."""
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from .answer import prepare_inputs
@@ -14,43 +17,82 @@ from .checkpoints import Checkpoint
 from .compression import VideoCompression
 from .video import Video
 
+# Called with what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, float, float | None], None]
+
+SMALL_MODEL = 100e6  # parameters
+
 
 @dataclass
 class Measured:
-    """One call of `generate`, as it happened.
+    """One side of the comparison: the same call of `generate`, several times.
 
     Attributes:
         prompt_tokens: length of the prompt in the KV cache after prefill.
         video_tokens: of these, tokens of the video.
-        prefill_seconds: the language model over the prompt.
-        total_seconds: the whole of `generate`: video encoder, compression, prefill and decoding.
+        prefill_seconds: the language model over the prompt, median.
+        total_seconds: the whole of `generate`: video encoder, compression, prefill and decoding, median.
+        prefill_seconds_each: of each repetition.
+        total_seconds_each: of each repetition.
         new_tokens: how many tokens were generated.
         answer: their text.
+        num_positions: one more than the highest position that the language model was given.
     """
 
     prompt_tokens: int
     video_tokens: int
     prefill_seconds: float
     total_seconds: float
+    prefill_seconds_each: list[float]
+    total_seconds_each: list[float]
     new_tokens: int
     answer: str
+    num_positions: int
 
 
 @dataclass
 class Run:
-    """What `vidcom2 run` reports."""
+    """What `vidcom2 run` reports.
+
+    Attributes:
+        settings: all settings of VidCom² that the answer was made with.
+        lost_frames: frames of the file that could not be decoded.
+        full_prompt_tokens, full_video_tokens: of the prompt as the processor makes it.
+        frame_seconds: (T,) when each scored frame is shown.
+        frame_budgets: (T,) tokens kept of it.
+        frame_uniqueness: (T,) u_t; None for a method without it.
+        tokens_per_frame: scored tokens of a frame, M.
+        kept_share: kept tokens per scored token.
+        max_position_embeddings: positions that the language model was made for; None if its config does not say.
+        uncompressed: None if it was not asked for.
+    """
 
     model: str
     prompt: str
     retention_ratio: float
+    settings: dict[str, Any]
+    lost_frames: int
+    full_prompt_tokens: int
+    full_video_tokens: int
     frame_seconds: list[float]
     frame_budgets: list[int]
-    frame_uniqueness: list[float]
+    frame_uniqueness: list[float] | None
     tokens_per_frame: int
-    kept_share: float  # kept tokens per scored token, measured
+    kept_share: float
+    max_position_embeddings: int | None
     compressed: Measured
-    uncompressed: Measured
+    uncompressed: Measured | None
     environment: dict[str, str] = field(default_factory=dict)
+
+    def too_long(self) -> dict[str, Measured]:
+        """The sides whose prompt and answer are longer than the model was made for, by their names."""
+        sides = {f"retention_ratio={self.retention_ratio}": self.compressed, "all tokens": self.uncompressed}
+        limit = self.max_position_embeddings
+        return {
+            name: side
+            for name, side in sides.items()
+            if side is not None and limit is not None and max(side.prompt_tokens, side.num_positions) > limit
+        }
 
 
 def encode_video(model: PreTrainedModel, inputs: BatchFeature) -> VideoCompression:
@@ -65,60 +107,116 @@ def scored_frames(num_frames: int, compression: VideoCompression) -> slice:
     return slice(None, None, -(-num_frames // len(compression.frame_budgets)))
 
 
-def run(checkpoint: Checkpoint, video: Video, prompt: str, max_new_tokens: int) -> Run:
-    """Answer `prompt` about `video` twice, with the model's retention ratio and with 1.0."""
+def run(
+    checkpoint: Checkpoint,
+    video: Video,
+    prompt: str,
+    max_new_tokens: int,
+    repeats: int = 3,
+    baseline: bool = True,
+    progress: Progress = lambda *_: None,
+) -> Run:
+    """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
+
+    The two sides take turns, so that what else the machine does in the meantime meets both.
+
+    Args:
+        repeats: how often each side is measured, after one call that is not: it prepares kernels and memory.
+        baseline: without it the full prompt, which may not fit where the compressed one does, never runs.
+    """
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video).to(model.device, model.dtype)
-    compression = encode_video(model, inputs)
-    # The first call on a device prepares kernels and memory: neither of the two measured ones should pay for that.
-    model.generate(**inputs, max_new_tokens=1, do_sample=False)
-    compressed = _measure(model, processor, inputs, max_new_tokens, model.config.retention_ratio)
-    uncompressed = _measure(model, processor, inputs, max_new_tokens, 1.0)
+    settings = model.config.compression_settings()
+    ratios = [settings.retention_ratio, 1.0] if baseline else [settings.retention_ratio]
+    sides: list[list[_Call]] = [[] for _ in ratios]
+    steps = (repeats + 1) * len(ratios)
+    with _steady_threads(model):
+        compression = encode_video(model, inputs)
+        for repeat in range(repeats + 1):
+            order = range(len(ratios)) if repeat % 2 else reversed(range(len(ratios)))
+            for i in order:
+                progress("Answering", sum(map(len, sides)), steps)
+                # The first call is short, and not counted.
+                sides[i].append(_call(model, inputs, ratios[i], max_new_tokens if repeat else 1))
+        measured = [_measured(calls[1:], model, processor, inputs) for calls in sides]
+        where = environment(model)
+    u = compression.frame_uniqueness
+    is_video = inputs["input_ids"] == model.config.video_token_id
     return Run(
         model=checkpoint.name,
         prompt=prompt,
-        retention_ratio=model.config.retention_ratio,
+        retention_ratio=settings.retention_ratio,
+        settings=asdict(settings),
+        lost_frames=video.lost,
+        full_prompt_tokens=is_video.numel(),
+        full_video_tokens=int(is_video.sum()),
         frame_seconds=[round(float(s), 3) for s in video.seconds[scored_frames(len(video.seconds), compression)]],
         frame_budgets=compression.frame_budgets.tolist(),
-        frame_uniqueness=[round(u, 6) for u in compression.frame_uniqueness.tolist()],
+        frame_uniqueness=None if u is None else [round(value, 6) for value in u.tolist()],
         tokens_per_frame=compression.token_uniqueness.shape[1],
         kept_share=len(compression.indices) / compression.token_uniqueness.numel(),
-        compressed=compressed,
-        uncompressed=uncompressed,
-        environment=environment(model),
+        max_position_embeddings=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        compressed=measured[0],
+        uncompressed=measured[1] if baseline else None,
+        environment=where,
     )
 
 
-def _measure(
-    model: PreTrainedModel, processor: ProcessorMixin, inputs: BatchFeature, max_new_tokens: int, ratio: float
-) -> Measured:
-    with _language_model_calls(model) as calls:
+@dataclass
+class _Call:
+    """One call of `generate`."""
+
+    prompt_tokens: int
+    prefill_seconds: float
+    total_seconds: float
+    num_positions: int
+    new_tokens: Tensor  # (new,) ids
+
+
+def _call(model: PreTrainedModel, inputs: BatchFeature, ratio: float, max_new_tokens: int) -> _Call:
+    with _language_model_steps(model) as steps:
         start = _now()
-        out = model.generate(
-            **inputs,
-            retention_ratio=ratio,
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            return_dict_in_generate=True,
-        )
+        out = model.generate(**inputs, retention_ratio=ratio, max_new_tokens=max_new_tokens, do_sample=False)
         total = _now() - start
-    new = out.sequences[0, inputs["input_ids"].shape[1] :]
-    prompt_tokens, prefill_seconds = calls[0]
+    return _Call(
+        prompt_tokens=steps[0].tokens,
+        prefill_seconds=steps[0].seconds,
+        total_seconds=total,
+        num_positions=max(step.num_positions for step in steps),
+        new_tokens=out[0, inputs["input_ids"].shape[1] :],
+    )
+
+
+def _measured(calls: list[_Call], model: PreTrainedModel, processor: ProcessorMixin, inputs: BatchFeature) -> Measured:
+    last = calls[-1]
+    prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
     text_tokens = int((inputs["input_ids"] != model.config.video_token_id).sum())
     return Measured(
-        prompt_tokens=prompt_tokens,
-        video_tokens=prompt_tokens - text_tokens,
-        prefill_seconds=prefill_seconds,
-        total_seconds=total,
-        new_tokens=len(new),
-        answer=processor.decode(new, skip_special_tokens=True),
+        prompt_tokens=last.prompt_tokens,
+        video_tokens=last.prompt_tokens - text_tokens,
+        prefill_seconds=median(prefill),
+        total_seconds=median(total),
+        prefill_seconds_each=prefill,
+        total_seconds_each=total,
+        new_tokens=len(last.new_tokens),
+        answer=processor.decode(last.new_tokens, skip_special_tokens=True),
+        num_positions=last.num_positions,
     )
+
+
+@dataclass
+class _Step:
+    """One call of the language model."""
+
+    tokens: int
+    seconds: float
+    num_positions: int  # one more than the highest position
 
 
 @contextmanager
-def _language_model_calls(model: PreTrainedModel) -> Iterator[list[tuple[int, float]]]:
-    """(tokens, seconds) of each call of the language model; the first is the prefill."""
-    calls: list[tuple[int, float]] = []
+def _language_model_steps(model: PreTrainedModel) -> Iterator[list[_Step]]:
+    """The calls of the language model; the first is the prefill."""
+    steps: list[_Step] = []
     started = 0.0
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
@@ -126,7 +224,13 @@ def _language_model_calls(model: PreTrainedModel) -> Iterator[list[tuple[int, fl
         started = _now()
 
     def after(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        calls.append((output.last_hidden_state.shape[1], _now() - started))
+        seconds, tokens = _now() - started, output.last_hidden_state.shape[1]
+        positions = kwargs.get("position_ids")
+        if positions is None:
+            highest = sum(step.tokens for step in steps) + tokens - 1
+        else:  # (B, tokens), or (4, B, tokens) for M-RoPE: the order for the mask, then t, h and w
+            highest = int((positions[1:] if len(positions) == 4 and positions.ndim == 3 else positions).max())
+        steps.append(_Step(tokens, seconds, highest + 1))
 
     language_model = model.get_decoder()
     hooks = [
@@ -134,10 +238,27 @@ def _language_model_calls(model: PreTrainedModel) -> Iterator[list[tuple[int, fl
         language_model.register_forward_hook(after, with_kwargs=True),
     ]
     try:
-        yield calls
+        yield steps
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _steady_threads(model: PreTrainedModel) -> Iterator[None]:
+    """One thread for a small model on the CPU, unless OMP_NUM_THREADS says how many.
+
+    Its parallel steps take less time than the system gives a process at once: on a core that is busy with something
+    else each waits for a whole turn, and the shorter prompt, whose steps are shorter, loses the most.
+    """
+    before = torch.get_num_threads()
+    small = sum(parameter.numel() for parameter in model.parameters()) < SMALL_MODEL
+    if model.device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _now() -> float:
@@ -152,10 +273,12 @@ def environment(model: PreTrainedModel) -> dict[str, str]:
 
     import transformers
 
-    device = model.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} {device.type}"
+    devices = dict.fromkeys(map(str, getattr(model, "hf_device_map", {"": model.device}).values()))
+    name = f"{platform.machine()} {model.device.type}"
+    if model.device.type == "cuda":
+        name = torch.cuda.get_device_name(model.device)
     return {
-        "device": name,
+        "device": name if len(devices) == 1 else f"{name} (spread over {', '.join(devices)})",
         "threads": str(torch.get_num_threads()),
         "dtype": str(model.dtype).removeprefix("torch."),
         "attention": model.config._attn_implementation,

@@ -1,0 +1,184 @@
+"""What the commands and `load_checkpoint` accept, checked before anything takes long: nothing here imports PyTorch,
+Transformers or PyAV."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .compression_settings import SETTING_NAMES, checked_setting
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+ATTENTION = ("sdpa", "eager", "flash_attention_2")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # what Transformers' models run on
+HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
+# Settings that not all families have, beside those of `CompressionSettings`.
+FAMILY_SETTINGS = ("compression_newlines",)
+
+
+class OptionError(ValueError):
+    """A value outside its accepted set, or options that do not go together."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, unreadable or of a family that VidCom² does not know."""
+
+
+def check_given(name: str, value: str | None, without: str) -> None:
+    """An empty string is what the shell makes of a variable that is not set; it does not mean the default.
+
+    Args:
+        without: what happens when the option is left out.
+    """
+    if value is not None and not value.strip():
+        raise OptionError(
+            f"`{name}` is {value!r}, which names nothing. Is a shell variable unset? Leave {name} out {without}."
+        )
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Each setting alone; whether they go together is known when the config is made.
+
+    Raises:
+        OptionError: on an unknown name, or a value outside its accepted set.
+    """
+    unknown = sorted(settings.keys() - {*SETTING_NAMES, *FAMILY_SETTINGS})
+    if unknown:
+        known = ", ".join((*SETTING_NAMES, *FAMILY_SETTINGS))
+        raise OptionError(f"{', '.join(map(repr, unknown))} is no setting of VidCom². They are: {known}.")
+    for name in settings.keys() & set(SETTING_NAMES):
+        try:
+            checked_setting(name, settings[name])
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+
+
+def check_placement(device: str, dtype: str, attn_implementation: str | None, device_map: str | None) -> None:
+    """The names alone; whether this machine has the device is for `torch_device`.
+
+    Raises:
+        OptionError: on a name that is not known, options that exclude each other, or a missing package.
+    """
+    if dtype not in DTYPES:
+        raise OptionError(f"`dtype` is {dtype!r}, but must be one of {', '.join(DTYPES)}.")
+    if device != "auto" and not DEVICE.fullmatch(device):
+        raise OptionError(f"`device` is {device!r}, but must be auto, cpu, cuda, cuda:1, mps or the like.")
+    if attn_implementation is not None and attn_implementation not in ATTENTION:
+        raise OptionError(
+            f"`attn_implementation` is {attn_implementation!r}, but must be one of {', '.join(ATTENTION)}."
+        )
+    if attn_implementation == "flash_attention_2" and device == "cpu":
+        raise OptionError("`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa.")
+    if attn_implementation == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
+        raise OptionError('FlashAttention2 is not installed: pip install "vidcom2[flash-attn]", or try sdpa.')
+    if device_map is None:
+        return
+    if device != "auto":
+        raise OptionError(f"`device` is {device!r} and `device_map` is {device_map!r}. Pass one of them.")
+    if device_map not in DEVICE_MAPS and not DEVICE.fullmatch(device_map):
+        raise OptionError(f"`device_map` is {device_map!r}, but must be a device or one of {', '.join(DEVICE_MAPS)}.")
+    if find_spec("accelerate") is None:
+        raise OptionError(f"`device_map` is {device_map!r}, which needs accelerate: pip install accelerate.")
+
+
+def check_video_file(source: str) -> None:
+    """That a path leads to a file; what is in it is for `read_video`."""
+    if not source.startswith(("http://", "https://")) and not Path(source).is_file():
+        raise OptionError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")
+
+
+def check_drawing(output: Path) -> None:
+    """That `vidcom2 explain` can write its drawing there."""
+    if output.suffix not in (".png", ".html"):
+        raise OptionError(f"`--output` is {str(output)!r}, but must end in .png or .html.")
+    if not output.parent.is_dir():
+        raise OptionError(f"`--output` is {str(output)!r}, but there is no folder {str(output.parent)!r}.")
+    if output.is_dir():
+        raise OptionError(f"`--output` is {str(output)!r}, but that is a folder. Name a file.")
+    if find_spec("matplotlib") is None:
+        raise OptionError("the drawing needs matplotlib, which is not installed: pip install matplotlib.")
+
+
+@contextmanager
+def written_to(path: Path) -> Iterator[None]:
+    """What the file system has against writing there, a full disk or a missing right, as an OptionError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno is None:  # not the system's
+            raise
+        raise OptionError(f"cannot write {str(path)!r}: {error.strerror}.") from error
+
+
+def find_checkpoint(name: str, revision: str | None = None) -> str:
+    """Where Transformers finds the checkpoint: a folder's path, or the Hub id as it is.
+
+    Transformers asks for a missing repo again and again, half a minute long; here the Hub is asked once.
+
+    Raises:
+        CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked.
+        OptionError: on a revision of a folder.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise OptionError(f"`revision` is {revision!r}, but the model {name!r} is a folder, which has none.")
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"cannot load the model {name!r}: the folder has no config.json.")
+        return str(folder)
+    if folder.exists():
+        raise CheckpointError(f"cannot load the model {name!r}: it is a file. Name the checkpoint's folder.")
+    _ask_the_hub(name, revision)
+    return name
+
+
+def _ask_the_hub(name: str, revision: str | None) -> None:
+    """That the Hub, or its cache on this machine, has the checkpoint."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+    from huggingface_hub.utils import validate_repo_id
+
+    from .hub_calls import TRANSPORT_ERRORS
+
+    def refused(reason: str) -> CheckpointError:
+        return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise refused("it is no Hub id, which reads org/name.") from None
+    if "/" not in name:
+        raise refused("a Hub id has its organisation in front: org/name.")
+    if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+        return
+    try:
+        files = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).siblings
+    except GatedRepoError:
+        raise refused("the Hub's repo is gated. Accept its terms there, and log in with `hf auth login`.") from None
+    except RepositoryNotFoundError:
+        raise refused("the Hub has no such repo, or hides it from you (`hf auth login`). Check the name.") from None
+    except RevisionNotFoundError:
+        raise refused(f"the Hub's repo has no commit, tag or branch {revision!r}.") from None
+    except OfflineModeIsEnabled:
+        raise refused(
+            "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and the cache does not have "
+            "it. Unset it, or name a folder."
+        ) from None
+    except HfHubHTTPError as error:
+        raise refused(f"the Hub answered {error.response.status_code}. Try again later.") from error
+    except TRANSPORT_ERRORS as error:
+        raise refused(f"the Hub cannot be reached ({error}). Check the name and the connection.") from error
+    if "config.json" not in {file.rfilename for file in files or []}:
+        raise refused("the Hub's repo has no config.json: it is not a checkpoint of Transformers.")

@@ -21,8 +21,8 @@ from .video import Video
 __all__ = ["Explanation", "draw_html", "draw_png", "explain"]
 
 PICTURE_PIXELS = 400  # the longer side of a picture
-# A dropped token is light and grey, never dark: the share DIMMED of its own grey is left, the rest is LIGHT. Kept tokens
-# are untouched, with a line around them, since grey and light may be the video's own colours.
+# A dropped token is light and grey, never dark: the share DIMMED of its own grey is left, the rest is LIGHT. A kept one
+# is untouched, with a line around it, since grey and light may be the video's own colours.
 DIMMED, LIGHT = 0.4, 235
 NOT_COVERED = 250  # grey of a strip that no token covers
 OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3

@@ -21,7 +21,7 @@ DOTS_PER_INCH = 130
 # Inches from here on.
 LEFT, RIGHT, GAP = 1.0, 0.25, 0.12  # LEFT holds what rows are
 WIDEST, NARROWEST = 15.0, 8.5
-FRAME_HEIGHT, FRAME_HEIGHT_OF_FEW, FRAME_WIDTH = 2.0, 3.0, 4.6  # at most
+FRAME_HEIGHT, FRAME_HEIGHT_OF_FEW, FRAME_WIDTH = 2.5, 3.0, 4.6  # at most
 LABEL, BARS, NUMBER = 0.42, 0.42, 0.24  # a frame's two lines; bars; the numbers above them
 BAR_WIDTH = 0.9  # at most, and at most half a frame's
 STRIP, STRIP_TICKS = 0.8, 0.5
@@ -104,7 +104,7 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
             Patch(facecolor=(grey,) * 3, label="dropped (grey)"),
         ],
         loc="upper left",
-        bbox_to_anchor=(RIGHT / width, 1 - top / height),
+        bbox_to_anchor=(RIGHT / width, 1 - (top + 0.02) / height),
         ncols=2,
         frameon=False,
         fontsize=9.5,
@@ -120,7 +120,7 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
         figure.text(
             3.9 / width,
             1 - (top + 0.11) / height,
-            "uniqueness u of tokens: least to most of the frame",
+            "uniqueness u of tokens, least to most in the frame",
             fontsize=9.5,
             va="center",
         )

@@ -1,7 +1,31 @@
 """VidCom²: video LLMs that keep only the distinctive video tokens. See README.md."""
 
 import importlib
+import importlib.metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what editors and type checkers read; `_MODULES` below is what runs, and a test holds them equal
+    from .answer import ask as ask
+    from .compression import VideoCompression as VideoCompression
+    from .compression import compress as compress
+    from .compression_settings import register_compression_method as register_compression_method
+    from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig as VidCom2LlavaOnevisionConfig
+    from .configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig as VidCom2Qwen2VLConfig
+    from .llava_video import LlavaVideoProcessor as LlavaVideoProcessor
+    from .llava_video import VidCom2LlavaVideoConfig as VidCom2LlavaVideoConfig
+    from .llava_video import (
+        VidCom2LlavaVideoForConditionalGeneration as VidCom2LlavaVideoForConditionalGeneration,
+    )
+    from .modeling_vidcom2_llava_onevision import (
+        VidCom2LlavaOnevisionForConditionalGeneration as VidCom2LlavaOnevisionForConditionalGeneration,
+    )
+    from .modeling_vidcom2_qwen2_vl import (
+        VidCom2Qwen2VLForConditionalGeneration as VidCom2Qwen2VLForConditionalGeneration,
+    )
+    from .prompt_positions import labels_at as labels_at
+    from .video import Video as Video
+    from .video import read_video as read_video
 
 # In a source checkout the shipped code stays in its own top-level folders, the very files that Hub repos hold, and so
 # does what builds these repos; the wheel holds all of them flat beside this file.
@@ -20,6 +44,11 @@ _MODULES = {
     "LlavaVideoProcessor": "llava_video",
     "VidCom2Qwen2VLConfig": "configuration_vidcom2_qwen2_vl",
     "VidCom2Qwen2VLForConditionalGeneration": "modeling_vidcom2_qwen2_vl",
+    "Video": "video",
+    "ask": "answer",
+    "labels_at": "prompt_positions",
+    "read_video": "video",
+    "register_compression_method": "compression_settings",
 }
 __all__ = sorted(_MODULES)
 
@@ -32,11 +61,13 @@ def _write_code(config: object, folder: str) -> None:
 importlib.import_module(f"{__name__}.saved_with_code").SavedWithCode.write_code = staticmethod(_write_code)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.metadata.version(__name__)
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -29,6 +29,10 @@ STRIP, STRIP_TICKS = 0.8, 0.5
 
 def draw_png(explanation: "Explanation", path: str) -> None:
     """Draw to the file `path`: at most 32 frames one by one, of longer videos the telling ones and a strip of all."""
+    drawing(explanation).savefig(path, dpi=DOTS_PER_INCH)
+
+
+def drawing(explanation: "Explanation") -> "Figure":
     from matplotlib.figure import Figure
 
     number = len(explanation.frames)
@@ -60,7 +64,7 @@ def draw_png(explanation: "Explanation", path: str) -> None:
         top += strip_height
     for row in range(rows):
         _draw_row(explanation, axes, top + row * row_height, drawn[row * columns :][:columns], columns, width, height)
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    return figure
 
 
 def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]:

@@ -1,12 +1,224 @@
 """Asking a question about a video, in one call."""
 
-from transformers import BatchFeature, ProcessorMixin
+import inspect
+import warnings
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
-from .video import Video
+import torch
+from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
+
+from .compression import VideoCompression
+from .compression_settings import SETTING_NAMES
+from .options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint
+from .video import Video, read_video
+
+if TYPE_CHECKING:
+    from .checkpoints import Checkpoint
+    from .run import Run
+
+DEMO_WARNING = (
+    "No `model` was named, so a tiny one with random weights answers: noise. Name a checkpoint, such as "
+    "model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
+)
+# What `ask` itself gives to `generate`, or takes from it.
+OWN_ARGUMENTS = ("inputs", "input_ids", "num_return_sequences", "return_dict_in_generate")
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The answer to a question about a video; as a string, its text.
+
+    Attributes:
+        answer: the text.
+        prompt_tokens: length of the compressed prompt, as it is in the KV cache after prefill.
+        video_tokens: of these, tokens of the video.
+        full_prompt_tokens, full_video_tokens: the same without compression.
+        new_tokens: how many tokens were generated.
+        video: what was read of the file.
+        compression: what was kept of it.
+        measured: with `measure=True`, what `vidcom2 run` reports.
+    """
+
+    answer: str
+    model: str
+    question: str
+    prompt_tokens: int
+    video_tokens: int
+    full_prompt_tokens: int
+    full_video_tokens: int
+    new_tokens: int
+    video: Video = field(repr=False)
+    compression: VideoCompression = field(repr=False)
+    measured: "Run | None" = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.answer
+
+
+def ask(
+    video: str | PathLike[str] | Video,
+    question: str,
+    model: str | PreTrainedModel | None = None,
+    *,
+    processor: ProcessorMixin | None = None,
+    num_frames: int = 32,
+    max_new_tokens: int = 64,
+    measure: bool = False,
+    device: str = "auto",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+    device_map: str | None = None,
+    revision: str | None = None,
+    **arguments: Any,
+) -> Answer:
+    """Read a video, ask a model about it, and compress the video on the way.
+
+    Args:
+        video: a path, an http(s) URL, or what `read_video` returned.
+        model: a Hub id or a folder, of a stock checkpoint as well; or a VidCom² model, which saves loading it for each
+            question. Without it, a tiny random one that answers noise.
+        processor: of a model that is passed itself.
+        num_frames: sampled evenly in time; not of a `Video`, which has its frames.
+        max_new_tokens: longest answer.
+        measure: answer again with and without compression, and measure both, as `vidcom2 run` does. It answers
+            greedily, whatever the arguments of `generate`.
+        device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
+        **arguments: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's where not given; and arguments of
+            `generate`. It decodes greedily unless told `do_sample=True`.
+
+    Raises:
+        VideoError: if the video cannot be read.
+        CheckpointError: if the model cannot be loaded.
+        ValueError: on an argument that is unknown, outside its accepted set, or of no use together with another.
+    """
+    settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
+    placement = {
+        "device": device,
+        "dtype": dtype,
+        "attn_implementation": attn_implementation,
+        "device_map": device_map,
+    }
+    # All that can be refused is refused before anything takes long.
+    if not question.strip():
+        raise OptionError(f"`question` is {question!r}. Ask something about the video.")
+    check_settings(settings)
+    _check_generate_arguments(arguments)
+    if model is None or isinstance(model, str):
+        if processor is not None:
+            raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
+        check_placement(**placement)
+        if model is not None:
+            find_checkpoint(model, revision)
+    else:
+        _check_loaded(model, processor, placement | {"revision": revision}, settings if measure else {})
+
+    if not isinstance(video, Video):
+        video = read_video(video, num_frames)
+
+    from .checkpoints import Checkpoint, load_checkpoint
+
+    if model is None:
+        warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
+    if model is None or isinstance(model, str):
+        checkpoint = load_checkpoint(model, **placement, revision=revision, **settings)
+        settings = {}  # now the model's own
+    else:
+        checkpoint = Checkpoint(model.config.name_or_path or type(model).__name__, model, processor)
+    answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
+    if not measure:
+        return answer
+
+    from .run import run
+
+    return replace(answer, measured=run(checkpoint, video, question, max_new_tokens))
 
 
 def prepare_inputs(processor: ProcessorMixin, prompt: str, video: Video) -> BatchFeature:
-    """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them."""
+    """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
+
+    It is told when each frame is shown; whether the model hears of it is the family's affair.
+    """
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return processor(text=[text], videos=[video.frames], do_sample_frames=False, return_tensors="pt")
+    return processor(
+        text=[text],
+        videos=[video.frames],
+        video_metadata=[video.metadata],
+        do_sample_frames=False,
+        return_tensors="pt",
+    )
+
+
+@torch.no_grad()
+def _answer(
+    checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
+) -> Answer:
+    model, processor = checkpoint.model, checkpoint.processor
+    inputs = prepare_inputs(processor, question, video).to(model.device, model.dtype)
+    # Encoded here and not by `generate`, so that what was kept can be told.
+    pixels = {"pixel_values_videos": inputs.pop("pixel_values_videos")}
+    if "video_grid_thw" in inputs:
+        pixels["video_grid_thw"] = inputs["video_grid_thw"]
+    features = model.get_video_features(**pixels, **settings)
+    if "stop_strings" in arguments:
+        arguments = {"tokenizer": processor.tokenizer, **arguments}
+    output = model.generate(
+        **inputs, mm_encoder_outputs={"video": features}, **settings, **{"do_sample": False, **arguments}
+    )
+    is_video = inputs["input_ids"] == model.config.video_token_id
+    video_tokens = len(features.pooler_output[0])
+    new = output[0, inputs["input_ids"].shape[1] :]
+    return Answer(
+        answer=processor.decode(new, skip_special_tokens=True),
+        model=checkpoint.name,
+        question=question,
+        prompt_tokens=int((~is_video).sum()) + video_tokens,
+        video_tokens=video_tokens,
+        full_prompt_tokens=is_video.numel(),
+        full_video_tokens=int(is_video.sum()),
+        new_tokens=len(new),
+        video=video,
+        compression=features.video_compressions[0],
+    )
+
+
+def _check_generate_arguments(arguments: dict[str, Any]) -> None:
+    own = [name for name in OWN_ARGUMENTS if name in arguments]
+    if own:
+        raise OptionError(
+            f"`{own[0]}` is none of the arguments that `ask` takes: it returns one answer. For more, call the model's "
+            "own `generate`."
+        )
+    if "custom_generate" in arguments:  # which may take arguments of any name
+        return
+    known = {*inspect.signature(GenerationMixin.generate).parameters, *GenerationConfig().to_dict(), "tokenizer"}
+    unknown = sorted(arguments.keys() - known)
+    if unknown:
+        raise OptionError(
+            f"{', '.join(map(repr, unknown))} is neither an argument of `ask` or `generate`, nor a setting of "
+            f"VidCom². The settings are: {', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
+        )
+
+
+def _check_loaded(
+    model: PreTrainedModel, processor: ProcessorMixin | None, loading: dict[str, Any], measured: dict[str, Any]
+) -> None:
+    if not hasattr(model.config, "compression_settings"):
+        raise OptionError(
+            f"`model` is a {type(model).__name__}, which compresses nothing. Load the checkpoint with a class of "
+            "vidcom2, or pass its name."
+        )
+    if processor is None:
+        raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
+    given = [name for name, value in loading.items() if value not in (None, "auto")]
+    if given:
+        raise OptionError(
+            f"`{given[0]}` is {loading[given[0]]!r}, but the model is loaded. Pass it where the model is loaded."
+        )
+    if measured:
+        raise OptionError(
+            f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, measured))} is given "
+            "for this call. Set it in `model.config`."
+        )

@@ -1,0 +1,330 @@
+"""`read_video`: upright frames, evenly spaced in time, with the times that processors need."""
+
+import itertools
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from make_clips import HEIGHT, WIDTH, number_of, numbered, with_bad_packets, write_clip
+from PIL import Image
+from transformers.video_utils import VideoMetadata, load_video
+
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.tiny import QWEN2_VL_TOKENS, tiny_tokenizer
+from vidcom2.video import VideoError, read_video
+
+CONSTANT = [i / 25 for i in range(60)]
+# 60 frames, gaps between 0.02 and 1.00 s
+VARIABLE = np.concatenate([[0.0], np.cumsum(np.random.default_rng(0).uniform(0.02, 1.0, 59))]).round(3)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clips")
+    write_clip(folder / "constant.mp4", CONSTANT)
+    write_clip(folder / "raw.h264", range(60), rate=10, tick=None)
+    write_clip(folder / "raw.m4v", range(60), codec="mpeg4", rate=10, tick=None)
+    for suffix in ("mp4", "mkv", "ts"):
+        write_clip(folder / f"variable.{suffix}", VARIABLE)
+    return folder
+
+
+def numbers(frames: np.ndarray) -> list[int]:
+    return list(map(number_of, frames))
+
+
+# -- upright ----------------------------------------------------------------------------------------------------------
+
+
+def corners(_: int) -> np.ndarray:
+    """Four colours, wider than high: every turn and mirror image of it is another picture."""
+    picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    picture[: HEIGHT // 2, : WIDTH // 2] = 255, 0, 0
+    picture[: HEIGHT // 2, WIDTH // 2 :] = 0, 255, 0
+    picture[HEIGHT // 2 :, : WIDTH // 2] = 0, 0, 255
+    picture[HEIGHT // 2 :, WIDTH // 2 :] = 255, 255, 255
+    return picture
+
+
+# The display matrix of ISO 14496-12 for each, {a, b, u, c, d, v, x, y, w}: (x', y') = (a x + c y, b x + d y)
+UPRIGHT = {
+    None: (1, 0, 0, 0, 1, 0, 0, 0, 1),
+    Image.Transpose.ROTATE_270: (0, 1, 0, -1, 0, 0, 0, 0, 1),  # a phone held upright; PIL turns counterclockwise
+    Image.Transpose.ROTATE_180: (-1, 0, 0, 0, -1, 0, 0, 0, 1),
+    Image.Transpose.ROTATE_90: (0, -1, 0, 1, 0, 0, 0, 0, 1),
+    Image.Transpose.FLIP_LEFT_RIGHT: (-1, 0, 0, 0, 1, 0, 0, 0, 1),  # a front camera
+    Image.Transpose.FLIP_TOP_BOTTOM: (1, 0, 0, 0, -1, 0, 0, 0, 1),
+    Image.Transpose.TRANSPOSE: (0, 1, 0, 1, 0, 0, 0, 0, 1),
+    Image.Transpose.TRANSVERSE: (0, -1, 0, -1, 0, 0, 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize("turn", UPRIGHT, ids=str)
+def test_a_clip_comes_out_as_its_display_matrix_says(turn: Image.Transpose | None, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", CONSTANT[:3], picture=corners, display_matrix=UPRIGHT[turn])
+    video = read_video(clip, 3)
+    expected = Image.fromarray(corners(0))
+    expected = np.asarray(expected if turn is None else expected.transpose(turn)).astype(int)
+    assert video.frames.shape[1:] == expected.shape
+    assert (video.metadata["height"], video.metadata["width"]) == expected.shape[:2]
+    inner = np.abs(video.frames.astype(int) - expected).max(axis=(0, 3))
+    assert np.median(inner) < 10  # all but the edges between the colours
+
+
+def test_rotation_is_known_where_pyav_cannot_read_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spatial videos of phones have side data that PyAV has no name for; it then refuses to hand out any."""
+    from vidcom2 import video
+
+    class Frame:
+        def __init__(self, rotation: int):
+            self.rotation = rotation
+
+        @property
+        def side_data(self) -> None:
+            raise ValueError("31 is not a valid Type")
+
+    picture = corners(0)
+    for rotation, turn in ((-90, 3), (90, 1), (180, 2), (-180, 2), (0, 0)):
+        shown = video._upright(picture, *video._display_matrix(Frame(rotation)))
+        assert np.array_equal(shown, np.rot90(picture, turn))  # counterclockwise
+
+
+# -- evenly in time ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+def test_a_variable_frame_rate_is_sampled_evenly_in_time(clips: Path, suffix: str) -> None:
+    video = read_video(clips / f"variable.{suffix}", 8)
+    even = np.linspace(0, VARIABLE[-1], 8)
+    nearest = [int(np.abs(VARIABLE - time).argmin()) for time in even]
+    assert numbers(video.frames) == nearest
+    assert nearest != np.linspace(0, 59, 8).round().astype(int).tolist()  # else the clip shows nothing
+    assert video.seconds == pytest.approx(VARIABLE[nearest], abs=1e-4)
+
+
+def test_where_time_has_no_more_frames_their_neighbours_are_taken(tmp_path: Path) -> None:
+    """A screen recording: 51 frames in a second, then one after nine."""
+    times = [*np.arange(51) * 0.02, 10.0]
+    video = read_video(write_clip(tmp_path / "burst.mp4", times), 8)
+    assert numbers(video.frames) == sorted(set(numbers(video.frames))) and len(video.frames) == 8
+    assert numbers(video.frames)[0] == 0 and numbers(video.frames)[-1] == 51
+    assert video.seconds == pytest.approx([times[i] for i in numbers(video.frames)])
+    every = read_video(tmp_path / "burst.mp4", 52)
+    assert numbers(every.frames) == list(range(52))
+
+
+@pytest.mark.parametrize("num_frames", [1, 2, 7, 32, 59, 60, 61])
+def test_a_constant_rate_gives_the_frames_at_even_numbers(clips: Path, num_frames: int) -> None:
+    video = read_video(clips / "constant.mp4", num_frames)
+    exact = np.linspace(0, 59, min(num_frames, 60))
+    assert np.abs(np.array(numbers(video.frames)) - exact).max() <= 0.5
+    assert video.seconds.tolist() == [number / 25 for number in numbers(video.frames)]
+
+
+@pytest.mark.parametrize("name", ["raw.h264", "raw.m4v"])
+def test_a_raw_stream_has_the_times_of_its_frame_rate(clips: Path, name: str) -> None:
+    video = read_video(clips / name, 4)
+    assert numbers(video.frames) == [0, 20, 39, 59]
+    assert video.seconds.tolist() == [0.0, 2.0, 3.9, 5.9]
+    assert video.metadata["fps"] == 10 and video.duration == 6.0
+
+
+def test_h264_in_avi_keeps_every_frame_though_its_time_stamps_are_out_of_order(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.avi", range(60), tick=None, options={"bf": "2"})
+    with av.open(str(clip)) as container:
+        stamps = [frame.pts for frame in container.decode(video=0)]
+    assert stamps != sorted(stamps)  # else the clip shows nothing
+    video = read_video(clip, 60)
+    assert numbers(video.frames) == list(range(60))
+    assert video.seconds == pytest.approx(np.arange(60) / 25)
+
+
+def test_seconds_count_from_the_first_frame(clips: Path, tmp_path: Path) -> None:
+    late = write_clip(tmp_path / "late.mkv", [5 + time for time in CONSTANT])
+    with av.open(str(late)) as container:
+        assert next(container.decode(video=0)).time == 5.0
+    assert read_video(late, 5).seconds.tolist() == read_video(clips / "constant.mp4", 5).seconds.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("clip.webm", {"codec": "libvpx-vp9"}),
+        ("clip.webm", {"codec": "libvpx"}),
+        ("clip.gif", {"codec": "gif", "pixels": "rgb8", "tick": None}),
+        ("clip.avi", {"codec": "mpeg4", "tick": None, "options": {"bf": "2", "b": "4M"}}),
+        ("ten_bit.mp4", {"pixels": "yuv420p10le"}),
+        ("grey.mkv", {"codec": "ffv1", "pixels": "gray"}),
+        ("odd.mp4", {"pixels": "yuv444p", "picture": lambda i: numbered(i, 63, 97)}),
+        ("ntsc.mkv", {"rate": Fraction(30000, 1001)}),  # times are rounded to milliseconds
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.get("codec", "libx264"),
+)
+def test_formats(name: str, options: dict, tmp_path: Path) -> None:
+    rate = options.get("rate", 25)
+    video = read_video(write_clip(tmp_path / name, [float(i / rate) for i in range(40)], **options), 4)
+    assert numbers(video.frames) == [0, 13, 26, 39]
+    assert video.seconds == pytest.approx([i / float(rate) for i in (0, 13, 26, 39)])
+    assert video.fps == pytest.approx(float(rate)) and video.total_num_frames == 40 and video.lost == 0
+
+
+def test_one_frame_is_a_video(tmp_path: Path) -> None:
+    video = read_video(write_clip(tmp_path / "one.mp4", [0.0]), 4)
+    assert numbers(video.frames) == [0] and video.seconds.tolist() == [0.0] and video.duration > 0
+    Image.fromarray(numbered(7)).save(tmp_path / "picture.png")
+    assert numbers(read_video(tmp_path / "picture.png", 4).frames) == [7]
+
+
+def test_a_stream_that_changes_its_size_keeps_the_first_one(tmp_path: Path) -> None:
+    small = write_clip(tmp_path / "small.h264", CONSTANT[:10], tick=None)
+    large = write_clip(tmp_path / "large.h264", CONSTANT[:10], tick=None, picture=lambda i: numbered(i + 10, 128, 192))
+    (tmp_path / "both.h264").write_bytes(small.read_bytes() + large.read_bytes())
+    video = read_video(tmp_path / "both.h264", 20)
+    assert video.frames.shape == (20, HEIGHT, WIDTH, 3) and numbers(video.frames) == list(range(20))
+
+
+def test_only_the_wanted_frames_are_converted_and_held(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vidcom2 import video
+
+    turned = []
+    upright = video._upright
+    monkeypatch.setattr(video, "_upright", lambda *frame: turned.append(1) or upright(*frame))
+    read_video(clips / "constant.mp4", 3)
+    assert len(turned) == 3
+
+
+# -- what processors need ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["constant.mp4", "variable.mp4", "variable.mkv", "variable.ts", "raw.h264"])
+def test_metadata_gives_the_true_seconds(clips: Path, name: str) -> None:
+    video = read_video(clips / name, 8)
+    metadata = VideoMetadata(**video.metadata)
+    assert all(type(index) is int for index in metadata.frames_indices)
+    assert metadata.timestamps == video.seconds.tolist()
+    assert metadata.total_num_frames / metadata.fps == metadata.duration >= metadata.timestamps[-1]
+    shown = CONSTANT if name == "constant.mp4" else np.arange(60) / 10 if name == "raw.h264" else VARIABLE
+    assert metadata.timestamps == pytest.approx([shown[i] for i in numbers(video.frames)], abs=1e-4)
+
+
+def test_metadata_of_a_constant_rate_is_that_of_transformers(clips: Path) -> None:
+    frames, metadata = load_video(str(clips / "constant.mp4"), sample_indices_fn=lambda metadata: [0, 20, 39, 59])
+    video = read_video(clips / "constant.mp4", 4)
+    assert np.array_equal(video.frames, frames)
+    assert VideoMetadata(**video.metadata) == metadata
+
+
+def test_metadata_can_be_changed_by_who_gets_it(clips: Path) -> None:
+    """Qwen3-VL's processor makes the list of indices even."""
+    video = read_video(clips / "constant.mp4", 3)
+    video.metadata["frames_indices"].append(99)
+    assert video.metadata["frames_indices"] == [0, 29, 59]
+
+
+def test_qwen3_vl_writes_the_true_times(clips: Path) -> None:
+    from transformers import Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+
+    size = {"size": {"shortest_edge": 4096, "longest_edge": 1 << 20}, "patch_size": 16}
+    processor = Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(**size),
+        video_processor=Qwen3VLVideoProcessor(**size),
+        tokenizer=tiny_tokenizer(QWEN2_VL_TOKENS),
+    )
+    video = read_video(clips / "variable.mp4", 8)
+    inputs = processor(
+        text=["<|vision_start|><|video_pad|><|vision_end|>"],
+        videos=[video.frames],
+        video_metadata=[video.metadata],
+        do_sample_frames=False,
+    )
+    text = processor.decode(inputs["input_ids"][0])
+    pairs = zip(video.seconds[::2], video.seconds[1::2])
+    times = [f"<{(first + second) / 2:.1f} seconds>" for first, second in pairs]
+    assert [text.index(time) for time in times] == sorted(text.index(time) for time in times)
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+@pytest.mark.parametrize("bad", [30, 58, 59])
+def test_one_bad_packet_costs_one_frame_of_60(clips: Path, tmp_path: Path, suffix: str, bad: int) -> None:
+    broken = with_bad_packets(clips / "constant.mp4", tmp_path / f"bad.{suffix}", [bad])
+    video = read_video(broken, 60)
+    assert video.lost == 1 and len(video.frames) == 59
+    assert read_video(clips / "constant.mp4", 60).lost == 0
+    few = read_video(broken, 4)
+    assert few.lost == 1 and len(few.frames) == 4 and few.seconds[0] == 0 and few.seconds[-1] >= 2.3
+
+
+def test_a_bad_key_frame_costs_all_that_lean_on_it(clips: Path, tmp_path: Path) -> None:
+    video = read_video(with_bad_packets(clips / "constant.mp4", tmp_path / "bad.mp4", [0]), 60)
+    assert video.lost == 60 - len(video.frames) > 1
+    first = numbers(video.frames)[0]
+    assert first > 0 and video.seconds[0] == first / 25  # times still count from the file's first frame
+
+
+def test_where_nothing_decodes_is_an_error(clips: Path, tmp_path: Path) -> None:
+    broken = with_bad_packets(clips / "constant.mp4", tmp_path / "bad.mp4", range(60))
+    with pytest.raises(VideoError, match=r"none of its 60 frames decodes .*Is the file damaged"):
+        read_video(broken, 4)
+
+
+def test_any_damage_ends_in_frames_or_a_video_error(clips: Path, tmp_path: Path) -> None:
+    """Random bytes and cuts: nothing else is raised, and what is returned holds together."""
+    random = np.random.default_rng(0)
+    outcomes = set()
+    for source, kind in itertools.product(["constant.mp4", "variable.mkv", "variable.ts", "raw.h264"], range(6)):
+        data = bytearray((clips / source).read_bytes())
+        if kind < 2:
+            data = data[: random.integers(1, len(data))]
+        else:
+            at = random.integers(len(data))
+            data[at : at + 300] = random.bytes(len(data[at : at + 300]))
+        path = tmp_path / f"damaged{Path(source).suffix}"
+        path.write_bytes(data)
+        try:
+            video = read_video(path, 6)
+        except VideoError:
+            outcomes.add("error")
+            continue
+        outcomes.add("lost" if video.lost else "read")
+        assert 1 <= len(video.frames) == len(video.seconds) <= 6
+        assert (np.diff(video.seconds) > 0).all() and video.duration >= video.seconds[-1]
+    assert outcomes == {"error", "lost", "read"}
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+def write_sound(path: Path, cover: bool) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=8000)
+        if cover:
+            picture = container.add_stream("mjpeg", rate=1)
+            picture.height, picture.width, picture.pix_fmt = HEIGHT, WIDTH, "yuvj420p"
+            picture.disposition = av.stream.Disposition.attached_pic
+            shown = av.VideoFrame.from_ndarray(numbered(0), format="rgb24").reformat(format="yuvj420p")
+            container.mux(picture.encode(shown))
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), dtype=np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize("cover", [False, True])
+def test_a_song_is_no_video_not_even_with_a_cover_picture(tmp_path: Path, cover: bool) -> None:
+    path = write_sound(tmp_path / "song.mp4", cover)
+    with av.open(str(path)) as container:
+        assert bool(container.streams.video) is cover
+    with pytest.raises(VideoError, match="holds no video stream, only"):
+        read_video(path, 4)
+
+
+@pytest.mark.parametrize("num_frames", [0, -3])
+def test_no_frames_cannot_be_asked_for(num_frames: int) -> None:
+    with pytest.raises(ValueError, match=f"`num_frames` is {num_frames}, but must be at least 1"):
+        read_video(DEMO_VIDEO, num_frames)

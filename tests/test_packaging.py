@@ -1,0 +1,180 @@
+"""What a package index and an installed wheel hold, and what the package says of itself."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vidcom2
+
+ROOT = Path(__file__).parents[1]
+PAPER = "https://arxiv.org/abs/2505.14454"
+RELATIVE_LINK = re.compile(r"\]\((?!https?://|#)([^)]+)\)")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution."""
+    from hatchling.build import build_sdist, build_wheel
+
+    folder, before = tmp_path_factory.mktemp("built"), Path.cwd()
+    os.chdir(ROOT)  # where a build backend is called
+    try:
+        build_wheel(str(folder))
+        build_sdist(str(folder))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as file:
+        yield file
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    return message_from_bytes(wheel.read(next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))))
+
+
+def description(metadata: Message) -> str:
+    return metadata.get_payload(decode=True).decode()
+
+
+def test_a_wheel_installs_one_package_whole(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"vidcom2"}
+    folders = ("src/vidcom2", "modeling", "configuration", "hub_upload")
+    tracked = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    if not tracked:  # a source distribution has no history
+        tracked = [str(p.relative_to(ROOT)) for f in folders for p in (ROOT / f).rglob("*") if p.suffix == ".py"]
+    flat = {"vidcom2/" + re.sub("^(src/vidcom2|modeling|configuration|hub_upload)/", "", name) for name in tracked}
+    assert flat <= set(names) and "vidcom2/py.typed" in names and "vidcom2/explain.html" in names
+
+
+def test_the_source_distribution_holds_what_a_reader_and_the_build_need(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    texts = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "pyproject.toml"}
+    assert texts <= names and "tests/test_packaging.py" in names and "modeling/compression.py" in names
+
+
+def test_the_index_page_says_who_made_it_and_links_only_to_what_exists(metadata: Message) -> None:
+    assert metadata["Author"] == "The vidcom2 authors" and metadata["License-Expression"] == "Apache-2.0"
+    assert "Typing :: Typed" in metadata.get_all("Classifier")
+    links = dict(value.split(", ") for value in metadata.get_all("Project-URL"))
+    assert set(links.values()) == {PAPER, "https://github.com/xuyang-liu16/VidCom2"}
+
+
+def test_on_an_index_the_readme_has_no_link_into_the_repository(metadata: Message) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert RELATIVE_LINK.findall(readme) and not RELATIVE_LINK.findall(description(metadata))
+    assert "`modeling/compression.py` reads as the paper does" in description(metadata)  # the text stays
+    outside = re.findall(r"\]\((https?://[^)]+)\)", readme)
+    assert outside and all(f"]({link})" in description(metadata) for link in outside)
+
+
+def test_the_readmes_links_into_the_repository_lead_somewhere() -> None:
+    for text in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for link in RELATIVE_LINK.findall((ROOT / text).read_text(encoding="utf-8")):
+            assert (ROOT / link.partition("#")[0]).exists(), (text, link)
+
+
+def test_the_first_install_draws_pngs_and_the_extra_of_before_still_resolves(metadata: Message) -> None:
+    core = [need for need in metadata.get_all("Requires-Dist") if "extra ==" not in need]
+    assert any(need.startswith("matplotlib") for need in core)
+    assert "explain" in metadata.get_all("Provides-Extra")
+
+
+def test_the_version_is_the_distributions(wheel: zipfile.ZipFile, metadata: Message, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)  # as an installer would; the checkout's own metadata may be of an older install
+    code = "import vidcom2; print(vidcom2.__file__); print(vidcom2.__version__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert Path(shown[0]).is_relative_to(tmp_path) and shown[1] == metadata["Version"]
+    assert vidcom2.__version__ and "__version__" in dir(vidcom2)
+    assert (ROOT / "pyproject.toml").read_text(encoding="utf-8").count(f'"{metadata["Version"]}"') == 1
+
+
+def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
+    text = wheel.read(next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))).decode()
+    name, _, value = text.splitlines()[1].partition(" = ")
+    assert name == "vidcom2" and callable(EntryPoint(name, value, "console_scripts").load())
+
+
+# -- what `vidcom2` exports -------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_imports_neither_torch_nor_transformers() -> None:
+    code = "import sys, vidcom2; assert vidcom2.__all__; print({'torch', 'transformers', 'av'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", vidcom2.__all__)
+def test_every_exported_name_is_the_thing_of_that_name(name: str) -> None:
+    assert getattr(vidcom2, name).__name__ == name and name in dir(vidcom2)
+
+
+def test_what_contract_names_is_exported() -> None:
+    promised = {
+        "VideoCompression",
+        "compress",
+        "ask",
+        "read_video",
+        "Video",
+        "labels_at",
+        "register_compression_method",
+    }
+    assert promised <= set(vidcom2.__all__)
+
+
+def test_editors_see_the_names_that_run() -> None:
+    tree = ast.parse((ROOT / "src" / "vidcom2" / "__init__.py").read_text(encoding="utf-8"))
+    block = next(n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")
+    seen = {alias.asname: (node.module, alias.name) for node in block.body for alias in node.names}
+    assert seen == {name: (module, name) for name, module in vidcom2._MODULES.items()}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'compres'"):
+        _ = vidcom2.compres
+
+
+# -- project files ----------------------------------------------------------------------------------------------------
+
+
+def test_the_citation_is_of_the_paper_that_is_linked() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0" and citation["authors"] and citation["message"] and citation["title"]
+    paper = citation["preferred-citation"]
+    assert paper["title"].startswith("Video Compression Commander: Plug-and-Play Inference Acceleration")
+    assert [author["family-names"] for author in paper["authors"]] == ["Liu", "Wang", "Ma", "Zhang"]
+    assert paper["identifiers"][0]["value"] == "arXiv:" + PAPER.rpartition("/")[2]
+
+
+def test_the_changelog_starts_with_the_version_at_hand(metadata: Message) -> None:
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert versions[0] == metadata["Version"]
+
+
+def test_plain_pytest_leaves_out_slow_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text(
+        "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\ndef test_quick(): pass\n", encoding="utf-8"
+    )
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # importing plugins takes seconds
+    pytest_here = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "xdist", "-n0"]
+    for arguments, outcome in (([], "1 passed, 1 deselected"), (["-m", "slow or not slow"], "2 passed")):
+        command = [*pytest_here, *arguments, str(tmp_path)]
+        assert outcome in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout

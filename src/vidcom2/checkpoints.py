@@ -15,7 +15,7 @@ from .hub_calls import TRANSPORT_ERRORS
 from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
-from .options import CheckpointError, OptionError, check_placement, check_settings, find_checkpoint
+from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
 from .tiny import tiny_llava_onevision
 
 MODEL_CLASSES: dict[str, type[PreTrainedModel]] = {
@@ -67,6 +67,7 @@ def load_checkpoint(
         settings["retention_ratio"] = retention_ratio
     check_settings(settings)
     check_placement(device, dtype, attn_implementation, device_map)
+    check_revision(name, revision)
     target = None if device_map is not None else torch_device(device)
     if attn_implementation == "flash_attention_2" and target is not None and target.type == "cpu":
         raise OptionError("`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa.")
@@ -74,8 +75,6 @@ def load_checkpoint(
     placed = {option: value for option, value in placed.items() if value is not None}
     if name is not None:
         return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
-    if revision is not None:
-        raise OptionError(f"`revision` is {revision!r}, but there is no Hub repo that it is of. Name the model.")
     with tempfile.TemporaryDirectory() as folder:
         for part in tiny_llava_onevision(hidden_size=256, num_layers=4):
             part.save_pretrained(folder)

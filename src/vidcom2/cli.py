@@ -24,6 +24,7 @@ from .options import (
     check_drawing,
     check_given,
     check_placement,
+    check_revision,
     check_settings,
     check_video_file,
     find_checkpoint,
@@ -266,6 +267,7 @@ def _load(
     check_given("--model", model, "for a tiny random one")
     check_given("--video", video, "for the clip that comes along")
     check_given("--revision", revision, "for the main branch")
+    check_revision(model, revision)
     check_settings(settings)
     check_placement(device, dtype, attn_implementation, device_map)
     check_video_file(video or str(DEMO_VIDEO))

@@ -34,9 +34,7 @@ def check_given(name: str, value: str | None, without: str) -> None:
         without: what happens when the option is left out.
     """
     if value is not None and not value.strip():
-        raise OptionError(
-            f"`{name}` is {value!r}, which names nothing. Is a shell variable unset? Leave {name} out {without}."
-        )
+        raise OptionError(f"`{name}` is {value!r}: empty. Is a shell variable unset? Leave {name} out {without}.")
 
 
 def check_settings(settings: dict[str, Any]) -> None:
@@ -115,6 +113,12 @@ def written_to(path: Path) -> Iterator[None]:
         raise OptionError(f"cannot write {str(path)!r}: {error.strerror}.") from error
 
 
+def check_revision(name: str | None, revision: str | None) -> None:
+    """That there is something the revision can be of."""
+    if name is None and revision is not None:
+        raise OptionError(f"`revision` is {revision!r}, but no model is named that it is of. Name a Hub repo.")
+
+
 def find_checkpoint(name: str, revision: str | None = None) -> str:
     """Where Transformers finds the checkpoint: a folder's path, or the Hub id as it is.
 
@@ -124,6 +128,10 @@ def find_checkpoint(name: str, revision: str | None = None) -> str:
         CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked.
         OptionError: on a revision of a folder.
     """
+    if not name.strip():
+        raise CheckpointError(
+            f"cannot load the model {name!r}: the name is empty. Name a folder, or a Hub id: org/name."
+        )
     folder = Path(name).expanduser()
     if folder.is_dir():
         if revision is not None:

@@ -1,0 +1,307 @@
+"""What the command line does about mistakes of the user, broken files, a Hub that is away, and bugs of its own."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from loopback_hub import LoopbackHub
+from safetensors.torch import load_file, save_file
+from test_cli import FAST, save_tiny, vidcom2
+from transformers import AutoConfig
+
+from vidcom2 import options
+from vidcom2.checkpoints import CheckpointError
+from vidcom2.options import find_checkpoint
+
+
+def mistake(*arguments: object) -> str:
+    """The one line that a mistake of the user ends in."""
+    code, shown, error = vidcom2(*arguments)
+    lines = [line for line in error.splitlines() if line.startswith("Error: ")]
+    assert (code, shown, len(lines)) == (2, "", 1) and error.rstrip().endswith(lines[0]), (code, shown, error)
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def copied(tiny_folder: Path, tmp_path: Path) -> Path:
+    """A checkpoint that a test may break."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+
+
+# -- before anything takes long ---------------------------------------------------------------------------------------
+
+FAST_MISTAKES = [
+    (["run", "--video", ""], "`--video` is '': empty. Is a shell variable unset?"),
+    (["run", "--model", ""], "`--model` is '': empty. Is a shell variable unset?"),
+    (["run", "--prompt", ""], "`--prompt` is '': empty. Is a shell variable unset?"),
+    (["run", "--prompt", " "], "`--prompt` is ' ': empty."),
+    (["explain", "-o", "a.png", "--video", ""], "`--video` is '': empty."),
+    (["explain", "-o", "a.png", "--model", ""], "`--model` is '': empty."),
+    (["run", "--video", "missing.mp4"], "there is no video file 'missing.mp4'"),
+    (["run", "--retention-ratio", "0"], "`retention_ratio` is 0.0, but must be"),
+    (["run", "--retention-ratio", "nan"], "`retention_ratio` is nan, but must be"),
+    (["run", "--compression-rounding", "up"], "`compression_rounding` is 'up', but must be one of 'ceil'"),
+    (["explain", "-o", "a.png", "--compression-window", "0"], "`compression_window` is 0, but must be"),
+    (["run", "--dtype", "int8"], "`dtype` is 'int8', but must be one of auto, float32"),
+    (["run", "--device", "toaster"], "`device` is 'toaster', but must be auto, cpu, cuda"),
+    (["run", "--device-map", "toaster"], "`device_map` is 'toaster', but must be a device or one of auto, balanced"),
+    (["run", "--device", "cpu", "--device-map", "auto"], "Pass one of them"),
+    (["run", "--attn-implementation", "fast"], "`attn_implementation` is 'fast', but must be one of sdpa, eager"),
+    (["run", "--attn-implementation", "flash_attention_2", "--device", "cpu"], "FlashAttention2 needs a GPU"),
+    (["run", "--revision", "v1"], "`revision` is 'v1', but no model is named"),
+    (["run", "--revision", "v1", "--model", "."], "`revision` is 'v1', but the model '.' is a folder"),
+    (["run", "--model", "."], "the folder has no config.json"),
+    (["run", "--model", "llava-vide"], "there is no such folder, and a Hub id has its organisation in front"),
+    (["run", "--model", "no/such/folder"], "there is no such folder, and it is no Hub id"),
+    (["run", "--model", "./llava-vide"], "there is no such folder, and it is no Hub id"),
+    (["run", "--model", "org/llava-vide"], "the Hub is not asked, since HF_HUB_OFFLINE"),
+    (["explain", "-o", "out.txt"], "`--output` is 'out.txt', but must end in .png or .html"),
+    (["explain", "-o", "no/such/folder/out.png"], "there is no folder 'no/such/folder'"),
+]
+IN_A_FRESH_PROCESS = """
+import json, sys
+from typer.testing import CliRunner
+from vidcom2.cli import app
+results = [CliRunner().invoke(app, arguments) for arguments in [["--help"], ["--version"], *json.loads(sys.argv[1])]]
+heavy = sorted({"torch", "transformers", "av", "matplotlib"} & set(sys.modules))
+print(json.dumps([heavy, [[result.exit_code, result.stdout, result.stderr] for result in results]]))
+"""
+
+
+def test_what_can_fail_fast_fails_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    arguments = json.dumps([arguments for arguments, _ in FAST_MISTAKES])
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heavy, ((help_code, help_text, _), (version_code, version_text, _), *results) = json.loads(done.stdout)
+    assert heavy == []
+    assert help_code == 0 and "explain" in help_text and "--install-completion" in help_text
+    assert version_code == 0 and f"torch {torch.__version__.split('+')[0]}" in version_text
+    for (arguments, message), (code, shown, error) in zip(FAST_MISTAKES, results, strict=True):
+        assert (code, shown) == (2, ""), (arguments, error)
+        assert error.count("\n") == 1 and error.startswith("Error: ") and message in error, (arguments, error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--video", "http://127.0.0.1:9/v.mp4"], "cannot download"),
+        (["--device", "cuda:77"], "`device` is 'cuda:77', but this machine has no such device"),
+        (["--compression-method", "best"], "`compression_method` is 'best', but must be one of"),
+        (["--compression-newlines", "all"], "`compression_newlines` is no setting of the model 'a tiny random LLaVA"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_that_shows_later_is_one_line_too(arguments: list[str], message: str) -> None:
+    assert message in mistake("run", *arguments, *FAST)
+
+
+def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vidcom2.video.read_video", lambda *_: pytest.fail("decoded"))
+    assert "cuda:77" in mistake("run", "--device", "cuda:77")
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments"),
+    [
+        ("matplotlib", ["explain", "-o", "a.png"]),
+        ("accelerate", ["run", "--device-map", "auto"]),
+        ("flash-attn", ["run", "--attn-implementation", "flash_attention_2"]),
+    ],
+)
+def test_a_missing_package_is_named_with_what_installs_it(
+    package: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    error = mistake(*arguments)
+    assert package in error and "pip install" in error
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_unreadable_video_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("no video")
+    with av.open(str(tmp_path / "sound.wav"), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), dtype=np.int16), format="s16", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+    assert "cannot read the video" in mistake("run", "--video", tmp_path / "text.mp4")
+    assert "no video stream" in mistake("run", "--video", tmp_path / "sound.wav")
+    assert "no video file" in mistake("run", "--video", tmp_path)
+
+
+def test_a_model_of_another_family_is_refused_by_its_type(tmp_path: Path) -> None:
+    AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
+    error = mistake("run", "--model", tmp_path, *FAST)
+    assert "'gpt2'" in error and "'llava_onevision'" in error
+
+
+def cut(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def edit(folder: Path, text_config: dict[str, object] | None = None, **fields: object) -> None:
+    config = json.loads((folder / "config.json").read_text()) | fields
+    config["text_config"] |= text_config or {}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def drop_a_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights[next(name for name in weights if name.endswith("layers.1.mlp.up_proj.weight"))]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+BROKEN = {
+    "weights cut": (lambda folder: cut(folder / "model.safetensors", 0.5), "its weights: .*Is the file whole"),
+    "weights empty": (lambda folder: cut(folder / "model.safetensors", 0), "its weights: .*Is the file whole"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "its weights: .*no file named model"),
+    "a weight missing": (drop_a_weight, r"1 of its weights are missing \(\S*layers.1.mlp.up_proj.weight\)"),
+    "other shapes": (
+        lambda folder: edit(folder, {"intermediate_size": 80}),
+        r"6 of its weights are of another shape than its config.json says \(.*, \.\.\.\)",
+    ),
+    "config of another type": (lambda folder: edit(folder, {"hidden_size": "many"}), "its config: .*'hidden_size'"),
+    "config cut": (lambda folder: cut(folder / "config.json", 0.5), "its config: .*not a valid JSON"),
+    "config empty": (lambda folder: (folder / "config.json").write_text("{}"), "its config: .*`model_type`"),
+    "setting outside its set": (
+        lambda folder: edit(folder, retention_ratio=7),
+        r"its config: `retention_ratio` is 7, but must be a number in \(0, 1\]",
+    ),
+    "tokenizer cut": (lambda folder: cut(folder / "tokenizer.json", 0.5), "its processor: "),
+    "no processor": (lambda folder: (folder / "processor_config.json").unlink(), "its processor: "),
+}
+
+
+@pytest.mark.parametrize(("harm", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_checkpoint_is_one_line_that_names_the_part(
+    harm: Callable[[Path], object], message: str, copied: Path
+) -> None:
+    harm(copied)
+    error = mistake("run", "--model", copied, *FAST)
+    assert str(copied) in error and re.search(message, error), error
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vidcom2.explain.draw_html", full)
+    error = mistake("explain", "--num-frames", 2, "-o", tmp_path / "out.html")
+    assert "out.html" in error and "No space left on device" in error
+
+
+# -- memory and bugs --------------------------------------------------------------------------------------------------
+
+
+def no_memory_on_the_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nGPU 0 has ...")
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(10**15), lambda: np.empty(10**15), no_memory_on_the_gpu],
+    ids=["torch", "numpy", "cuda"],
+)
+def test_out_of_memory_is_one_line_with_what_helps(
+    allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vidcom2.run.prepare_inputs", lambda *_: allocate())
+    error = mistake("run", *FAST)
+    assert error.startswith("Error: out of memory")
+    for remedy in ("--num-frames", "--no-baseline", "--dtype bfloat16", "--device-map auto"):
+        assert remedy in error
+
+
+BUGS = {
+    "ValueError": lambda: int("x"),
+    "ValueError of PyTorch": lambda: torch.nn.init.xavier_uniform_(torch.zeros(2)),
+    "OSError": lambda: Path("/no/such/file").read_text(),
+    "ImportError": lambda: __import__("no_such_module"),
+    "KeyError": lambda: {}["x"],
+}
+
+
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_a_bug_of_ours_keeps_its_traceback_and_says_how_to_report_it(
+    bug: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vidcom2.run.prepare_inputs", lambda *_: bug())
+    code, shown, error = vidcom2("run", *FAST)
+    assert code == 1 and not shown
+    assert "Traceback (most recent call last)" in error and "in run_command" in error
+    last = error.splitlines()[-1]
+    assert last.startswith("Error: This is a bug in vidcom2. Please report it")
+    assert f"torch {torch.__version__.split('+')[0]}" in last
+
+
+# -- the Hub ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator[LoopbackHub]:
+    with LoopbackHub(tmp_path_factory.mktemp("hub")) as hub:
+        hub.seed("org/model", tiny_folder)
+        hub.create("org/empty")
+        yield hub
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "message"),
+    [
+        ("org/nothing", None, "the Hub has no such repo"),
+        ("org/model", "v9", "no commit, tag or branch 'v9'"),
+        ("org/empty", None, "has no config.json"),
+    ],
+)
+def test_the_hub_is_asked_once_for_what_is_no_folder(
+    name: str, revision: str | None, message: str, hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, answer = [], hub._answer
+    monkeypatch.setattr(hub, "_answer", lambda *request: requests.append(request[1]) or answer(*request))
+    with hub.online(tmp_path / "home"), pytest.raises(CheckpointError, match=message):
+        find_checkpoint(name, revision)
+    assert len([path for path in requests if name in path]) == 1
+
+
+def test_a_repo_that_is_there_is_left_to_transformers(hub: LoopbackHub, tmp_path: Path) -> None:
+    with hub.online(tmp_path / "home"):
+        assert find_checkpoint("org/model") == find_checkpoint("org/model", hub.head("org/model")) == "org/model"
+
+
+def test_a_hub_that_cannot_be_reached_is_said_to_be_the_reason_at_once(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub.online(tmp_path / "home", waiting=True):
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"waits {seconds} s"))
+        with pytest.raises(CheckpointError, match="the Hub cannot be reached"):
+            find_checkpoint("org/model")
+
+
+@pytest.mark.slow
+def test_a_revision_is_what_is_loaded(hub: LoopbackHub, tmp_path: Path) -> None:
+    first = hub.head("org/model")
+    hub.commit("org/model", {"config.json": b"{}"})  # the newest cannot be loaded
+    command = [sys.executable, "-m", "vidcom2", "run", "--model", "org/model", "--json", *FAST]
+    environment = hub.environment(tmp_path / "home")
+    for revision, code in (([], 2), (["--revision", first], 0)):
+        done = subprocess.run([*command, *revision], capture_output=True, text=True, timeout=300, env=environment)
+        assert done.returncode == code, done.stderr
+    assert json.loads(done.stdout)["model"] == "org/model"

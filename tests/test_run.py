@@ -1,0 +1,134 @@
+"""What `vidcom2 run` measures, and how."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Family
+from test_cli import save_tiny, vidcom2
+
+from vidcom2 import run as run_module
+from vidcom2.answer import prepare_inputs
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.run import run
+from vidcom2.video import Video, read_video
+
+SECONDS = {0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3], 1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1]}  # of each call, the first as well
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return load_checkpoint(str(save_tiny(tmp_path_factory.mktemp("tiny"))), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def video() -> Video:
+    return read_video(str(DEMO_VIDEO), 8)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int, int]]]:
+    """(ratio, max_new_tokens, threads) of each call, which takes the seconds of the script."""
+    calls: list[tuple[float, int, int]] = []
+    left = {ratio: list(seconds) for ratio, seconds in SECONDS.items()}
+
+    def call(model: object, inputs: object, ratio: float, max_new_tokens: int) -> run_module._Call:
+        calls.append((ratio, max_new_tokens, torch.get_num_threads()))
+        seconds = left[ratio].pop(0)
+        return run_module._Call(100, seconds, 2 * seconds, 100, torch.tensor([1]))
+
+    monkeypatch.setattr(run_module, "_call", call)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield calls
+    torch.set_num_threads(before)
+
+
+def test_the_sides_take_turns_after_a_call_that_is_not_counted(
+    checkpoint: Checkpoint, video: Video, scripted: list
+) -> None:
+    measured = run(checkpoint, video, "What?", 7, repeats=5)
+    pairs = [scripted[i : i + 2] for i in range(0, len(scripted), 2)]
+    assert [{ratio for ratio, *_ in pair} for pair in pairs] == [{0.25, 1.0}] * 6
+    assert [pair[0][0] for pair in pairs] == [1.0, 0.25] * 3  # neither is always the first
+    assert [new for _, new, _ in scripted] == [1, 1] + [7] * 10
+    assert measured.compressed.prefill_seconds_each == SECONDS[0.25][1:]
+    assert measured.uncompressed.total_seconds_each == [2 * seconds for seconds in SECONDS[1.0][1:]]
+
+
+def test_a_call_that_was_disturbed_does_not_decide(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
+    measured = run(checkpoint, video, "What?", 7, repeats=5)
+    assert (measured.compressed.prefill_seconds, measured.uncompressed.prefill_seconds) == (1.2, 4.1)
+    assert measured.compressed.total_seconds == 2.4
+
+
+def test_a_small_model_runs_on_one_thread_unless_the_user_says_how_many(
+    checkpoint: Checkpoint, video: Video, scripted: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "1"
+    assert {threads for *_, threads in scripted} == {1} and torch.get_num_threads() == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(run_module, "SMALL_MODEL", 1)
+    assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
+
+
+def test_without_the_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
+    measured = run(checkpoint, video, "What?", 7, repeats=2, baseline=False)
+    assert {ratio for ratio, *_ in scripted} == {0.25} and measured.uncompressed is None
+    inputs = prepare_inputs(checkpoint.processor, "What?", video)
+    assert measured.full_prompt_tokens == inputs["input_ids"].shape[1]
+
+
+def test_the_command_line_shows_what_was_not_run() -> None:
+    arguments = ["run", "--num-frames", 4, "--max-new-tokens", 1, "--repeats", 1, "--no-baseline"]
+    code, shown, _ = vidcom2(*arguments)
+    assert code == 0 and shown.count("not run") == 2 and "Answer at 1.0" not in shown and "medians" not in shown
+    result = json.loads(vidcom2(*arguments, "--json")[1])
+    assert result["uncompressed"] is None and result["full_prompt_tokens"] > result["compressed"]["prompt_tokens"]
+
+
+def test_positions_are_those_that_the_language_model_sees(family: Family, video: Video) -> None:
+    result = run(Checkpoint("tiny", family.model, family.processor), video, "What?", 3, repeats=1)
+    inputs = prepare_inputs(family.processor, "What?", video)
+    positions = family.case.full_positions(family.stock, inputs)
+    highest = inputs["input_ids"].shape[1] - 1 if positions is None else int(positions.max())
+    side = result.uncompressed
+    assert side.num_positions == highest + 1 + side.new_tokens - 1  # the last new token is not read again
+    assert side.prompt_tokens == inputs["input_ids"].shape[1] > result.compressed.prompt_tokens
+
+
+def test_a_prompt_longer_than_the_model_was_made_for_is_said_for_each_side(family: Family, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(family.folder, tmp_path / "model"))
+    content = json.loads((folder / "config.json").read_text())
+    arguments = ["run", "--model", folder, "--num-frames", 8, "--max-new-tokens", 1, "--repeats", 1]
+    lengths = {}
+    for limit in (32768, "between", 20):
+        if limit == "between":
+            limit = lengths["full"] - 1
+        content["text_config"]["max_position_embeddings"] = limit
+        (folder / "config.json").write_text(json.dumps(content))
+        result = json.loads(vidcom2(*arguments, "--json")[1])
+        full, short = result["uncompressed"]["prompt_tokens"], result["compressed"]["prompt_tokens"]
+        lengths = {"full": full, "short": short}
+        expected = [name for name, n in (("retention_ratio=0.25", short), ("all tokens", full)) if n > limit]
+        assert result["beyond_max_position_embeddings"] == expected
+        assert result["max_position_embeddings"] == limit
+    assert expected == ["retention_ratio=0.25", "all tokens"]
+    shown = " ".join(vidcom2(*arguments)[1].split())
+    for name, tokens in (("retention_ratio=0.25", short), ("all tokens", full)):
+        assert f"Too long: {name} has {tokens:,} prompt tokens" in shown and "made for 20 (max_position_emb" in shown
+
+
+def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = Video(**{name: value for name, value in vars(video).items() if name != "lost"}, lost=3)
+    monkeypatch.setattr("vidcom2.video.read_video", lambda *_: damaged)
+    arguments = ["run", "--max-new-tokens", 1, "--repeats", 1]
+    assert "Damaged: 3 frames of the video could not be decoded" in " ".join(vidcom2(*arguments)[1].split())
+    assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3

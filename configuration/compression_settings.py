@@ -1,10 +1,20 @@
 """The settings of VidCom²: one dataclass that every config inherits and `compress` validates with."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
+
+# What `Trainer` leaves out of its predictions, so that they are the logits, with and without videos.
+IGNORED_AT_INFERENCE = [
+    "past_key_values",
+    "image_hidden_states",
+    "video_hidden_states",
+    "rope_deltas",
+    "prompt_positions",
+]
 
 # Filled by `register_compression_method`: name -> function(video_tokens, settings) -> TokenScores.
 COMPRESSION_METHODS: dict[str, Callable] = {}
@@ -90,6 +100,9 @@ class CompressionSettings:
             gives every frame the same budget (Table 3).
         compression_window: number of consecutive frames, centred on frame t, whose mean is g_v for frame t;
             None is the whole video (Table 4). An even window reaches one frame further into the past.
+        compression_positions: positions of the kept tokens in families with one position per token: `"consecutive"`,
+            renumbered as in the authors' code, or `"original"`, as in the full prompt. M-RoPE families always keep
+            theirs. Only models read it, `compress` does not.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
 
@@ -107,6 +120,7 @@ class CompressionSettings:
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
     compression_frame_score: str = field(default="mean", metadata=_choice("mean", "max", "uniform"))
     compression_window: int | None = field(default=None, metadata=_window())
+    compression_positions: str = field(default="consecutive", metadata=_choice("consecutive", "original"))
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
 
@@ -115,12 +129,18 @@ class CompressionSettings:
             value = checked_setting(name, value)
         super().__setattr__(name, value)
 
-    def compression_settings(self, retention_ratio: float | None = None) -> "CompressionSettings":
-        """These settings alone, without the config around them; `retention_ratio` replaces the stored one."""
-        settings = {name: getattr(self, name) for name in SETTING_NAMES}
-        if retention_ratio is not None:
-            settings["retention_ratio"] = retention_ratio
-        return CompressionSettings(**settings)
+    def compression_settings(self, **overrides: Any) -> "CompressionSettings":
+        """These settings alone, without the config around them; `overrides` that are not None replace the stored ones.
+
+        Raises:
+            ValueError: on a value outside the accepted set.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return CompressionSettings(**CompressionSettings.as_dict(self) | given)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings by name."""
+        return {name: getattr(self, name) for name in SETTING_NAMES}
 
 
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
@@ -138,3 +158,31 @@ def checked_setting(name: str, value: Any) -> Any:
         raise ValueError(
             f"`{name}` is {value!r}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
         ) from None
+
+
+def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> Any:
+    """A model's config in the class that has the settings, with all that it says and the very object of each part.
+
+    Args:
+        config: of `config_class`, or of the Transformers class that this extends.
+        settings: values that replace the config's; the caller's object stays as it is.
+
+    Raises:
+        ValueError: if the config is another family's, or a setting is outside its accepted set.
+    """
+    stock_class = next(base for base in config_class.__mro__ if base.__module__.startswith("transformers."))
+    if not isinstance(config, config_class):
+        if not isinstance(config, stock_class) or config.model_type != config_class.model_type:
+            raise ValueError(
+                f"`config` is a {type(config).__name__} of type {getattr(config, 'model_type', None)!r}, but must be a "
+                f"{config_class.__name__} or a config of type {config_class.model_type!r}. Load it with "
+                f"`{config_class.__name__}.from_pretrained(...)`."
+            )
+        converted = config_class()
+        converted.__dict__.update(vars(config))
+        config = converted
+    elif settings:
+        config = copy.copy(config)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return config

@@ -2,7 +2,7 @@
 
 from transformers import LlavaOnevisionConfig
 
-from .compression_settings import CompressionSettings
+from .compression_settings import IGNORED_AT_INFERENCE, CompressionSettings
 from .saved_with_code import SavedWithCode
 
 
@@ -18,3 +18,4 @@ class VidCom2LlavaOnevisionConfig(CompressionSettings, SavedWithCode, LlavaOnevi
     """
 
     model_type = "llava_onevision"
+    keys_to_ignore_at_inference = IGNORED_AT_INFERENCE

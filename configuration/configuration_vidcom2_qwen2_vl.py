@@ -2,7 +2,7 @@
 
 from transformers import Qwen2VLConfig
 
-from .compression_settings import CompressionSettings
+from .compression_settings import IGNORED_AT_INFERENCE, CompressionSettings
 from .saved_with_code import SavedWithCode
 
 
@@ -17,3 +17,4 @@ class VidCom2Qwen2VLConfig(CompressionSettings, SavedWithCode, Qwen2VLConfig):
     """
 
     model_type = "qwen2_vl"
+    keys_to_ignore_at_inference = IGNORED_AT_INFERENCE

@@ -25,10 +25,13 @@ GAUSSIAN_WIDTHS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)  # released code: a in exp(-dÂ
 HIGHEST_SIMILARITY = {"paper": 1.0, "released": float(len(GAUSSIAN_WIDTHS))}
 BUDGET_DECIMALS = 4  # frame budgets closer than this to a whole number are that number: the rest is float32 noise
 REMAINDER_NOISE = 1e-6  # the same for the float64 arithmetic of `fixed_total_budgets`
-# Tokens are scored in float32 in blocks of frames, so a half-precision video is never copied as a whole. A block
-# that stays in the CPU's cache is also the fastest; accelerators prefer few large ones.
-BLOCK_BYTES = {"cpu": 6 * 2**20}
+# Tokens are scored in float32 in blocks of frames, so a half-precision video is never copied as a whole. Blocks are
+# large because every operation on one is a parallel step that waits for its slowest thread: on a CPU that other work
+# shares, the number of steps decides. Above 32 MiB glibc maps fresh pages for each buffer, which costs more than it saves.
+BLOCK_BYTES = {"cpu": 30 * 2**20}
 BLOCK_BYTES_ELSEWHERE = 256 * 2**20
+# What `torch.batch_norm_update_stats` reads on the CPU with float32 sums.
+CHANNEL_STATISTICS_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,9 @@ def vidcom2_scores(video_tokens: Tensor, settings: CompressionSettings) -> Token
     channels = low_variance_channels(video_tokens) if released else None
 
     norms, finite, frame_sums = token_norms_and_frame_sums(video_tokens, channels, unit_tokens=released)
-    frame_centres, video_centres = frame_and_video_means(frame_sums, finite, settings.compression_window)
-    products = token_centre_products(video_tokens, torch.stack([frame_centres, video_centres], dim=-1))
-    centre_norms = torch.stack([frame_centres.norm(dim=-1), video_centres.norm(dim=-1)], dim=-1)[:, None]
+    centres = torch.stack(frame_and_video_means(frame_sums, finite, settings.compression_window), dim=1)  # (T, 2, D)
+    products = token_centre_products(video_tokens, centres)
+    centre_norms = torch.linalg.vector_norm(centres, dim=-1)[:, None]
 
     if released:
         similarity = gaussian_similarity(products, norms[..., None], centre_norms)
@@ -167,18 +170,16 @@ def token_norms_and_frame_sums(
 
     `channels` (D,) of zeros and ones leaves only those channels in; `unit_tokens` sums tokens scaled to length 1.
     """
-    norms, finite, sums = [], [], []
-    for _, block in float32_blocks(video_tokens, channels):
-        block_norms = torch.linalg.vector_norm(block, dim=-1)
-        block_finite = block_norms.isfinite()
-        block = clear_tokens(block, ~block_finite)
-        weights = block_finite.float()
-        if unit_tokens:
-            weights = torch.where(block_finite & (block_norms > 0), 1 / block_norms, 0.0)
-        norms.append(block_norms)
-        finite.append(block_finite)
-        sums.append(torch.bmm(weights[:, None], block)[:, 0])
-    return torch.cat(norms), torch.cat(finite), torch.cat(sums)
+    num_frames, tokens_per_frame, dim = video_tokens.shape
+    norms = torch.empty(num_frames, tokens_per_frame, device=video_tokens.device)
+    sums = torch.empty(num_frames, 1, dim, device=video_tokens.device)
+    for frames, block in float32_blocks(video_tokens, channels):
+        block_norms = torch.linalg.vector_norm(block, dim=-1, out=norms[frames])
+        finite = block_norms.isfinite()
+        block = clear_tokens(block, ~finite)
+        weights = torch.where(finite & (block_norms > 0), 1 / block_norms, 0.0) if unit_tokens else finite.float()
+        torch.bmm(weights[:, None], block, out=sums[frames])
+    return norms, norms.isfinite(), sums[:, 0]
 
 
 def frame_and_video_means(frame_sums: Tensor, finite: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
@@ -197,8 +198,11 @@ def frame_and_video_means(frame_sums: Tensor, finite: Tensor, window: int | None
 
 
 def token_centre_products(video_tokens: Tensor, centres: Tensor) -> Tensor:
-    """Inner products (T, M, C) of each token with its frame's centres (T, D, C)."""
-    return torch.cat([torch.bmm(block, centres[frames]) for frames, block in float32_blocks(video_tokens)])
+    """Inner products (T, M, C) of each token with its frame's centres (T, C, D)."""
+    products = torch.empty(*video_tokens.shape[:2], centres.shape[1], device=video_tokens.device)
+    for frames, block in float32_blocks(video_tokens):
+        torch.bmm(block, centres[frames].mT, out=products[frames])
+    return products
 
 
 def cosine_similarity(products: Tensor, token_norms: Tensor, centre_norms: Tensor) -> Tensor:
@@ -215,14 +219,26 @@ def gaussian_similarity(products: Tensor, token_norms: Tensor, centre_norms: Ten
     nonzero = token_norms > 0
     cosine_part = torch.where(nonzero, products / token_norms, 0.0)
     squared_distance = (nonzero.float() - 2 * cosine_part + centre_norms.square()).clamp(min=0)
-    return sum(torch.exp(-squared_distance / (2 * width)) for width in GAUSSIAN_WIDTHS)
+    return torch.stack([squared_distance / (-2 * width) for width in GAUSSIAN_WIDTHS]).exp_().sum(0)
 
 
 def low_variance_channels(video_tokens: Tensor) -> Tensor:
     """(D,) float32 with 1 at the half of the channels that vary least over the video's tokens (released code)."""
     dim = video_tokens.shape[-1]
+    lowest = channel_variance(video_tokens).argsort(stable=True)[: int(dim * LOW_VARIANCE_SHARE)]
+    return torch.zeros(dim, device=video_tokens.device).index_fill_(0, lowest, 1.0)
+
+
+def channel_variance(video_tokens: Tensor) -> Tensor:
+    """(D,) float32: population variance of each channel over the finite tokens of the video."""
+    if video_tokens.device.type == "cpu" and video_tokens.dtype in CHANNEL_STATISTICS_DTYPES:
+        # One operation on the video as it is. The float32 statistics that it could update make it return float32.
+        unused = torch.zeros(2, video_tokens.shape[-1])
+        _, variance = torch.batch_norm_update_stats(video_tokens.flatten(0, 1), *unused, momentum=0.0)
+        if variance.isfinite().all():  # and so is every token
+            return variance
+
     counts, means, deviations = [], [], []  # per block: finite tokens, channel means, summed squared deviations
-    scratch = None
     for _, block in float32_blocks(video_tokens):
         block = block.flatten(0, 1)
         finite = torch.linalg.vector_norm(block, dim=-1).isfinite()
@@ -232,14 +248,11 @@ def low_variance_channels(video_tokens: Tensor) -> Tensor:
         mean = (weights @ block) / count.clamp(min=1)
         counts.append(count)
         means.append(mean)
-        scratch = torch.empty_like(block) if scratch is None else scratch[: len(block)]
-        deviations.append(weights @ torch.sub(block, mean, out=scratch).square_())
+        deviations.append(weights @ (block - mean).square_())
     counts, means, deviations = torch.stack(counts)[:, None], torch.stack(means), torch.stack(deviations)
     total = counts.sum().clamp(min=1)
     video_mean = (counts * means).sum(0) / total
-    variance = (deviations + counts * (means - video_mean).square()).sum(0) / total
-    lowest = variance.argsort(stable=True)[: int(dim * LOW_VARIANCE_SHARE)]
-    return torch.zeros(dim, device=video_tokens.device).index_fill_(0, lowest, 1.0)
+    return (deviations + counts * (means - video_mean).square()).sum(0) / total
 
 
 def float32_blocks(video_tokens: Tensor, channels: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -248,18 +261,25 @@ def float32_blocks(video_tokens: Tensor, channels: Tensor | None = None) -> Iter
     A block may share memory with the input or with the next block: use it up before taking the next, never write it.
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
+    in_place = video_tokens.dtype == torch.float32 and channels is None
+    if in_place and video_tokens.device.type == "cpu":
+        yield slice(0, num_frames), video_tokens
+        return
     block_bytes = BLOCK_BYTES.get(video_tokens.device.type, BLOCK_BYTES_ELSEWHERE)
     step = min(num_frames, max(1, block_bytes // (4 * tokens_per_frame * dim)))
-    in_place = video_tokens.dtype == torch.float32 and channels is None
     if not in_place:  # one buffer for all blocks: fresh memory for each costs the CPU more than the arithmetic
         buffer = torch.empty(step, tokens_per_frame, dim, dtype=torch.float32, device=video_tokens.device)
     for start in range(0, num_frames, step):
         frames = slice(start, min(start + step, num_frames))
         block = video_tokens[frames]
         if not in_place:
-            block = buffer[: len(block)].copy_(block)
-            if channels is not None:
-                block.mul_(channels)
+            scratch = buffer[: len(block)]
+            if channels is None:
+                block = scratch.copy_(block)
+            elif block.dtype == torch.float32:
+                block = torch.mul(block, channels, out=scratch)
+            else:
+                block = scratch.copy_(block).mul_(channels)
         yield frames, block
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .compression_settings import SETTING_NAMES
+from .compression_settings import SETTING_NAMES, with_settings
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 
@@ -49,10 +49,19 @@ def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrained
             f"`model` is a {type(model).__name__} of type {model_type!r}, but VidCom² generates for the stock classes "
             f"of {', '.join(map(repr, MODEL_CLASSES))}. Load one of their checkpoints, without `trust_remote_code`."
         )
-    view = model_class.__new__(model_class)
-    shared = {name: value for name, value in vars(model).items() if name not in REPLACED_METHODS}
-    view.__dict__.update(shared)
-    view.__dict__["config"] = config_with_settings(model, model_class.config_class, settings)
+    config = with_settings(model.config, model_class.config_class, settings)
+    view = _sharing(model, model_class, config)
+    view._modules["model"] = _sharing(model.model, model_class.inner_class, config)
+    view.__dict__["is_guarding"] = True
+    return view
+
+
+def _sharing(module: PreTrainedModel, view_class: type[PreTrainedModel], config: Any) -> PreTrainedModel:
+    """The same modules and weights in another class."""
+    view = view_class.__new__(view_class)
+    view.__dict__.update({name: value for name, value in vars(module).items() if name not in REPLACED_METHODS})
+    view.__dict__["_modules"] = dict(module._modules)
+    view.__dict__["config"] = config
     return view
 
 
@@ -62,12 +71,3 @@ def _computes_as(model: PreTrainedModel, stock_class: type) -> bool:
     return isinstance(model, stock_class) and all(
         getattr(type(model), name) is getattr(stock_class, name) for name in methods
     )
-
-
-def config_with_settings(model: PreTrainedModel, config_class: type, settings: dict[str, Any]) -> Any:
-    """The model's config, the very object of each part, in the class that has the settings."""
-    config = config_class()
-    config.__dict__.update(vars(model.config))
-    for name, value in settings.items():
-        setattr(config, name, value)
-    return config

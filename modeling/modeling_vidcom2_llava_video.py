@@ -10,7 +10,10 @@ from transformers.utils.generic import can_return_tuple
 
 from .compression import VideoCompression
 from .configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig, pooled_side, tokens_per_frame
-from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling_vidcom2_llava_onevision import (
+    VidCom2LlavaOnevisionForConditionalGeneration,
+    VidCom2LlavaOnevisionModel,
+)
 
 
 class LlavaVideoModel(LlavaOnevisionModel):
@@ -74,14 +77,11 @@ class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration)
         self.post_init()
 
 
-class VidCom2LlavaVideoForConditionalGeneration(
-    VidCom2LlavaOnevisionForConditionalGeneration, LlavaVideoForConditionalGeneration
-):
-    """LLaVA-Video that keeps only the distinctive tokens of each video. For checkpoints written by
-    `vidcom2 convert-llava-video`, with `LlavaVideoProcessor`.
+class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
+    """LLaVA-Video without its head, with the language model on the compressed prompt.
 
     Modifications of LLaVA-OneVision with VidCom²:
-        - the parent, and so the inner `model`, is the uncompressed LLaVA-Video.
+        - the parent is the uncompressed LLaVA-Video.
         - the scored tokens are those of a frame's grid (13 × 13 in the released checkpoints) without its newlines,
           which are structure, outside `retention_ratio`. `config.compression_newlines` says which stay, and where.
 
@@ -114,3 +114,17 @@ class VidCom2LlavaVideoForConditionalGeneration(
         else:
             indices = indices.sort().values
         return indices, num_frames * per_frame
+
+
+class VidCom2LlavaVideoForConditionalGeneration(
+    VidCom2LlavaOnevisionForConditionalGeneration, LlavaVideoForConditionalGeneration
+):
+    """LLaVA-Video that keeps only the distinctive tokens of each video. For checkpoints written by
+    `vidcom2 convert-llava-video`, with `LlavaVideoProcessor`.
+
+    Modifications of LLaVA-OneVision with VidCom²:
+        - the parent is the uncompressed LLaVA-Video, and the inner `model` a `VidCom2LlavaVideoModel`.
+    """
+
+    config_class = VidCom2LlavaVideoConfig
+    inner_class = VidCom2LlavaVideoModel

@@ -12,19 +12,23 @@ if TYPE_CHECKING:
     from .pipeline_video_text_to_text import VideoTextToTextPipeline  # noqa: F401
 
 
-def register_like(model_class: "type[PreTrainedModel]", parent: str) -> None:
-    """Give a model class what Transformers looks up by class name, as the parent class has it.
+def register_like(model_class: "type[PreTrainedModel]") -> None:
+    """Give a model class, and a user's subclass of it, what Transformers looks up by class name, as the stock class
+    that it extends has it.
 
-    Args:
-        model_class: a subclass of a Transformers model, outside the library.
-        parent: key of the parent's checkpoint conversion: its `model_type`, or its class name where it has one of
-            its own.
+    Checkpoints on the Hub have older key names. Transformers renames them, but for classes outside the library only on
+    request; without it `lm_head` would stay random behind a mere warning.
     """
-    # Checkpoints on the Hub have older key names. Transformers renames them, but for classes outside the library only
-    # on request; without it `lm_head` would stay random behind a mere warning.
-    mapping = get_checkpoint_conversion_mapping(parent)
-    register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
-    register_as_video_model(f"vidcom2_{model_class.config_class.model_type}", model_class.__name__)
+    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
+    if stock is None or model_class.config_class.model_type != stock.config_class.model_type:
+        return  # a model of its own, whose checkpoints have today's names
+    for name in (stock.__name__, stock.config_class.model_type):  # the class name first, as Transformers looks it up
+        mapping = get_checkpoint_conversion_mapping(name)
+        if mapping is not None:
+            register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
+            break
+    if model_class.can_generate():
+        register_as_video_model(f"vidcom2_{model_class.__name__}", model_class.__name__)
 
 
 def register_as_video_model(model_type: str, class_name: str) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import BatchFeature, DynamicCache, Trainer, TrainingArguments
 
 from vidcom2 import compress
+from vidcom2.compression_settings import SETTING_NAMES
+from vidcom2.prompt_positions import labels_at
 
 
 def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
@@ -107,9 +109,24 @@ def test_logits_and_loss_are_those_of_the_prompt_compressed_by_hand(family: Fami
     positions = position_arguments(family, inputs, remaining)
     theirs = family.stock(inputs_embeds=embeddings, labels=labels[:, remaining], **positions)
     ours = family.model(**inputs, labels=labels)
-    assert torch.equal(ours.prompt_positions[0], remaining)
-    torch.testing.assert_close(ours.logits, theirs.logits, rtol=0, atol=1e-5)
     torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-5, atol=1e-6)
+    # A row for each position of the prompt: its own, or that of the last token kept before it.
+    last_kept = [max(i for i in remaining.tolist() if i <= position) for position in range(labels.shape[1])]
+    assert ours.prompt_positions[0].tolist() == last_kept
+    rows = [remaining.tolist().index(i) for i in last_kept]
+    torch.testing.assert_close(ours.logits, theirs.logits[:, rows], rtol=0, atol=1e-5)
+
+
+def test_in_training_with_labels_there_are_only_the_rows_of_the_compressed_prompt(family: Family) -> None:
+    inputs = make_prompt(family, "image_and_video")
+    labels = labels_of(family, inputs)
+    _, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    evaluated = family.model(**inputs, labels=labels)
+    trained = copy.deepcopy(family.model).train()(**inputs, labels=labels)
+    assert torch.equal(trained.prompt_positions[0], remaining)
+    torch.testing.assert_close(trained.logits, evaluated.logits[:, remaining], rtol=0, atol=1e-6)
+    assert torch.equal(labels_at(labels, trained.prompt_positions), labels[:, remaining])
+    torch.testing.assert_close(trained.loss, evaluated.loss)
 
 
 @pytest.mark.parametrize("padding_side", ["left", "right"])
@@ -121,26 +138,24 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
         family.processor.tokenizer.padding_side = "left"
     together = family.model(**both)
     positions = together.prompt_positions
-    assert positions.shape == together.logits.shape[:2]
+    assert positions.shape == together.logits.shape[:2] == both["input_ids"].shape
     for row, inputs in enumerate(alone):
         separate = family.model(**inputs)
-        rows = positions[row] >= 0
-        assert rows.sum() == separate.logits.shape[1]
-        assert not rows[: len(rows) - rows.sum()].any(), "padding is on the left"
-        torch.testing.assert_close(together.logits[row, rows], separate.logits[0], rtol=0, atol=1e-5)
-        assert torch.equal(
-            both["input_ids"][row, positions[row, rows]], inputs["input_ids"][0, separate.prompt_positions[0]]
-        )
+        own = both["attention_mask"][row].bool()
+        torch.testing.assert_close(together.logits[row, own], separate.logits[0], rtol=0, atol=1e-5)
+        start = own.int().argmax()
+        assert torch.equal(positions[row, own] - start, separate.prompt_positions[0])
+        assert (positions[row, :start] == -1).all(), "nothing stands before the prompt"
 
 
-def test_prompt_positions_ascend_and_leave_out_dropped_video_tokens_only(family: Family) -> None:
+def test_prompt_positions_leave_out_dropped_video_tokens_only(family: Family) -> None:
     inputs = make_prompt(family, "image_and_video")
     positions = family.model(**inputs).prompt_positions[0]
-    assert (positions.diff() > 0).all()
     is_video = inputs["input_ids"][0] == family.model.config.video_token_id
-    assert set((~is_video).nonzero().flatten().tolist()) <= set(positions.tolist())
+    own = positions == torch.arange(len(positions))
+    assert own[~is_video].all()
     kept = len(family.model.get_video_features(**family.videos_of(inputs)).pooler_output[0])
-    assert is_video[positions].sum() == kept
+    assert own[is_video].sum() == kept
 
 
 def test_a_batch_of_text_and_video_has_the_loss_of_its_labels(family: Family) -> None:
@@ -164,7 +179,7 @@ def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(family: Famil
     with torch.no_grad():
         out = family.model(**both, use_cache=True, logits_to_keep=1)
         family.model(**family.one_video())  # another conversation in between
-        mask = (out.prompt_positions >= 0).long()
+        mask = both["attention_mask"]
         assert out.logits.shape[1] == 1
         tokens = []
         for _ in range(5):
@@ -175,13 +190,13 @@ def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(family: Famil
     assert torch.equal(torch.cat(tokens, dim=1), expected)
 
 
-def test_a_mask_over_the_full_prompt_is_refused_when_decoding(family: Family) -> None:
+def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(family: Family) -> None:
     inputs = family.one_video()
     out = family.model(**inputs, use_cache=True)
     token = out.logits[:, -1:].argmax(-1)
-    full_mask = torch.ones(1, inputs["input_ids"].shape[1] + 1, dtype=torch.long)
-    with pytest.raises(ValueError, match="prompt_positions >= 0"):
-        family.model(input_ids=token, attention_mask=full_mask, past_key_values=out.past_key_values)
+    mask = torch.ones(1, inputs["input_ids"].shape[1], dtype=torch.long)
+    with pytest.raises(ValueError, match="over the .* tokens of the conversation"):
+        family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
 
 
 def test_generate_continues_from_a_cache_that_forward_filled(family: Family) -> None:
@@ -211,7 +226,7 @@ def test_the_argument_names_of_forward_are_the_parents(family: Family) -> None:
 
     ours = list(inspect.signature(family.case.model_class.forward).parameters)
     theirs = list(inspect.signature(family.case.stock_class.forward).parameters)
-    assert [name for name in ours if name != "retention_ratio"] == theirs and "retention_ratio" in ours
+    assert [name for name in ours if name not in SETTING_NAMES] == theirs and set(SETTING_NAMES) <= set(ours)
 
 
 # -- training ---------------------------------------------------------------------------------------------------------

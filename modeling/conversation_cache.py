@@ -1,0 +1,169 @@
+"""What a KV cache remembers of its conversation: which tokens of the caller's prompt it holds, and where it goes on.
+
+A compressed prompt leaves no trace in keys and values of how long it was. The turns that follow need to know, so the
+cache itself carries it, through copies and row operations, and not the model, which may serve other chats in between.
+"""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CachedPrompt:
+    """What a KV cache holds of the caller's conversation.
+
+    Attributes:
+        positions: (B, P) the caller's prompt position of each cached token, -1 at padding.
+        prompt_length: the number of the caller's tokens that the cache stands for, dropped ones among them.
+        position_offset: (B, 1) position of the next token minus number of tokens; None where positions are their order.
+        is_short: whether tokens were dropped, so that only this project's classes can go on from the cache.
+        is_guarded: whether the stock class might be handed the cache, and has to be stopped.
+        is_cropped: whether tokens of the prompt were cut off, so that nobody can go on from it.
+    """
+
+    positions: Tensor
+    prompt_length: int
+    position_offset: Tensor | None = None
+    is_short: bool = True
+    is_guarded: bool = False
+    is_cropped: bool = False
+
+    @property
+    def length(self) -> int:
+        return self.positions.shape[1]
+
+    @staticmethod
+    def attached_to(cache: Any) -> "CachedPrompt | None":
+        """What was remembered of a cache's conversation; None if it is empty or no conversation is known."""
+        known = getattr(cache, "cached_prompt", None)
+        return known if known is not None and cache.get_seq_length() > 0 else None
+
+    @classmethod
+    def of(cls, cache: Any, num_rows: int, device: torch.device) -> "CachedPrompt":
+        """What `cache` holds: what it remembers, and one token of the caller's for each that came after.
+
+        Raises:
+            ValueError: if what it remembers does not fit it, or the prompts it is to go on with.
+        """
+        length = 0 if cache is None else int(cache.get_seq_length())
+        known = cls.attached_to(cache)
+        if known is None:
+            nothing = torch.empty(num_rows, 0, dtype=torch.long, device=device)
+            known = cls(nothing, 0, is_short=False)
+        if known.is_cropped or length < known.length or len(known.positions) != num_rows:
+            what = "compressed to " if known.is_short else "of "
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts {what}"
+                f"{known.length} tokens, and there are {num_rows} prompts now. A cache cannot be cropped into the "
+                "prompt: pass it as `generate` returned it, with the same rows, or start anew without it."
+            )
+        later = torch.arange(length - known.length, device=device).expand(num_rows, -1)
+        return known.extended(later, later.shape[1])
+
+    def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
+        """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""
+        positions = torch.where(positions >= 0, positions + self.prompt_length, -1)
+        return replace(
+            self,
+            positions=torch.cat([self.positions.to(positions.device), positions], dim=1),
+            prompt_length=self.prompt_length + num_tokens,
+        )
+
+    def rows(self, indices: Tensor) -> "CachedPrompt":
+        """For a cache whose rows were picked, repeated or reordered by `indices` (B',)."""
+        offset = self.position_offset
+        offset = None if offset is None else offset[indices.to(offset.device)]
+        return replace(self, positions=self.positions[indices.to(self.positions.device)], position_offset=offset)
+
+    def repeated(self, repeats: int) -> "CachedPrompt":
+        """For `repeats` sequences of each prompt, side by side, as beams are."""
+        rows = torch.arange(len(self.positions), device=self.positions.device)
+        return self.rows(rows.repeat_interleave(repeats))
+
+    def attach_to(self, cache: Any) -> None:
+        if cache is not None:
+            cache.__class__ = remembering(type(cache))
+            cache.cached_prompt = self
+
+
+class RemembersPrompt:
+    """Comes before a cache's own class in its bases: what it remembers follows its rows and its length."""
+
+    cached_prompt: CachedPrompt | None = None
+    in_use = False  # by a model of this project, at this moment
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._follow(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._follow(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        if self.cached_prompt is not None:
+            self.cached_prompt = self.cached_prompt.repeated(repeats)
+
+    def _follow(self, indices: Tensor) -> None:
+        if self.cached_prompt is not None:
+            self.cached_prompt = self.cached_prompt.rows(torch.as_tensor(indices))
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        super().crop(*args, **kwargs)
+        known, length = self.cached_prompt, self.get_seq_length()
+        if length == 0:
+            self.cached_prompt = None
+        elif known is not None and length < known.length:
+            self.cached_prompt = replace(known, is_cropped=True)
+
+    def reset(self) -> None:
+        super().reset()
+        self.cached_prompt = None
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        known = self.cached_prompt
+        if known is not None and known.is_guarded and not self.in_use:
+            raise ValueError(
+                f"`past_key_values` holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
+                f"{known.length}, and the stock model cannot go on from it. Call `generate` with the same "
+                "`custom_generate` again, or start anew without the cache."
+            )
+        return super().update(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """For `copy.deepcopy` and `pickle`, which find classes by name, and this one has none."""
+        _, _, *state = super().__reduce_ex__(protocol)
+        return _new_remembering, (type(self).__bases__[1],), *state
+
+
+@functools.cache
+def remembering(cache_class: type) -> type:
+    """`cache_class` with a memory of its prompt."""
+    if issubclass(cache_class, RemembersPrompt):
+        return cache_class
+    return type(cache_class.__name__, (RemembersPrompt, cache_class), {"__module__": cache_class.__module__})
+
+
+def _new_remembering(cache_class: type) -> Any:
+    return object.__new__(remembering(cache_class))
+
+
+@contextmanager
+def using(cache: Any) -> Iterator[None]:
+    """While a model of this project writes to the cache."""
+    guarded = isinstance(cache, RemembersPrompt) and cache.cached_prompt is not None and cache.cached_prompt.is_guarded
+    if not guarded:
+        yield
+        return
+    cache.in_use = True
+    try:
+        yield
+    finally:
+        cache.in_use = False

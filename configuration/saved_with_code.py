@@ -38,6 +38,12 @@ class SavedWithCode:
             check_before_copy(type(self), save_directory)
         super().save_pretrained(save_directory, *args, **kwargs)
 
+    def _get_files_timestamps(self, working_dir: str) -> dict[str, float]:
+        """What `push_to_hub=True` leaves out, as it was there before: the code was not, if only written a moment ago."""
+        code = getattr(self, "vidcom2_code_sha256", {})
+        stamps = super()._get_files_timestamps(working_dir)
+        return {name: stamp for name, stamp in stamps.items() if name not in code}
+
     def push_to_hub(self, repo_id: str, *args: Any, **kwargs: Any) -> Any:
         """As the parent's.
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
+from .options import OptionError, check_settings
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -99,20 +100,15 @@ def publish_command(
             output = Path(f"{target.split('/')[-1]}-staged")
         with err.status("Importing Transformers ..."):
             from huggingface_hub import HfApi
-            from huggingface_hub.utils import validate_repo_id
 
-            from .compression_settings import checked_setting
             from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER
-            from .publishing import check_deletions, check_login, check_target, plan, publish, remote_state
-            from .staging import check_empty, stage_custom_generate
+            from .publishing import check_deletions, check_login, check_target, plan, publish
+            from .staging import check_replaceable, complete, stage_custom_generate
         # Whatever can be known to fail fails before anything takes long.
-        validate_repo_id(target)
-        if retention_ratio is not None:
-            checked_setting("retention_ratio", retention_ratio)
         if output is not None:
-            check_empty(output)
+            check_replaceable(output)
         api = HfApi()
-        remote = remote_state(api, target)
+        remote = _remote(api, target, dry_run)
         marker = MODEL_MARKER if custom_generate is None else CUSTOM_GENERATE_MARKER
         check_target(target, remote, marker, force=force, private=private, tag=tag, pull_request=pr)
         if not dry_run:
@@ -125,13 +121,15 @@ def publish_command(
                 )
             else:
                 staged = stage_custom_generate(Path(folder), target, _command(custom_generate=target))
+            weights = complete(staged) if output is not None else ""
             operations = plan(staged, remote)
             check_deletions(target, operations, remote, force=force or pr)
             if verify != "none" and not _rehearsed(staged, verify):
                 raise typer.Exit(1)
             _print_operations(operations, target, remote)
             if dry_run:
-                out.print(f"Staged in {escape(str(output))}; nothing was sent.", highlight=False, soft_wrap=True)
+                text = f"Staged in {output}; nothing was sent. {weights}"
+                out.print(escape(text), highlight=False, soft_wrap=True)
                 return
             # huggingface_hub shows progress bars of its own.
             done = publish(api, target, staged, remote, private=private, tag=tag, pull_request=pr)
@@ -160,19 +158,43 @@ def verify_command(
 
 def _target(custom_generate: str | None, verify: str, of_models: dict[str, object]) -> str:
     """The repo to publish, if the options fit together."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
     given = [name for name, value in of_models.items() if value is not None]
     if custom_generate is not None and given:
-        raise ValueError(f"`--custom-generate` publishes code alone, so {', '.join(given)} cannot go with it.")
+        raise OptionError(f"`--custom-generate` publishes code alone, so {', '.join(given)} cannot go with it.")
     if custom_generate is None and not {"--base", "--repo"} <= set(given):
-        raise ValueError("pass `--base` and `--repo` for a model repo, or `--custom-generate` for one of code alone.")
+        raise OptionError("pass `--base` and `--repo` for a model repo, or `--custom-generate` for one of code alone.")
     if verify not in VERIFY_MODES:
-        raise ValueError(f"`--verify` is {verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
-    target = str(custom_generate or of_models["--repo"])
+        raise OptionError(f"`--verify` is {verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
+    target, retention_ratio = str(custom_generate or of_models["--repo"]), of_models["--retention-ratio"]
     if target.count("/") != 1:
-        raise ValueError(f"the repo is {target!r}, but must be named with its user or organisation: `org/name`.")
+        raise OptionError(f"the repo is {target!r}, but must be named with its user or organisation: `org/name`.")
+    try:
+        validate_repo_id(target)
+    except HFValidationError as error:
+        raise OptionError(f"the repo is {target!r}, which cannot be a name on the Hub: {error}") from None
+    if retention_ratio is not None:
+        check_settings({"retention_ratio": retention_ratio})
     if custom_generate is None and find_spec("matplotlib") is None:
-        raise ImportError('the card\'s figure needs matplotlib: pip install "vidcom2[explain]".')
+        raise OptionError("the card's figure needs matplotlib, which is not installed: pip install matplotlib.")
     return target
+
+
+def _remote(api: "HfApi", repo: str, dry_run: bool) -> "Remote":
+    """The repo as it is; for a dry run, which needs no Hub, as a new one if the Hub cannot be asked."""
+    from .hub_calls import HubUnreachable
+    from .publishing import Remote, remote_state
+
+    if not dry_run:
+        return remote_state(api, repo)
+    try:
+        return remote_state(api, repo, tries=1)
+    except HubUnreachable as error:
+        text = f"What {repo!r} holds is not known, so the operations are those of a new repo: {error}"
+        err.print("[yellow]Note:[/]", escape(text), highlight=False, soft_wrap=True)
+        return Remote(None, {})
 
 
 def _folder(output: Path | None) -> AbstractContextManager:
@@ -187,18 +209,22 @@ def _base(
     folder = Path(name).expanduser()
     if folder.is_dir():
         if revision is not None:
-            raise ValueError(f"`--revision` is {revision!r}, but the base {name!r} is a folder, which has none.")
+            raise OptionError(f"`--revision` is {revision!r}, but the base {name!r} is a folder, which has none.")
         with progress_bar() as progress:
             task = progress.add_task("Reading the base", total=None)
             return local_base(
                 folder,
                 lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
+    if name.startswith((".", "/", "~")):
+        raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     name = name.rstrip("/")
     if name == repo:
-        raise ValueError(f"`--base` and `--repo` are both {repo!r}. Publish from the checkpoint that it was made from.")
+        raise OptionError(
+            f"`--base` and `--repo` are both {repo!r}. Publish from the checkpoint that it was made from."
+        )
     if base_model is not None:
-        raise ValueError(f"`--base-model` is for a base in a folder, but {name!r} is on the Hub, and named as it is.")
+        raise OptionError(f"`--base-model` is for a base in a folder, but {name!r} is on the Hub, and named as it is.")
     checkpoint = hub_base(api, name, revision)
     if with_weights:
         download(api, checkpoint, [file.path for file in checkpoint.weights])

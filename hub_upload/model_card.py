@@ -27,9 +27,10 @@ FAMILY_NAMES = {
     "qwen2_vl": "Qwen2-VL",
 }
 CITATION = """@article{liu2025vidcom2,
-  title  = {Video Compression Commander: Plug-and-Play Inference Acceleration for Video Large Language Models},
-  author = {Liu, Xuyang and Wang, Yiyu and Ma, Junpeng and Zhang, Linfeng},
-  year   = {2025}
+  title   = {Video Compression Commander: Plug-and-Play Inference Acceleration for Video Large Language Models},
+  author  = {Liu, Xuyang and Wang, Yiyu and Ma, Junpeng and Zhang, Linfeng},
+  journal = {arXiv preprint arXiv:2505.14454},
+  year    = {2025}
 }"""
 
 # The paper's own figures: Table 1 (average over its benchmarks), Table 2, and the figure on Qwen2-VL.

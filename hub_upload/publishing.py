@@ -82,11 +82,19 @@ class Published:
     pull_request: str | None = None
 
 
-def remote_state(api: HfApi, repo: str) -> Remote:
-    """What is in the repo now."""
+def remote_state(api: HfApi, repo: str, tries: int | None = None) -> Remote:
+    """What is in the repo now.
+
+    Args:
+        tries: how often a Hub that does not answer is asked.
+
+    Raises:
+        HubUnreachable: if it never answers.
+        PublishError: if it refuses.
+    """
     with hub_errors(repo):
         try:
-            info = with_retries(lambda: api.model_info(repo, files_metadata=True))
+            info = with_retries(lambda: api.model_info(repo, files_metadata=True), tries=tries)
             refs = with_retries(lambda: api.list_repo_refs(repo))
         except RepositoryNotFoundError:
             return Remote(None, {})

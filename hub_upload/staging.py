@@ -1,6 +1,8 @@
 """What a repo will hold, made in a folder: nothing here talks to the Hub."""
 
 import json
+import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .base_checkpoint import Base
+from .checkpoints import CheckpointError
 from .compression_settings import SETTING_NAMES, CompressionSettings
 from .custom_generate import MODEL_CLASSES as GENERATING_CLASSES
 from .model_card import CardOptions, custom_generate_card, model_card
@@ -16,6 +19,8 @@ from .shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, 
 
 FIGURE = "how_it_works.png"
 CARD = "README.md"
+# What tells, in a staged folder, which files are of this project and what is missing; not sent to the Hub.
+STAGED_LIST, MISSING = ".vidcom2-staged.json", "WEIGHTS-ARE-MISSING.txt"
 
 
 class StagingError(ValueError):
@@ -42,18 +47,19 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     are.
 
     Args:
-        folder: does not exist yet, or is empty.
+        folder: does not exist yet, is empty, or holds an earlier staging, which is replaced.
         settings: fields of `CompressionSettings` that replace those of the base's config, or else the defaults.
 
     Raises:
-        CheckpointError: if VidCom² has no class for the base.
-        StagingError: if the folder holds something.
-        ValueError: if a setting is outside its accepted set.
-        OSError: if the folder cannot be written; what was written is removed.
+        CheckpointError: if VidCom² has no class for the base, or a setting is outside its accepted set.
+        StagingError: if the folder holds something else, or cannot be written; what was written is removed.
     """
     config, model_class = base.config, base.model_class
     kept = {name: config[name] for name in SETTING_NAMES if name in config}
-    checked = CompressionSettings(**kept | dict(settings))
+    try:
+        checked = CompressionSettings(**kept | dict(settings))
+    except ValueError as error:
+        raise CheckpointError(f"the settings for {base.name!r} cannot be used: {error}") from error
     config |= asdict(checked) | fields_of(model_class)
 
     with _new_folder(folder):
@@ -75,8 +81,7 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
     """Make a `custom_generate` repo: code and card, no weights.
 
     Raises:
-        StagingError: if the folder holds something.
-        OSError: if the folder cannot be written; what was written is removed.
+        StagingError: if the folder holds something else, or cannot be written; what was written is removed.
     """
     with _new_folder(folder):
         code = code_of_custom_generate()
@@ -88,22 +93,102 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
         return StagedRepo(folder, _files(folder))
 
 
-def check_empty(folder: Path) -> None:
-    """Raises a StagingError if the folder holds something."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def complete(staged: StagedRepo) -> str:
+    """Make a staged folder one that loads, where the weights are on this machine, and one that can be staged again.
+
+    Links lead to the weights. Where there are none, a file says how to get them. A list of all files lets a later
+    staging replace them, and nothing else.
+
+    Returns:
+        One sentence on the weights.
+
+    Raises:
+        StagingError: if the folder cannot be written.
+    """
+    with _writing(staged.folder):
+        sentence = _with_weights(staged)
+        listed = {path: _content(staged.folder / path) for path in _files(staged.folder)}
+        (staged.folder / STAGED_LIST).write_text(json.dumps(listed, indent=1), encoding="utf-8")
+    return sentence
+
+
+def _with_weights(staged: StagedRepo) -> str:
+    base = staged.base
+    if base is None:
+        return "It is whole: there are no weights in such a repo."
+    missing = []
+    for weights in base.weights:
+        source = (base.folder / weights.path).absolute()
+        if source.is_file():
+            (staged.folder / weights.path).symlink_to(source)
+        else:
+            missing.append(weights.path)
+    if not missing:
+        return "It loads as it is: its weights are links to those of the base."
+    sentence = (
+        f"It lacks the weights, which stay on the Hub. To load it, fetch them: `hf download {base.name} "
+        f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(staged.folder))}`."
+    )
+    (staged.folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
+    return sentence
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raises a StagingError if the folder holds anything but an earlier staging as it was left."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise StagingError(f"{str(folder)!r} is no folder. Name a new one with `--output`.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    listed = _staged_list(folder)
+    if listed is None:
         raise StagingError(f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it.")
+    there = {path: _content(folder / path) for path in _files(folder) if path != STAGED_LIST}
+    others = [path for path, content in there.items() if listed.get(path) != content]
+    if others:
+        raise StagingError(
+            f"{str(folder)!r} was staged by `vidcom2 publish`, but {', '.join(others)} in it is yours, or "
+            "was changed since. Name a new folder with `--output`, or remove that."
+        )
+
+
+def _staged_list(folder: Path) -> dict[str, str] | None:
+    """Path -> content of what an earlier staging put there; None if there was none."""
+    try:
+        listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return listed if isinstance(listed, dict) else None
+
+
+def _content(path: Path) -> str:
+    """sha256 of a file; of a link, which may lead to many gigabytes, where it leads."""
+    return f"-> {os.readlink(path)}" if path.is_symlink() else sha256_of(path)
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """Leaves a whole folder, or none."""
-    check_empty(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Leaves a whole folder, or none. What an earlier staging left there is replaced."""
+    check_replaceable(folder)
+    with _writing(folder):
+        for path in _files(folder):
+            (folder / path).unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """What the file system has against a folder, as a StagingError."""
     try:
         yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    except OSError as error:
+        if error.errno is None:  # not the system's
+            raise
+        raise StagingError(f"cannot write {str(folder)!r}: {os.strerror(error.errno)}. Choose another.") from error
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -112,4 +197,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _files(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
+    return tuple(
+        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    )

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download
 
 from . import verification_worker
 from .checkpoints import MODEL_CLASSES
-from .hub_calls import hub_errors, with_retries
-from .shipped_code import CUSTOM_GENERATE
+from .hub_calls import PublishError, hub_errors, with_retries
+from .options import OptionError
+from .shipped_code import CONFIG, CUSTOM_GENERATE
 from .tiny import tiny_llava_onevision, tiny_qwen2_vl
 
 STDERR_LINES = 12  # shown of a worker that died
@@ -22,6 +23,10 @@ STDERR_LINES = 12  # shown of a worker that died
 
 class VerificationError(ChildProcessError):
     """The process that checks ended before its last check."""
+
+
+class NotVidCom2Error(ValueError):
+    """A repo or a folder in which nothing is of VidCom², so that there is nothing to verify."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +62,16 @@ def verify(
 
     Raises:
         VerificationError: if that process dies.
-        ValueError: if there is no such folder, or a revision is asked of one.
+        OptionError: if there is no such folder, or a revision is asked of one.
+        NotVidCom2Error: if it is something else, a stock checkpoint or an empty folder.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
     if Path(name).expanduser().is_dir():
         name = str(Path(name).expanduser().resolve())
         if revision is not None:
-            raise ValueError(f"`--revision` is {revision!r}, but {name!r} is a folder, which has none.")
+            raise OptionError(f"`--revision` is {revision!r}, but {name!r} is a folder, which has none.")
     elif name.startswith((".", "/", "~")):
-        raise ValueError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
+        raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
     with tempfile.TemporaryDirectory() as scratch:
         if _is_custom_generate(name, revision):
@@ -101,13 +107,36 @@ def verify(
 
 
 def _is_custom_generate(name: str, revision: str | None) -> bool:
-    """Whether the repo has code for `generate` alone, and no model."""
-    if Path(name).is_dir():
-        files = [path.relative_to(name).as_posix() for path in Path(name).rglob("*")]
+    """Whether the repo has code for `generate` alone, and no model.
+
+    Raises:
+        NotVidCom2Error: if it has neither.
+        PublishError: if it is on the Hub and cannot be looked at.
+    """
+    is_folder = Path(name).is_dir()
+    if is_folder:
+        files = [path.relative_to(name).as_posix() for path in Path(name).rglob("*") if path.is_file()]
     else:
+        try:
+            with hub_errors(name):
+                files = with_retries(lambda: HfApi().list_repo_files(name, revision=revision))
+        except PublishError as error:
+            raise type(error)(f"there is no folder {name!r}, and {error}") from error
+    what = f"the folder {name!r}" if is_folder else f"the repo {name!r}"
+    if f"{CUSTOM_GENERATE}/generate.py" in files and CONFIG not in files:
+        return True
+    if CONFIG not in files:
+        found = "nothing" if not files else f"no {CONFIG}"
+        raise NotVidCom2Error(f"{what} holds {found}: it is no checkpoint, and no `{CUSTOM_GENERATE}` repo.")
+    if not any("vidcom2" in file for file in files):  # then only config.json could tell
         with hub_errors(name):
-            files = with_retries(lambda: HfApi().list_repo_files(name, revision=revision))
-    return f"{CUSTOM_GENERATE}/generate.py" in files and "config.json" not in files
+            path = Path(name, CONFIG) if is_folder else hf_hub_download(name, CONFIG, revision=revision)
+        if "vidcom2" not in Path(path).read_text(encoding="utf-8", errors="replace").lower():
+            raise NotVidCom2Error(
+                f"{what} is no VidCom² repo: neither its files nor its config.json name VidCom². Make one of it: "
+                f"`vidcom2 publish --base {name} --repo org/name`."
+            )
+    return False
 
 
 def _pairs(folder: Path) -> list[str]:

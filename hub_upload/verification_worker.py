@@ -88,6 +88,12 @@ class Repo:
             return sha_fileobj(content).hex()
 
     def path(self, file: str) -> Path:
+        if file.endswith(".py"):
+            require(
+                file in self.files,
+                f"there is no {file} in the repo, though config.json names it. Was it saved by the stock class, which "
+                "leaves the code behind? Load it with the VidCom2 class of the `vidcom2` package, and save it again.",
+            )
         require(file in self.files, f"there is no {file} in the repo.")
         if self.is_folder:
             return Path(self.name, file)

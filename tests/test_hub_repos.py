@@ -3,6 +3,7 @@
 The user's process cannot import `vidcom2`, and talks to the Hub over HTTP with the client's default settings.
 """
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ffmpeg_libraries import ffmpeg_environment
+from huggingface_hub import constants
 from loopback_hub import LoopbackHub
 from models import MODELS, ModelCase, make_video
 from safetensors.torch import load_file, save_file
@@ -22,7 +23,8 @@ from test_cli import vidcom2
 from transformers import ProcessorMixin
 
 from vidcom2.cli import DEMO_VIDEO
-from vidcom2.shipped_code import LICENSE
+from vidcom2.saved_with_code import SavedWithCode
+from vidcom2.shipped_code import LICENSE, check_repo, code_of
 
 RATIO, NEW_RATIO, CALL_RATIO = 0.5, 0.25, 0.1  # of tag v1, of main, of a single call
 GENERATE = "org/generate"
@@ -137,22 +139,23 @@ class World:
         return json.loads(result.stdout.splitlines()[-1])
 
     def run_card_snippets(self, repos: list[str]) -> None:
-        """The Python of these cards as it stands there, with a video file; each block must print an answer."""
+        """The Python of these cards as it stands there, with a video file and PyAV alone to read it; each block must
+        print an answer."""
         blocks = []
         for repo in repos:
             card = self.hub.read(repo, "README.md").decode()
             blocks += [block.split("```")[0] for block in card.split("```python\n")[1:]]
-        script = "\nprint('<end>')\n".join(["import sys; sys.modules['vidcom2'] = None", *blocks, ""])
+        start = "import sys; sys.modules |= dict.fromkeys(['vidcom2', 'torchcodec', 'torchvision.io'])"
+        script = "\nprint('<end>')\n".join([start, *blocks, ""])
         script = script.replace("llava-hf/llava-onevision-qwen2-7b-ov-hf", "org/llava_onevision-base")
         (self.folder / "clip.mp4").write_bytes(DEMO_VIDEO.read_bytes())
-        environment = self.hub.environment(self.folder / "reader", None) | {"OMP_NUM_THREADS": "1"}
         result = subprocess.run(
             [sys.executable, "-c", script],
             capture_output=True,
             text=True,
             timeout=500,
             cwd=self.folder,
-            env=environment | ffmpeg_environment(self.folder / "ffmpeg"),
+            env=self.hub.environment(self.folder / "reader", None) | {"OMP_NUM_THREADS": "1"},
         )
         assert result.returncode == 0, result.stderr[-4000:]
         answers = [answer.strip() for answer in result.stdout.split("<end>")[1:-1]]
@@ -247,13 +250,17 @@ def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(world: World, monke
     names = ("--base", base, "--repo", "org/dry", "--base-model", "org/known")
     out = world.publish(*names, "--dry-run", "--verify", "none")
     staged = world.folder / "dry-staged"
-    for path in staged.iterdir():
+    for path in set(staged.iterdir()) - {staged / ".vidcom2-staged.json"}:
         assert any(line.startswith("add") and line.split()[-1] == path.name for line in out.splitlines()), path
     assert "model.safetensors" in out and "nothing was sent" in out
     assert "base_model: org/known" in (staged / "README.md").read_text()
     assert not [request for request in world.hub.requests if request.method != "GET"]
+    assert "It loads as it is" in out and MODELS[0].model_class.from_pretrained(staged).config.retention_ratio == 0.25
+    assert world.publish(*names, "--dry-run", "--verify", "none", "--retention-ratio", 0.4)  # replaces the first
+    assert json.loads((staged / "config.json").read_text())["retention_ratio"] == 0.4
+    (staged / "notes.txt").write_text("mine")
     code, _, error = vidcom2("publish", *names, "--dry-run", "--verify", "none")
-    assert code == 2 and "is not an empty folder" in error
+    assert code == 2 and "notes.txt in it is yours" in error
 
     tensors = load_file(base / "model.safetensors")
     del tensors["language_model.lm_head.weight"]
@@ -261,6 +268,67 @@ def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(world: World, monke
     code, out, _ = vidcom2("publish", *names)
     assert code == 1 and "lm_head" in out and "failed" in out
     assert not [request for request in world.hub.requests if request.method != "GET"]
+
+
+@pytest.mark.parametrize("fault", ["offline", "no network", "a proxy's 503"])
+def test_a_dry_run_of_a_folder_needs_no_network(fault: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world.folder)
+    if fault == "offline":
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    elif fault == "no network":
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    else:
+        world.hub.fail("GET", "/api/", status=503, times=100)
+    names = ("--base", world.bases["qwen2_vl"], "--repo", "org/dry", "--verify", "none")
+    code, out, error = vidcom2("publish", *names, "--dry-run")
+    assert code == 0 and "nothing was sent" in out and "the operations are those of a new repo" in error, error
+    reason = {"offline": "HF_HUB_OFFLINE", "no network": "could not be reached", "a proxy's 503": "answered 503"}[fault]
+    assert reason in error
+    assert (world.folder / "dry-staged" / "config.json").is_file()
+    code, _, error = vidcom2("publish", *names)
+    assert code == 2 and reason in error and len(error.splitlines()) == 1
+    code, _, error = vidcom2("publish", *names, "--dry-run", "--base", "org/qwen2_vl-base", "--output", "other")
+    assert code == 2 and reason in error.splitlines()[-1] and not (world.folder / "other").exists()
+
+
+@pytest.mark.parametrize("via", ["push_to_hub", "save_pretrained"])
+def test_pushing_never_writes_over_a_file_that_this_project_did_not_write(
+    via: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SavedWithCode, "check_repo", staticmethod(check_repo))
+    config = MODELS[0].config_class(retention_ratio=0.4)
+    mine = b"mine = 1\n"
+
+    def push(repo: str) -> None:
+        if via == "push_to_hub":
+            config.push_to_hub(repo)
+        else:
+            config.save_pretrained(str(world.folder / "mine"), push_to_hub=True, repo_id=repo)
+
+    world.hub.create("ada/mine")
+    world.hub.commit("ada/mine", {"compression.py": mine}, "mine")
+    before = world.hub.head("ada/mine")
+    for repo in ("ada/mine", "mine"):
+        with pytest.raises(
+            ValueError, match=r"the repo 'ada/mine' holds 'compression\.py', which this project did not"
+        ):
+            push(repo)
+    assert world.hub.head("ada/mine") == before and world.hub.read("ada/mine", "compression.py") == mine
+    world.hub.commit("ada/mine", {"compression.py": None}, "moved away")
+    for _ in range(2):
+        push("ada/mine")
+    push("ada/new")
+    assert world.hub.files("ada/new").keys() >= {"config.json", *code_of(MODELS[0].model_class)}
+
+    # As an older version would have pushed it; then as its user changed it.
+    fields = json.loads(world.hub.read("ada/mine", "config.json"))
+    fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(b"older").hexdigest()
+    world.hub.commit("ada/mine", {"config.json": json.dumps(fields).encode(), "compression.py": b"older"}, "older")
+    push("ada/mine")
+    assert world.hub.read("ada/mine", "compression.py") != b"older"
+    world.hub.commit("ada/mine", {"compression.py": b"changed"}, "mine")
+    with pytest.raises(ValueError, match=r"holds 'compression\.py'"):
+        push("ada/mine")
 
 
 @pytest.mark.parametrize(
@@ -275,6 +343,9 @@ def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(world: World, monke
         (("--base", "org/qwen2_vl-base", "--repo", "org/qwen2_vl-base", "--force"), "are both 'org/qwen2_vl-base'"),
         (("--base", "org/qwen2_vl-base", "--repo", "org/x", "--base-model", "org/y"), "is for a base in a folder"),
         (("--base", ".", "--repo", "org/x", "--revision", "v1"), "is a folder, which has none"),
+        (("--base", "./nothing", "--repo", "org/x"), "there is no folder './nothing'"),
+        (("--base", "a/b/c", "--repo", "org/x"), "'a/b/c' is no name of a Hub repo"),
+        (("--base", "org/nothing", "--repo", "org/x"), "the Hub has no 'org/nothing'"),
         (("--base", "org/base", "--repo", "stranger/x"), "is not in a namespace of yours: ada, org"),
         (("--base", "org/base", "--repo", "org/x", "--tag", "a tag"), "'a tag' cannot be a tag"),
     ],
@@ -290,12 +361,19 @@ def test_mistakes_are_told_before_anything_takes_long(arguments: tuple, reason: 
     [
         (("./nothing",), "there is no folder './nothing'"),
         ((".", "--revision", "v1"), "is a folder, which has none"),
-        (("org/nothing",), "the Hub has no 'org/nothing'"),
+        (("org/nothing",), "there is no folder 'org/nothing', and the Hub has no 'org/nothing'"),
+        (("nothing",), "there is no folder 'nothing', and the Hub has no 'nothing'"),
+        (("a/b/c",), "there is no folder 'a/b/c', and 'a/b/c' is no name of a Hub repo"),
+        (("org/qwen2_vl-base",), "the repo 'org/qwen2_vl-base' is no VidCom² repo"),
+        (("org/offline",), "the Hub is not asked for 'org/offline', since HF_HUB_OFFLINE"),
     ],
 )
-def test_what_cannot_be_verified_is_named(arguments: tuple, reason: str, world: World) -> None:
-    code, _, error = vidcom2("verify", *arguments)
-    assert code == 2 and reason in " ".join(error.split()), error
+def test_what_cannot_be_verified_is_named(
+    arguments: tuple, reason: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", arguments[0] == "org/offline")
+    code, out, error = vidcom2("verify", *arguments)
+    assert code == 2 and reason in error and len(error.splitlines()) == 1 and not out, error
 
 
 TUNER = (

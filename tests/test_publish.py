@@ -37,7 +37,7 @@ from vidcom2.publishing import (
     remote_state,
 )
 from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
-from vidcom2.staging import StagedRepo, StagingError, stage, stage_custom_generate
+from vidcom2.staging import StagedRepo, StagingError, complete, stage, stage_custom_generate
 
 TOKEN = "hf_test"
 BASE, REPO = "org/base", "org/vidcom2-model"
@@ -243,9 +243,44 @@ def test_staging_never_writes_over_files_and_leaves_nothing_half_done(
         Path(target).write_bytes(Path(source).read_bytes())
 
     monkeypatch.setattr(shutil, "copyfile", copyfile)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StagingError, match=r"cannot write .*: No space left"):
         stage(local_base(onevision_folder), tmp_path / "staged", {}, card)
     assert len(copies) == 5 and not (tmp_path / "staged").exists()
+
+
+def test_staging_again_replaces_the_earlier_staging_and_nothing_else(
+    onevision_folder: Path, card: CardOptions, tmp_path: Path
+) -> None:
+    folder, base = tmp_path / "staged", local_base(onevision_folder)
+    assert complete(stage(base, folder, {"retention_ratio": 0.4}, card)).startswith("It loads as it is")
+    fresh = stage(base, tmp_path / "fresh", {"retention_ratio": 0.3}, card)
+    complete(fresh)
+    again = stage(base, folder, {"retention_ratio": 0.3}, card)
+    assert again.files == fresh.files  # without the links and the list
+    complete(again)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
+        p.name: p.read_bytes() for p in fresh.folder.iterdir()
+    }
+    assert (folder / "model.safetensors").is_symlink()
+    assert MODELS[0].model_class.from_pretrained(folder).config.retention_ratio == 0.3
+
+    (folder / "README.md").write_text("my own card")
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(StagingError, match=r"README\.md, thesis\.txt in it is yours, or was changed since"):
+        stage(base, folder, {}, card)
+    assert (folder / "README.md").read_text() == "my own card" and (folder / "config.json").is_file()
+    (folder / ".vidcom2-staged.json").write_text("no JSON")
+    with pytest.raises(StagingError, match="is not an empty folder"):
+        stage(base, folder, {}, card)
+
+
+def test_weights_that_are_not_here_are_missed_with_the_command_that_fetches_them(
+    hub: LoopbackHub, staged: StagedRepo
+) -> None:
+    sentence = complete(staged)
+    command = f"`hf download {BASE} model.safetensors --revision {hub.head(BASE)} --local-dir {staged.folder}`"
+    assert sentence.startswith("It lacks the weights") and command in sentence
+    assert (staged.folder / "WEIGHTS-ARE-MISSING.txt").read_text() == sentence + "\n"
 
 
 # -- the card ---------------------------------------------------------------------------------------------------------
@@ -290,6 +325,11 @@ def test_the_card_says_what_is_there(case: ModelCase, base_folder: Path, figure:
     for block in blocks:
         compile(block.split("```")[0], "card", "exec")
     assert len(blocks) == 2
+    for link in ("https://arxiv.org/abs/2505.14454", "https://github.com/xuyang-liu16/VidCom2"):
+        assert f"]({link})" in text
+    assert 'pip install "transformers>=' in text and " av\n" in text and "`pip install .` in a checkout" in text
+    folded = "".join(part.split("</details>")[0] for part in text.split("<details>")[1:])
+    assert listed_files(folded) == listed and text.count("<details>") == text.count("\n\n</details>\n") == 2
 
 
 CERTIFICATE = {
@@ -483,6 +523,8 @@ def test_a_custom_generate_repo_is_code_and_card(hub: LoopbackHub, api: HfApi, t
     card = ModelCard(sent["README.md"].decode())
     assert {"custom_generate", "vidcom2"} <= set(card.data.tags) and card.data.license == "apache-2.0"
     assert 'custom_generate="org/generate"' in card.text and "{{" not in card.text
+    folded = card.text.split("<details>")[1].split("\n\n</details>\n")[0]
+    assert listed_files(folded).keys() == {LICENSE, *code} and "https://arxiv.org/abs/2505.14454" in card.text
 
 
 def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:

@@ -150,6 +150,32 @@ def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path)
     assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
 
 
+def test_what_is_no_vidcom2_repo_is_one_line(staged: StagedRepo, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors").write_bytes(b"")
+    stock = staged.base.folder
+    for folder, reason in (
+        (tmp_path / "empty", "holds nothing: it is no checkpoint, and no `custom_generate` repo."),
+        (tmp_path / "weights", "holds no config.json: it is no checkpoint"),
+        (
+            stock,
+            "is no VidCom² repo: neither its files nor its config.json name VidCom². Make one of it: `vidcom2 publish",
+        ),
+        (tmp_path / "typo", "there is no folder"),
+    ):
+        code, out, error = vidcom2("verify", str(folder))
+        assert code == 2 and reason in error and len(error.splitlines()) == 1 and not out, error
+
+
+def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -> None:
+    for path in repo.glob("*.py"):
+        path.unlink()
+    (repo / "LICENSE-vidcom2").unlink()
+    files = next(check for check in verify(str(repo)) if check.name == "files")
+    assert files.status == "failed" and "Was it saved by the stock class, which leaves the code behind?" in files.detail
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_repo_that_ends_the_process_is_an_error(code: int, repo: Path) -> None:
     path = repo / "configuration_vidcom2_llava_onevision.py"

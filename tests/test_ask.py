@@ -1,0 +1,213 @@
+"""`vidcom2.ask` and `prepare_inputs`: one call does what the steps by hand do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from make_clips import write_clip
+from transformers import AutoProcessor, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+import vidcom2
+from vidcom2.answer import Answer, prepare_inputs
+from vidcom2.options import OptionError
+from vidcom2.processing_llava_video import time_instruction
+from vidcom2.video import Video, VideoError, read_video
+
+QUESTION = "What happens?"
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 frames with gaps of 0.1 to 1.2 seconds."""
+    return write_clip(tmp_path_factory.mktemp("ask") / "clip.mp4", [i * (i + 1) / 20 for i in range(12)])
+
+
+@pytest.fixture(scope="module")
+def video(clip: Path) -> Video:
+    return read_video(clip, 6)
+
+
+def by_hand(model: PreTrainedModel, family: Family, video: Video, **arguments: Any) -> tuple[str, int, int]:
+    """The answer's text, its tokens, and those of the prompt in the KV cache."""
+    inputs = family.processor(
+        text=[family.prompt(QUESTION, videos=1)],
+        videos=[video.frames],
+        video_metadata=[video.metadata],
+        do_sample_frames=False,
+        return_tensors="pt",
+    )
+    arguments = {"max_new_tokens": 6, "do_sample": False, **arguments}
+    out = model.generate(**inputs, **arguments, return_dict_in_generate=True)
+    new = out.sequences[0, inputs["input_ids"].shape[1] :]
+    # The last token is not fed back.
+    in_cache = out.past_key_values.get_seq_length() - (len(new) - 1)
+    return family.processor.decode(new, skip_special_tokens=True), len(new), in_cache
+
+
+def ask(video: Any, family: Family, model: Any = None, **arguments: Any) -> Answer:
+    model = family.model if model is None else model
+    processor = None if isinstance(model, str) else family.processor
+    return vidcom2.ask(video, QUESTION, model, processor=processor, **{"max_new_tokens": 6, **arguments})
+
+
+# -- the answer -------------------------------------------------------------------------------------------------------
+
+
+def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> None:
+    answer = ask(video, family)
+    text, new_tokens, in_cache = by_hand(family.model, family, video)
+    assert str(answer) == answer.answer == text
+    assert (answer.new_tokens, answer.prompt_tokens) == (new_tokens, in_cache)
+    assert answer.video is video and answer.measured is None
+    assert answer.full_video_tokens == family.case.video_tokens(6) > answer.video_tokens
+    assert answer.full_prompt_tokens - answer.full_video_tokens == answer.prompt_tokens - answer.video_tokens
+
+    inputs = family.processor(text=[family.prompt("", videos=1)], videos=[video.frames], do_sample_frames=False)
+    features = family.model.get_video_features(**family.videos_of(inputs.convert_to_tensors("pt")))
+    assert torch.equal(answer.compression.indices, features.video_compressions[0].indices)
+    assert answer.video_tokens == len(features.pooler_output[0])
+
+
+def test_without_compression_ask_answers_as_the_stock_class(family: Family, video: Video) -> None:
+    answer = ask(video, family, family.uncompressing)
+    assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.stock, family, video)
+    assert answer.prompt_tokens == answer.full_prompt_tokens
+
+
+def test_a_named_checkpoint_is_loaded_with_the_settings(family: Family, clip: Path, video: Video) -> None:
+    settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
+    answer = ask(clip, family, str(family.folder), num_frames=6, device="cpu", **settings)
+    text, _, in_cache = by_hand(family.load(**settings), family, video)
+    assert (answer.answer, answer.prompt_tokens) == (text, in_cache)
+    assert answer.model == str(family.folder)
+    kept = int(0.6 * answer.compression.token_uniqueness.numel() + 1e-6)
+    assert len(answer.compression.indices) == kept
+    assert answer.video.seconds.tolist() == video.seconds.tolist()
+
+
+def test_settings_hold_for_one_call_of_a_loaded_model(family: Family, video: Video) -> None:
+    settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
+    answer = ask(video, family, **settings)
+    assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.load(**settings), family, video)
+    assert ask(video, family).prompt_tokens < answer.prompt_tokens
+
+
+def test_arguments_of_generate_reach_it(family: Family, video: Video) -> None:
+    class Streamed(BaseStreamer):
+        tokens = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            self.tokens += value.numel()
+
+        def end(self) -> None:
+            pass
+
+    streamer = Streamed()
+    tokens = [family.processor.decode([i]) for i in range(len(family.processor.tokenizer))]
+    no_letters = [i for i, token in enumerate(tokens) if not (token.isascii() and token.isalpha())]
+    arguments = {"min_new_tokens": 3, "suppress_tokens": no_letters}
+    answer = ask(video, family, streamer=streamer, **arguments)
+    assert answer.answer == by_hand(family.model, family, video, **arguments)[0]
+    assert answer.answer.isalpha() and not ask(video, family).answer.isalpha()
+    assert streamer.tokens == answer.full_prompt_tokens + answer.new_tokens
+
+
+def test_measure_reports_what_the_command_line_does(family: Family, video: Video) -> None:
+    answer = ask(video, family, measure=True)
+    compressed, full = answer.measured.compressed, answer.measured.uncompressed
+    assert (compressed.prompt_tokens, compressed.video_tokens) == (answer.prompt_tokens, answer.video_tokens)
+    assert (full.prompt_tokens, full.video_tokens) == (answer.full_prompt_tokens, answer.full_video_tokens)
+    assert compressed.answer == answer.answer and compressed.prefill_seconds > 0
+
+
+def test_without_a_model_the_demo_warns_that_its_answer_is_noise(clip: Path) -> None:
+    with pytest.warns(UserWarning, match="tiny one with random weights answers: noise"):
+        answer = vidcom2.ask(clip, QUESTION, num_frames=2, max_new_tokens=2, device="cpu", stop_strings="never")
+    assert answer.new_tokens == 2 and "tiny random" in answer.model
+
+
+def test_ask_is_the_function_also_when_its_module_is_imported() -> None:
+    import vidcom2.answer
+
+    assert vidcom2.ask is vidcom2.answer.ask
+
+
+# -- the times --------------------------------------------------------------------------------------------------------
+
+
+def test_the_times_reach_every_processor(family: Family, video: Video) -> None:
+    inputs = prepare_inputs(family.processor, QUESTION, video)
+    text = family.processor.decode(inputs["input_ids"][0])
+    told = time_instruction(video.seconds, video.duration)
+    assert (told in text) is (family.case.name == "llava_video")
+    shown = family.processor.video_processor(
+        video.frames, video_metadata=[video.metadata], do_sample_frames=False, return_metadata=True
+    )
+    assert shown["video_metadata"][0].timestamps == video.seconds.tolist()
+    without = family.processor(
+        text=[family.prompt(QUESTION, videos=1)], videos=[video.frames], do_sample_frames=False, return_tensors="pt"
+    )
+    assert torch.equal(inputs["pixel_values_videos"], without["pixel_values_videos"])
+    assert torch.equal(inputs["input_ids"], without["input_ids"]) is (family.case.name != "llava_video")
+
+
+def test_the_time_instruction_tells_true_seconds_of_a_variable_frame_rate(video: Video) -> None:
+    told = time_instruction(video.seconds, video.duration)
+    frames = [0, 5, 7, 8, 10, 11]  # nearest to 0, 1.32, 2.64, ... of 6.6 seconds
+    assert ",".join(f"{i * (i + 1) / 20:.2f}s" for i in frames) in told
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+MISSING = "no-such-clip.mp4"  # what is refused before the video is read never asks for it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
+        ({"compression_rounding": "up"}, "`compression_rounding` is 'up'"),
+        ({"compresion_rounding": "exact"}, "'compresion_rounding' is neither an argument .* settings are: retention_"),
+        ({"max_tokens": 3}, "'max_tokens' is neither"),
+        ({"num_return_sequences": 2}, "`num_return_sequences` is none .* returns one answer"),
+        ({"question": " "}, "`question` is ' '"),
+        ({"model": "no/such/folder"}, "no such folder"),
+        ({"dtype": "float8"}, "`dtype` is 'float8', but must be one of"),
+        ({"processor": "given"}, "`processor` goes with a model that is loaded"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_mistake_is_refused_before_the_video_is_read(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        vidcom2.ask(MISSING, **{"question": QUESTION, **arguments})
+
+
+def test_a_loaded_model_needs_its_processor_and_no_loading(family: Family) -> None:
+    with pytest.raises(OptionError, match="`processor` is None, but a loaded model needs its own"):
+        vidcom2.ask(MISSING, QUESTION, family.model)
+    for given in ({"device": "cpu"}, {"dtype": "float32"}, {"revision": "main"}):
+        with pytest.raises(OptionError, match=f"`{next(iter(given))}` is .* but the model is loaded"):
+            ask(MISSING, family, **given)
+    with pytest.raises(OptionError, match="`measure=True` measures the model with its own settings"):
+        ask(MISSING, family, measure=True, retention_ratio=0.5)
+
+
+def test_a_stock_model_is_refused_since_it_compresses_nothing(family: Family) -> None:
+    if not family.case.native:
+        pytest.skip("its stock class is this project's own, with a config of VidCom²")
+    with pytest.raises(OptionError, match=f"`model` is a {type(family.stock).__name__}, which compresses nothing"):
+        ask(MISSING, family, family.stock)
+
+
+def test_a_missing_video_is_a_video_error(family: Family) -> None:
+    with pytest.raises(VideoError, match=MISSING):
+        ask(MISSING, family)
+
+
+def test_a_processor_that_was_saved_gives_the_same_inputs(family: Family, video: Video) -> None:
+    saved = AutoProcessor.from_pretrained(family.folder)
+    first, second = (prepare_inputs(processor, QUESTION, video) for processor in (family.processor, saved))
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -24,7 +24,7 @@ WIDEST, NARROWEST = 15.0, 8.5
 FRAME_HEIGHT, FRAME_HEIGHT_OF_FEW, FRAME_WIDTH = 2.5, 3.0, 4.6  # at most
 LABEL, BARS, NUMBER = 0.42, 0.42, 0.24  # a frame's two lines; bars; the numbers above them
 BAR_WIDTH = 0.9  # at most, and at most half a frame's
-STRIP, STRIP_TICKS = 0.8, 0.5
+STRIP, STRIP_TICKS, TICK_WIDTH = 0.8, 0.5, 0.6
 
 
 def draw_png(explanation: "Explanation", path: str) -> None:
@@ -194,8 +194,12 @@ def _draw_strip(explanation: "Explanation", axes: object, top: float, width: flo
         strip.spines["bottom"].set_color("#999999")
         _name(strip, name)
         top += STRIP + 0.12
-    labels = [f"{explanation.label(i).split()[1]}\n{explanation.seconds[i]:.1f} s" for i in drawn]
-    strip.set_xticks(drawn, labels, fontsize=7.5)
+    ticks: list[int] = []
+    for i in drawn.tolist():  # those of neighbours would be written over each other
+        if not ticks or (i - ticks[-1]) * width / len(everything) >= TICK_WIDTH:
+            ticks.append(i)
+    labels = [f"{explanation.label(i).split()[1]}\n{explanation.seconds[i]:.1f} s" for i in ticks]
+    strip.set_xticks(ticks, labels, fontsize=7.5)
     strip.tick_params(length=2)
 
 

@@ -1,0 +1,330 @@
+"""What `vidcom2 explain` tells and draws: the numbers are the model's, the pictures can be read."""
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from PIL import Image
+
+from vidcom2.answer import prepare_inputs
+from vidcom2.checkpoints import Checkpoint
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.explain import DIMMED, LIGHT, NOT_COVERED, OUTLINE_COLOR, Explanation, draw_html, draw_png, explain
+from vidcom2.explain_png import CHOSEN_FRAMES, MOST_FRAMES, drawing
+from vidcom2.video import read_video
+
+LANDSCAPE, PORTRAIT = (54, 96), (96, 54)
+
+
+def explained(num_frames: int = 8, size: tuple[int, int] = LANDSCAPE, grid: tuple[int, int] = (3, 4), **changes):
+    """An explanation of made-up numbers: each frame keeps the tokens with the highest u."""
+    rng = np.random.default_rng(num_frames)
+    height, width = grid
+    u = rng.normal(-1.0, 0.3, (num_frames, height * width))
+    budgets = rng.integers(1, height * width, num_frames)
+    kept = (-u).argsort(axis=1).argsort(axis=1) < budgets[:, None]
+    values = {
+        "model": "org/a-model",
+        "settings": {"retention_ratio": 0.25},
+        "frames": rng.integers(0, 256, (num_frames, *size, 3), dtype=np.uint8),
+        "seconds": np.arange(num_frames) * 0.5,
+        "video_frames": num_frames,
+        "frame_budgets": budgets,
+        "kept": kept.reshape(num_frames, height, width),
+        "frame_uniqueness": u.mean(axis=1),
+        "token_uniqueness": u.reshape(num_frames, height, width),
+    }
+    return Explanation(**{**values, **changes})
+
+
+def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] | None:
+    """Row and column of the token over the middle of a pixel, by the rectangles of the tokens one after another."""
+    frame_height, frame_width = explanation.frames.shape[1:3]
+    height, width = explanation.kept.shape[1:]
+    token_height, token_width = (
+        frame_height * explanation.covered / height,
+        frame_width * explanation.covered / width,
+    )
+    for row in range(height):
+        for column in range(width):
+            in_row = row * token_height <= y + 0.5 < (row + 1) * token_height
+            if in_row and column * token_width <= x + 0.5 < (column + 1) * token_width:
+                return row, column
+    return None
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_the_told_numbers_are_the_models(family: Family) -> None:
+    video = read_video(str(DEMO_VIDEO), 8)
+    explanation = explain(Checkpoint("tiny", family.model, family.processor), video)
+    inputs = prepare_inputs(family.processor, "", video)
+    with torch.no_grad():
+        compression = family.model.get_video_features(**family.videos_of(inputs)).video_compressions[0]
+    scored = family.case.scored_frames(8)
+    assert explanation.kept.shape[0] == len(explanation.frames) == len(explanation.seconds) == scored
+    assert explanation.kept[0].size == family.case.tokens_per_frame
+    assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
+    assert explanation.frame_budgets.tolist() == compression.frame_budgets.tolist()
+    assert explanation.frame_uniqueness.tolist() == compression.frame_uniqueness.tolist()
+    assert explanation.token_uniqueness.reshape(scored, -1).tolist() == compression.token_uniqueness.tolist()
+    step = family.case.files_frames_per_frame
+    assert explanation.seconds.tolist() == video.seconds[::step].tolist()
+    assert explanation.settings == {"retention_ratio": 0.25} and explanation.video_frames == 8
+
+
+def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
+    """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches."""
+    explanation = explain(Checkpoint("tiny", family.model, family.processor), read_video(str(DEMO_VIDEO), 2))
+    rows, columns, covered = {
+        "llava_onevision": (3, 3, 1.0),
+        "llava_video": (3, 3, 6 / 7),
+        "qwen2_vl": (3, 4, 1.0),
+    }[family.case.name]
+    assert explanation.kept.shape[1:] == (rows, columns)
+    assert explanation.covered == pytest.approx(covered)
+
+
+def test_frames_keep_their_own_proportions(family: Family) -> None:
+    video = read_video(str(DEMO_VIDEO), 2)
+    wide = dataclasses.replace(video, frames=np.ascontiguousarray(video.frames[:, :120]))  # 120 x 320
+    pictures = explain(Checkpoint("tiny", family.model, family.processor), wide).frames
+    assert pictures.shape[2] / pictures.shape[1] == pytest.approx(320 / 120, rel=0.01)
+    small = np.asarray(Image.fromarray(pictures[0]).resize((320, 120)), dtype=float)
+    assert np.abs(small - wide.frames[0]).mean() < 4  # and nothing is cut off
+
+
+def test_settings_that_are_not_the_default_are_named(family: Family) -> None:
+    model = family.load(retention_ratio=0.5, compression_method="random", compression_rounding="exact")
+    explanation = explain(Checkpoint("tiny", model, family.processor), read_video(str(DEMO_VIDEO), 4))
+    assert explanation.title.startswith("random keeps") and "retention_ratio=0.5" in explanation.title
+    assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
+
+
+def test_a_family_that_joins_frames_says_so() -> None:
+    explanation = explained(5, video_frames=9)
+    assert "9 frames of the video" in explanation.subtitle and "a picture stands for 2 frames" in explanation.subtitle
+    assert [explanation.label(i) for i in (0, 3, 4)] == ["frames 0–1", "frames 6–7", "frame 8"]
+    assert "stands for" not in explained(5).subtitle and explained(5).label(3) == "frame 3"
+
+
+def test_one_frame_is_singular() -> None:
+    assert "1 frame of the video" in explained(1).subtitle and "2 frames of the video" in explained(2).subtitle
+
+
+def test_of_a_long_video_each_stretch_shows_the_frame_with_the_largest_budget() -> None:
+    explanation = explained(100)
+    chosen = explanation.chosen_frames(16).tolist()
+    stretches, start = [], 0
+    for i in range(16):  # 100 = 4 · 7 + 12 · 6
+        stop = start + (7 if i < 4 else 6)
+        stretches.append(range(start, stop))
+        start = stop
+    assert chosen == [max(stretch, key=lambda t: (explanation.frame_budgets[t], -t)) for stretch in stretches]
+    assert explained(3).chosen_frames(3).tolist() == [0, 1, 2]
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covered", [1.0, 6 / 7])
+@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT])
+def test_each_pixel_is_drawn_as_its_token_was_treated(size: tuple[int, int], covered: float) -> None:
+    explanation = explained(2, size, covered=covered)
+    picture, frame = explanation.kept_picture(1), explanation.frames[1].astype(float)
+    outlines = 0
+    for y in range(size[0]):
+        for x in range(size[1]):
+            token, pixel = token_of_pixel(explanation, y, x), picture[y, x]
+            if token is None:
+                assert pixel.tolist() == [NOT_COVERED] * 3
+            elif not explanation.kept[1][token]:
+                grey = 0.299 * frame[y, x, 0] + 0.587 * frame[y, x, 1] + 0.114 * frame[y, x, 2]
+                assert np.allclose(pixel, DIMMED * grey + (1 - DIMMED) * LIGHT, atol=1)
+            elif pixel.tolist() != frame[y, x].tolist():
+                assert tuple(pixel) == OUTLINE_COLOR
+                near = [token_of_pixel(explanation, y + dy, x + dx) for dy in (-3, 0, 3) for dx in (-3, 0, 3)]
+                assert any(t is not None and not explanation.kept[1][t] for t in near) or covered < 1
+                outlines += 1
+    assert outlines
+
+
+@pytest.mark.parametrize("brightness", [0, 128, 255])
+def test_dropped_never_looks_dark_and_differs_from_kept_at_every_brightness(brightness: int) -> None:
+    kept = np.zeros((1, 3, 4), dtype=bool)
+    kept[0, 1, 1] = True
+    explanation = explained(1, kept=kept, frames=np.full((1, *LANDSCAPE, 3), brightness, dtype=np.uint8))
+    picture = explanation.kept_picture(0)
+    dropped, inside = picture[5, 5], picture[27, 36]
+    assert dropped.min() == dropped.max() >= 140
+    assert inside.tolist() == [brightness] * 3
+    border = (picture == OUTLINE_COLOR).all(axis=-1)
+    rows, columns = np.where(border)
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (18, 35, 24, 47)  # around that token, inside it
+
+
+def test_a_frame_that_is_kept_whole_is_untouched() -> None:
+    explanation = explained(1, kept=np.ones((1, 3, 4), dtype=bool))
+    assert np.array_equal(explanation.kept_picture(0), explanation.frames[0])
+
+
+def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_what_is_not_finite() -> None:
+    u = np.linspace(-1.0, -0.1, 12).reshape(1, 3, 4)
+    u[0, 2, 3] = -np.inf
+    heat = explained(1, token_uniqueness=u, kept=np.zeros((1, 3, 4), dtype=bool)).heat_map(0).astype(float)
+    middles = heat[9::18, 12::24].reshape(12, 3)
+    lightness = middles @ [0.299, 0.587, 0.114]
+    assert (np.diff(lightness[:11]) > 0).all() and lightness[0] < 10 and lightness[10] > 230
+    assert middles[11].min() == middles[11].max()  # grey, which the colours of the map are not
+
+
+@pytest.mark.parametrize("value", [-0.5, -np.inf])
+def test_equal_and_non_finite_uniqueness_is_drawn(value: float, tmp_path: Path) -> None:
+    same = explained(3, token_uniqueness=np.full((3, 3, 4), value), frame_uniqueness=np.full(3, value))
+    assert np.isfinite(same.shares_of_uniqueness()).all()
+    draw_png(same, str(tmp_path / "same.png"))
+    draw_html(same, str(tmp_path / "same.html"))
+    page = re.sub('base64,[^"]+', "", (tmp_path / "same.html").read_text(encoding="utf-8"))
+    assert not re.search("NaN|nan%|Infinity", page)
+
+
+# -- PNG --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scores", [True, False], ids=["scores", "no scores"])
+@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT], ids=["landscape", "portrait"])
+@pytest.mark.parametrize("num_frames", [1, 3, 8, 64])
+def test_no_text_of_a_png_is_clipped_or_written_over_another(
+    num_frames: int, size: tuple[int, int], scores: bool
+) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    changes = {} if scores else {"frame_uniqueness": None, "token_uniqueness": None}
+    name = "an-organisation/a-model-with-a-rather-long-name-of-its-own-32-frames-and-what-not"
+    explanation = explained(num_frames, size, model=name, video_frames=2 * num_frames, **changes)
+    figure = drawing(explanation)
+    FigureCanvasAgg(figure).draw()
+    width, height = figure.canvas.get_width_height()
+    texts = [*figure.texts, *figure.legends[0].get_texts()]
+    for axes in figure.axes:
+        texts += [axes.title, *axes.texts, *(axes.axison * (axes.get_xticklabels() + axes.get_yticklabels()))]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    assert len(boxes) >= 2 * min(num_frames, CHOSEN_FRAMES)
+    for text, box in boxes:
+        assert min(box.x0, box.y0) >= 0 and box.x1 <= width and box.y1 <= height, text
+    for i, (text, box) in enumerate(boxes):
+        for other, another in boxes[i + 1 :]:
+            apart = box.x1 <= another.x0 + 1 or another.x1 <= box.x0 + 1 or box.y1 <= another.y0 + 1
+            assert apart or another.y1 <= box.y0 + 1, (text, other)
+
+
+def test_a_long_video_gets_a_strip_of_all_frames_over_the_drawn_ones() -> None:
+    explanation = explained(MOST_FRAMES + 1)
+    axes = drawing(explanation).axes
+    strips = [one for one in axes if len(one.patches) == MOST_FRAMES + 1]
+    assert len(strips) == 2
+    for strip, shares in zip(strips, (explanation.shares_of_uniqueness(), explanation.shares_of_budget())):
+        heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in strip.patches}
+        assert [heights[i] for i in range(MOST_FRAMES + 1)] == pytest.approx(shares.tolist())
+    pictures = [one for one in axes if one.images and one.get_title()]
+    assert [one.get_title().split("\n")[0] for one in pictures] == [
+        f"frame {i}" for i in explanation.chosen_frames(CHOSEN_FRAMES)
+    ]
+    short = drawing(explained(MOST_FRAMES)).axes
+    assert sum(bool(one.images and one.get_title()) for one in short) == MOST_FRAMES
+
+
+@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT])
+def test_frames_in_a_png_have_their_own_proportions(size: tuple[int, int], tmp_path: Path) -> None:
+    explanation = explained(3, size)
+    figure = drawing(explanation)
+    across, up = figure.get_size_inches()
+    for axes in (one for one in figure.axes if one.get_title()):
+        box = axes.get_position()
+        assert box.width * across / (box.height * up) == pytest.approx(size[1] / size[0])
+    draw_png(explanation, str(tmp_path / "x.png"))
+    assert np.asarray(Image.open(tmp_path / "x.png").convert("L")).std() > 30
+
+
+# -- HTML -------------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags of a page, which must be closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.open: list[str] = []
+        self.texts: dict[str, str] = {}
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "img", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script" and "id" in self.tags[-1][1]:
+            self.texts[self.tags[-1][1]["id"]] = data
+
+    def all(self, tag: str, name: str) -> list[str]:
+        return [attributes[name] for found, attributes in self.tags if found == tag and name in attributes]
+
+
+def page_of(explanation: Explanation, folder: Path) -> tuple[str, Page]:
+    draw_html(explanation, str(folder / "page.html"))
+    text = (folder / "page.html").read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def test_a_page_holds_every_frame_three_times_and_needs_nothing_else(tmp_path: Path) -> None:
+    text, page = page_of(explained(40), tmp_path)
+    sources = page.all("img", "src")
+    assert len(sources) == 120 and all(re.match("data:image/(jpeg|png);base64,", source) for source in sources)
+    ids = set(page.all("figure", "id"))
+    assert len(ids) == 40 and {link.removeprefix("#") for link in page.all("a", "href")} == ids  # the strip leads there
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)|url\(|@import|https?://", text)
+
+
+def test_a_page_knows_each_token_that_it_tells_about(tmp_path: Path) -> None:
+    explanation = explained(3, covered=6 / 7)
+    explanation.token_uniqueness[1, 0, 2] = -np.inf
+    _, page = page_of(explanation, tmp_path)
+    assert json.loads(page.texts["grid"]) == {"rows": 3, "columns": 4, "covered": 6 / 7}
+    for frame, told in enumerate(json.loads(page.texts["tokens"])):
+        assert told["kept"] == explanation.kept[frame].ravel().tolist()
+        u = [value if value is not None else -np.inf for value in told["u"]]
+        assert u == pytest.approx(explanation.token_uniqueness[frame].ravel().tolist(), abs=1e-4)
+
+
+def test_a_page_follows_dark_mode_and_works_by_touch_and_by_keyboard(tmp_path: Path) -> None:
+    text, page = page_of(explained(2), tmp_path)
+    assert "@media (prefers-color-scheme: dark)" in text and {"light dark"} <= set(page.all("meta", "content"))
+    assert page.all("div", "tabindex") == ["0", "0"]  # a tapped frame has the focus, and .frame:focus shows why
+    assert ".frame:focus .heat-map" in text and '"pointerdown"' in text
+
+
+def test_names_are_escaped_in_a_page(tmp_path: Path) -> None:
+    text, page = page_of(explained(1, model="<b>&models</b>"), tmp_path)
+    assert "&lt;b&gt;&amp;models" in text and "b" not in {tag for tag, _ in page.tags}
+
+
+def test_a_method_without_scores_is_drawn_without_them(tmp_path: Path) -> None:
+    bare = explained(2, frame_uniqueness=None, token_uniqueness=None)
+    text, page = page_of(bare, tmp_path)
+    assert len(page.all("img", "src")) == 4 and "uniqueness" not in text.partition("<body>")[2].partition("<script")[0]
+    assert all("u" not in told for told in json.loads(page.texts["tokens"]))
+    titled = [one for one in drawing(bare).axes if one.images]
+    assert len(titled) == 2  # frames alone, no heat maps and no scale of theirs

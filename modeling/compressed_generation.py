@@ -106,11 +106,14 @@ class VidCom2GenerationMixin:
             outputs.loss = self._loss(outputs.logits, prompt, labels, **loss_arguments)
             if self.training:
                 return self._output(outputs, prompt.positions)
-        if not wants_some_rows(logits_to_keep):  # else the inner model picked them
+        positions = prompt.at_positions(prompt.positions, logits_to_keep, before_first=-1)
+        if wants_some_rows(logits_to_keep):  # the inner model has picked them
+            outputs.logits = outputs.logits.view(*positions.shape, -1)
+        else:
             outputs.logits = prompt.at_positions(outputs.logits)
         if outputs.hidden_states is not None:
             outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))
-        return self._output(outputs, prompt.at_positions(prompt.positions, logits_to_keep, before_first=-1))
+        return self._output(outputs, positions)
 
     def _output(self, outputs: ModelOutput, prompt_positions: Tensor | None = None) -> ModelOutput:
         known = {field.name for field in fields(self.output_class)}
@@ -193,14 +196,19 @@ class VidCom2GenerationMixin:
         return self.model(**kwargs, **settings.as_dict(), only_video_features=True)
 
     def _with_whole_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
-        """Uncompressed features of the caller's, marked as such: `forward` does not hear of a call's own ratio then."""
-        encoded = kwargs.get("mm_encoder_outputs") or {}
-        video = encoded.get("video")
-        if settings.retention_ratio < 1.0 or video is None or isinstance(video, VidCom2VideoFeatures):
+        """With all features of the prompt's videos, marked as such: `forward` does not hear of a call's own ratio."""
+        if settings.retention_ratio < 1.0:
             return kwargs
-        return kwargs | {
-            "mm_encoder_outputs": encoded | {"video": VidCom2VideoFeatures(pooler_output=video.pooler_output)}
-        }
+        encoded = kwargs.get("mm_encoder_outputs") or {}
+        if kwargs.get("pixel_values_videos") is not None:
+            pop_settings(kwargs)
+            video = self._video_features(kwargs, settings)
+            kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
+        elif encoded.get("video") is not None and not isinstance(encoded["video"], VidCom2VideoFeatures):
+            video = VidCom2VideoFeatures(pooler_output=encoded["video"].pooler_output)
+        else:
+            return kwargs
+        return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}
 
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
         """The parent's path, but the positions of a conversation are kept with its cache, not with the model."""

@@ -316,7 +316,8 @@ class VidCom2ModelMixin:
         if record is not None:
             record.prompt = prompt
             if wants_some_rows(record.logits_to_keep):
-                outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state, record.logits_to_keep)
+                picked = prompt.at_positions(outputs.last_hidden_state, record.logits_to_keep)
+                outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # of a bool mask (N, dim): one prompt
             return outputs
         outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
         if outputs.hidden_states is not None:

@@ -195,7 +195,7 @@ def test_a_mask_that_fits_neither_the_conversation_nor_the_cache_is_refused(fami
     out = family.model(**inputs, use_cache=True)
     token = out.logits[:, -1:].argmax(-1)
     mask = torch.ones(1, inputs["input_ids"].shape[1], dtype=torch.long)
-    with pytest.raises(ValueError, match="over the .* tokens of the conversation"):
+    with pytest.raises(ValueError, match=r"over the .* tokens of the conversation"):
         family.model(input_ids=token, attention_mask=mask, past_key_values=out.past_key_values)
 
 

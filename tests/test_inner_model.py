@@ -1,0 +1,254 @@
+"""Who calls the inner model, or replaces `forward`, runs the language model on the compressed prompt all the same."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import RETENTION_RATIO
+from reference import compressed_embeddings, position_arguments
+from test_forward import labels_of
+from test_generate import batch_of_two, make_prompt
+from torch import Tensor, nn
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+
+@contextmanager
+def language_model_lengths(model: Any) -> Iterator[list[int]]:
+    """How many tokens each call of the language model sees."""
+    lengths: list[int] = []
+
+    def look(module: Any, args: Any, kwargs: Any) -> None:
+        lengths.append(kwargs["inputs_embeds"].shape[1])
+
+    hook = model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        yield lengths
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])
+def test_hidden_states_of_the_inner_model_are_those_of_the_prompt_compressed_by_hand(family: Family, kind: str) -> None:
+    inputs = make_prompt(family, kind)
+    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    theirs = family.stock.model(inputs_embeds=embeddings, **position_arguments(family, inputs, remaining))
+    with language_model_lengths(family.model) as lengths:
+        ours = family.model.base_model(**inputs, output_hidden_states=True)
+    assert lengths == [len(remaining)]
+    rows = [sum(i <= position for i in remaining.tolist()) - 1 for position in range(inputs["input_ids"].shape[1])]
+    expected = theirs.last_hidden_state[:, rows]
+    torch.testing.assert_close(ours.last_hidden_state, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.hidden_states[-1], expected, rtol=0, atol=1e-5)
+
+
+def test_the_inner_model_takes_the_settings_of_a_call(family: Family) -> None:
+    inputs = family.one_video()
+    with language_model_lengths(family.model) as lengths:
+        family.model.model(**inputs, retention_ratio=0.5, compression_rounding="exact")
+        family.model(**inputs, retention_ratio=0.5, compression_rounding="exact")
+        whole = family.model.model(**inputs, retention_ratio=1.0)
+    assert lengths[0] == lengths[1] < lengths[2] == inputs["input_ids"].shape[1]
+    assert torch.equal(whole.last_hidden_state, family.stock.model(**inputs).last_hidden_state)
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
+def test_the_inner_model_without_video_is_the_parents_bit_for_bit(family: Family, kind: str) -> None:
+    inputs = make_prompt(family, kind)
+    ours, theirs = (model.model(**inputs).last_hidden_state for model in (family.model, family.stock))
+    assert torch.equal(ours, theirs)
+
+
+def labels_after_the_first(family: Family, inputs: Any) -> Tensor:
+    """Without those of each prompt's first token, which other libraries predict from the padding before it."""
+    is_first = inputs["attention_mask"].cumsum(dim=1) == 1
+    return labels_of(family, inputs).masked_fill(is_first, -100)
+
+
+def fused_heads(family: Family, training: bool) -> tuple[Any, Any]:
+    """Our model with TRL's fused head, which replaces `forward` and calls `base_model`, and one without."""
+    utils = pytest.importorskip("trl.trainer.utils")
+    plain = copy.deepcopy(family.model).train(training)
+    fused = copy.deepcopy(family.model).train(training)
+    utils.add_fused_lm_head(fused)
+    return plain, fused
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in PEFT"])
+def test_the_loss_of_trls_fused_head_is_the_models_own(family: Family, wrapped: bool) -> None:
+    plain, fused = fused_heads(family, training=True)
+    if wrapped:
+        peft = pytest.importorskip("peft")
+        target = ["q_proj", "v_proj"]
+        adapted = []
+        for model in (fused, plain):
+            torch.manual_seed(0)
+            config = peft.LoraConfig(target_modules=target, task_type="CAUSAL_LM")
+            adapted.append(peft.get_peft_model(model, config))
+        fused, plain = adapted
+    both, _ = batch_of_two(family, images=True)
+    labels = labels_after_the_first(family, both)
+    with language_model_lengths(fused.get_base_model() if wrapped else fused) as lengths:
+        loss = fused(**both, labels=labels, fused_lm_head=True).loss
+    expected = plain(**both, labels=labels)
+    assert lengths == [expected.logits.shape[1]], "the language model saw the compressed prompt"
+    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
+    loss.backward()
+    expected.loss.backward()
+    gradients = [
+        {name: p.grad for name, p in model.named_parameters() if p.grad is not None} for model in (fused, plain)
+    ]
+    assert gradients[0].keys() == gradients[1].keys() and gradients[0]
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-3, atol=1e-6)
+
+
+def test_trls_log_probabilities_stand_at_the_callers_tokens(family: Family) -> None:
+    """As its DPO, GRPO and RLOO trainers take them: prompts padded on the left, completions on the right."""
+    plain, fused = fused_heads(family, training=False)
+    both, alone, num_completion = completions(family)
+    labels = both["input_ids"].masked_fill(both["attention_mask"] == 0, -100)
+    labels[:, :-num_completion] = -100
+    together = fused(**both, labels=labels, fused_lm_head=True).log_probs[:, -num_completion:]
+    for row, (inputs, length) in enumerate(alone):
+        logits = plain(**inputs).logits[:, -length - 1 : -1].log_softmax(-1)
+        expected = logits.gather(-1, inputs["input_ids"][:, -length:, None])[0, :, 0]
+        torch.testing.assert_close(together[row, :length], expected, rtol=0, atol=1e-5)
+
+
+def completions(family: Family) -> tuple[dict[str, Tensor], list[tuple[dict[str, Tensor], int]], int]:
+    """A batch as trainers by reinforcement build it, its rows alone with the lengths of their completions, and the
+    width of the completions in the batch."""
+    prompts, rows = batch_of_two(family)
+    tokens = [torch.tensor([[10, 11, 12, 13]]), torch.tensor([[20, 21]])]
+    width = max(each.shape[1] for each in tokens)
+    both, alone = dict(prompts), []
+    completion = torch.cat([nn.functional.pad(each, (0, width - each.shape[1])) for each in tokens])
+    mask = torch.cat([nn.functional.pad(torch.ones_like(each), (0, width - each.shape[1])) for each in tokens])
+    both["input_ids"] = torch.cat([prompts["input_ids"], completion], dim=1)
+    both["attention_mask"] = torch.cat([prompts["attention_mask"], mask], dim=1)
+    if "mm_token_type_ids" in both:
+        both["mm_token_type_ids"] = nn.functional.pad(both["mm_token_type_ids"], (0, width))
+    for row, each in zip(rows, tokens, strict=True):
+        inputs = dict(row)
+        inputs["input_ids"] = torch.cat([row["input_ids"], each], dim=1)
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        if "mm_token_type_ids" in inputs:
+            inputs["mm_token_type_ids"] = nn.functional.pad(inputs["mm_token_type_ids"], (0, each.shape[1]))
+        alone.append((inputs, each.shape[1]))
+    return both, alone, width
+
+
+def test_logits_to_keep_counts_positions_of_the_callers_prompt(family: Family) -> None:
+    both, alone, width = completions(family)
+    out = family.model(**both, logits_to_keep=width + 1)
+    everything = family.model(**both)
+    assert torch.equal(out.logits, everything.logits[:, -width - 1 :])
+    assert torch.equal(out.prompt_positions, everything.prompt_positions[:, -width - 1 :])
+    for row, (inputs, length) in enumerate(alone):
+        expected = family.model(**inputs).logits[0, -length - 1 :]
+        torch.testing.assert_close(out.logits[row, : length + 1], expected, rtol=0, atol=1e-5)
+
+
+def slices(length: int) -> dict[str, Any]:
+    return {
+        "indices": torch.tensor([0, 3, length - 1]),
+        "indices from the end": torch.tensor([-1, -3]),
+        "indices of each prompt": torch.tensor([[1, length - 2], [5, length - 1]]),
+        "mask": torch.arange(2 * length).view(2, length) % 3 == 0,
+    }
+
+
+@pytest.mark.parametrize("kind", slices(9))
+def test_logits_to_keep_takes_what_the_parent_takes(family: Family, kind: str) -> None:
+    from transformers import modeling_utils
+
+    if not hasattr(modeling_utils, "slice_logits_to_keep") and kind not in ("indices", "indices from the end"):
+        pytest.skip("this Transformers has no such form")
+    both, _, _ = completions(family)
+    wanted = slices(both["input_ids"].shape[1])[kind]
+    out, everything = family.model(**both, logits_to_keep=wanted), family.model(**both)
+    for part, whole in ((out.logits, everything.logits), (out.prompt_positions, everything.prompt_positions)):
+        if kind == "mask":
+            expected = whole[wanted]
+        elif wanted.ndim == 2:
+            expected = torch.stack([row[index] for row, index in zip(whole, wanted)])
+        else:
+            expected = whole[:, wanted]
+        torch.testing.assert_close(part, expected, rtol=0, atol=1e-6)
+
+
+@dataclass
+class OutputOfAnother(CausalLMOutputWithPast):
+    token_accuracy: Tensor | None = None
+
+
+def test_a_forward_that_another_library_replaced_gets_the_loss_of_the_compressed_prompt(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Liger patches: a `forward` that calls the inner model and computes the loss itself, on the instance or in the
+    parent class, and gives an output of its own."""
+    both, _ = batch_of_two(family, images=True)
+    labels = labels_after_the_first(family, both)
+    expected = family.model(**both, labels=labels).loss
+
+    def replaced(self: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
+        kwargs.pop("logits_to_keep", None)
+        kwargs.pop("return_dict", None)
+        outputs = self.model(**kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return OutputOfAnother(loss=loss, logits=logits, token_accuracy=loss)
+
+    on_instance = copy.copy(family.model)
+    on_instance.__dict__["forward"] = replaced.__get__(on_instance)
+    torch.testing.assert_close(on_instance(**both, labels=labels).loss, expected, rtol=1e-5, atol=1e-6)
+
+    monkeypatch.setattr(family.case.stock_class, "forward", replaced)
+    out = family.model(**both, labels=labels)
+    torch.testing.assert_close(out.loss, expected, rtol=1e-5, atol=1e-6)
+    assert "token_accuracy" in out
+
+
+def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "Liger 0.8 does not import with every Transformers"
+    liger = pytest.importorskip("liger_kernel.transformers.model.qwen2_vl", reason=reason, exc_type=ImportError)
+    if not family.case.mrope:
+        pytest.skip("Liger has no patch for this family")
+    model = copy.deepcopy(family.model).train()
+
+    def fused_loss(hidden_states: Tensor, lm_head_weight: Tensor, labels: Tensor | None, **kwargs: Any) -> Tensor:
+        """In place of the kernel, which needs a GPU."""
+        logits = hidden_states @ lm_head_weight.T
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+
+    monkeypatch.setattr(liger, "LigerForCausalLMLoss", fused_loss)
+    both, _ = batch_of_two(family, images=True)
+    labels = labels_after_the_first(family, both)
+    expected = model(**both, labels=labels)
+    model.forward = liger.lce_forward.__get__(model)
+    with language_model_lengths(model) as lengths:
+        loss = model(**both, labels=labels).loss
+    assert lengths == [expected.logits.shape[1]]
+    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
+
+
+def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
+    """`cpu_offload` has a module's own weights only while its `forward` runs; `image_newline` is such a one."""
+    accelerate = pytest.importorskip("accelerate")
+    inputs = family.one_video()
+    expected = family.model(**inputs).logits
+    tokens = family.model.generate(**inputs, max_new_tokens=3, do_sample=False)
+    offloaded = family.load(retention_ratio=RETENTION_RATIO)
+    accelerate.cpu_offload(offloaded, execution_device="cpu")
+    assert any(parameter.device.type == "meta" for parameter in offloaded.parameters())
+    torch.testing.assert_close(offloaded(**inputs).logits, expected)
+    assert torch.equal(offloaded.generate(**inputs, max_new_tokens=3, do_sample=False), tokens)
+    whole = offloaded.generate(**inputs, max_new_tokens=3, do_sample=False, retention_ratio=1.0)
+    assert torch.equal(whole, family.stock.generate(**inputs, max_new_tokens=3, do_sample=False))

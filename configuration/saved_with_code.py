@@ -39,7 +39,7 @@ class SavedWithCode:
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def _get_files_timestamps(self, working_dir: str) -> dict[str, float]:
-        """What `push_to_hub=True` leaves out, as it was there before: the code was not, if only written a moment ago."""
+        """Files that `push_to_hub=True` leaves out unless they change: not the code, written a moment ago."""
         code = getattr(self, "vidcom2_code_sha256", {})
         stamps = super()._get_files_timestamps(working_dir)
         return {name: stamp for name, stamp in stamps.items() if name not in code}

@@ -89,15 +89,17 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
     """
     config_class = model_class.config_class
     model = f"{module_of(model_class)}.{model_class.__name__}"
-    return {
+    auto_classes = AUTO_MODEL_CLASSES if model_class.can_generate() else AUTO_MODEL_CLASSES[:1]
+    fields = {
         "architectures": [model_class.__name__],
         "auto_map": {"AutoConfig": f"{module_of(config_class)}.{config_class.__name__}"}
-        | dict.fromkeys(AUTO_MODEL_CLASSES, model),
-        "custom_pipelines": {
-            PIPELINE_TASK: {"impl": ".".join(PIPELINE), "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
-        },
+        | dict.fromkeys(auto_classes, model),
         SHA256_FIELD: {name: sha256_of(path) for name, path in code_of(model_class).items()},
     }
+    if model_class.can_generate():
+        pipeline = {"impl": ".".join(PIPELINE), "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
+        fields["custom_pipelines"] = {PIPELINE_TASK: pipeline}
+    return fields
 
 
 def license_file() -> Path:
@@ -116,7 +118,7 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     """
     code = _code_saved_with(saved)
     if isinstance(saved, PreTrainedConfig):
-        _name_code(saved, code)
+        _name_code(saved)
     target = Path(folder)
     written = written_before(target / CONFIG)
     changed = {name: path for name, path in code.items() if not _is_same(target / name, path)}
@@ -170,27 +172,35 @@ def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin)
     if isinstance(saved, ProcessorMixin):
         module = module_of(type(saved))
         return import_closure(module) if module in PROCESSORS.values() else {}
+    model_class = _class_saved_with(saved)
+    return {} if model_class is None else code_of(model_class)
+
+
+def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrainedModel] | None:
+    """The class of this project that will load what is saved: the generating one, or the inner model."""
     config = saved if isinstance(saved, PreTrainedConfig) else saved.config
-    model_class = MODEL_CLASSES.get(config.model_type)
-    if model_class is None or type(config) is not model_class.config_class:
-        return {}
-    architectures = config.architectures or [] if saved is config else [type(saved).__name__.removeprefix("FSDP")]
-    if not set(architectures) <= {cls.__name__ for cls in model_class.__mro__}:
-        return {}
-    return code_of(model_class)
+    generating = MODEL_CLASSES.get(config.model_type)
+    if generating is None or type(config) is not generating.config_class:
+        return None
+    names = config.architectures or [] if saved is config else [type(saved).__name__.removeprefix("FSDP")]
+    for model_class in (generating, generating.inner_class):
+        if set(names) <= {cls.__name__ for cls in model_class.__mro__}:
+            return model_class
+    return None
 
 
-def _name_code(config: PreTrainedConfig, code: dict[str, Path]) -> None:
+def _name_code(config: PreTrainedConfig) -> None:
     """Enter the code that goes along into a config, and take out what an earlier one went along with."""
-    if code:
-        fields = fields_of(MODEL_CLASSES[config.model_type])
-        for name in CODE_FIELDS:
-            setattr(config, name, fields[name])
-        return
     named = " ".join(map(str, (getattr(config, "auto_map", None) or {}).values()))
     if any(module_of(cls) in named for cls in MODEL_CLASSES.values()):
         for name in CODE_FIELDS:
             vars(config).pop(name, None)
+    model_class = _class_saved_with(config)
+    if model_class is not None:
+        fields = fields_of(model_class)
+        for name in CODE_FIELDS:
+            if name in fields:
+                setattr(config, name, fields[name])
 
 
 def written_before(config: Path) -> dict[str, str]:

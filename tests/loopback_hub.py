@@ -333,6 +333,8 @@ class LoopbackHub:
                 os.environ.pop(name, None)
             stack.enter_context(mock.patch.multiple(constants, **changed))
             stack.enter_context(mock.patch.object(hf_api.api, "endpoint", self.url))
+            # Transformers keeps one with the address that it first saw; 5.19 has none.
+            stack.enter_context(mock.patch("transformers.utils.hub._hf_api", None, create=True))
             stack.enter_context(mock.patch.object(_xet, "_GLOBAL_XET_HOLDER", _xet.XetSessionHolder()))
             if not waiting:
                 no_sleep = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})

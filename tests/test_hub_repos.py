@@ -263,10 +263,15 @@ def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(world: World, monke
     assert code == 2 and "notes.txt in it is yours" in error
 
     tensors = load_file(base / "model.safetensors")
-    del tensors["language_model.lm_head.weight"]
-    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
-    code, out, _ = vidcom2("publish", *names)
-    assert code == 1 and "lm_head" in out and "failed" in out
+    lm_head = tensors.pop("language_model.lm_head.weight")
+    for weights, expected, reason in (
+        (tensors | {"lm_head.weight": lm_head, "surplus": torch.ones(2)}, 1, "surplus"),  # by the rehearsal
+        (tensors, 2, "lm_head"),  # when the figure is drawn
+    ):
+        save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+        code, out, error = vidcom2("publish", *names)
+        assert code == expected and reason in (out if expected == 1 else error), out + error
+        assert "failed" in out or expected == 2
     assert not [request for request in world.hub.requests if request.method != "GET"]
 
 

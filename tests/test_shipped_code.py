@@ -152,6 +152,20 @@ def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: 
     assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
+def test_a_saved_inner_model_carries_its_code_and_compresses_again(family: Family, tmp_path: Path) -> None:
+    inner = family.load(retention_ratio=0.5).model
+    inner.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["auto_map"].keys() == {"AutoConfig", "AutoModel"} and "custom_pipelines" not in config
+    if not family.case.native:  # its config's own type is known to this process, whatever `trust_remote_code` says
+        return
+    again, info = AutoModel.from_pretrained(tmp_path, trust_remote_code=True, output_loading_info=True)
+    assert type(again).__name__ == type(inner).__name__ and not any(info.values()), info
+    inputs = family.one_video()
+    expected, found, stock = (m.eval()(**inputs).last_hidden_state for m in (inner, again, family.stock.model))
+    assert torch.equal(found, expected) and not torch.equal(stock, expected)
+
+
 def test_a_saved_config_alone_carries_its_code(case: ModelCase, tmp_path: Path) -> None:
     case.config_class(retention_ratio=0.1).save_pretrained(tmp_path)
     assert code_of(case.model_class).keys() <= {path.name for path in tmp_path.iterdir()}

@@ -90,6 +90,7 @@ def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
     }[family.case.name]
     assert explanation.kept.shape[1:] == (rows, columns)
     assert explanation.covered == pytest.approx(covered)
+    assert ("no token covers the white edge" in explanation.subtitle) == (covered < 1)
 
 
 def test_frames_keep_their_own_proportions(family: Family) -> None:

@@ -143,7 +143,8 @@ def test_what_contract_names_is_exported() -> None:
 def test_editors_see_the_names_that_run() -> None:
     tree = ast.parse((ROOT / "src" / "vidcom2" / "__init__.py").read_text(encoding="utf-8"))
     block = next(n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")
-    seen = {alias.asname: (node.module, alias.name) for node in block.body for alias in node.names}
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: (node.module, alias.name) for node in imports for alias in node.names}
     assert seen == {name: (module, name) for name, module in vidcom2._MODULES.items()}
 
 

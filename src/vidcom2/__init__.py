@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # what editors and type checkers read; `_MODULES` below is wh
     from .video import Video as Video
     from .video import read_video as read_video
 
+    __version__: str
+
 # In a source checkout the shipped code stays in its own top-level folders, the very files that Hub repos hold, and so
 # does what builds these repos; the wheel holds all of them flat beside this file.
 _CHECKOUT = Path(__file__).resolve().parents[2]

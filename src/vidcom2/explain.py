@@ -78,6 +78,8 @@ class Explanation:
         else:
             parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first")
+        if self.covered < 1:
+            parts.append("no token covers the white edge")
         parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
         return " · ".join(parts)
 

@@ -1,13 +1,15 @@
 """What choosing the tokens costs: `vidcom2.compress` beside the released algorithm and beside reading the video once.
 
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --device cpu --json compress.json
+    PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --busy 1 --json compress_busy.json
 
 The contenders of a shape take turns within one run, so that whatever else the machine does meets all of them; the table
 holds medians. The baseline computes the released scoring, also in the rows of the paper's scoring.
 
-On a busy CPU the neighbours do not meet all contenders alike: OpenMP threads that spin while they wait take the core
-that the others wait for, once an operation, and `compress` has many short ones. Measured: 315 ms instead of 54. There
-use `--threads 1` or set OMP_WAIT_POLICY=PASSIVE; the load, the threads and that policy are in the JSON.
+On a busy CPU the neighbours do not meet all contenders alike: each parallel step waits for its slowest thread, and who
+has many short steps waits most. `--busy 1` holds one core with other work while everything is measured; the busy cores,
+the load before the first run, the threads and OMP_WAIT_POLICY are in the JSON, and the fastest and slowest run of each
+contender. Where other work shares the cores all the time, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
 """
 
 import json
@@ -17,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -109,12 +112,28 @@ def measure(shape: tuple[int, int, int], dtype: torch.dtype, device: str, repeat
             "one_pass_ms": median["one_pass"],
             "passes": median[scoring] / median["one_pass"],
             "fastest_ms": {name: min(times[name]) for name in (scoring, "released_reference", "one_pass")},
+            "slowest_ms": {name: max(times[name]) for name in (scoring, "released_reference", "one_pass")},
         }
         for scoring in SCORINGS
     ]
 
 
-def birth_certificate(device: str, repeats: int) -> dict[str, Any]:
+@contextmanager
+def busy_cores(count: int) -> Iterator[None]:
+    """Other work for `count` cores: a process each that computes and never waits."""
+    workers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+        ended = [worker.returncode for worker in workers if worker.poll() is not None]
+        if ended:
+            raise RuntimeError(f"{len(ended)} of {count} busy cores ended early with {ended}: the figures are no busy ones.")
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def birth_certificate(device: str, repeats: int, busy: int) -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": "benchmarks/benchmark_compress.py",
@@ -122,6 +141,7 @@ def birth_certificate(device: str, repeats: int) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "cpu_cores": os.cpu_count(),
+        "busy_cores": busy,
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # before the first run
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -159,6 +179,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each contender.")] = 15,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where the tokens lie.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default what torch takes.")] = None,
+    busy: Annotated[int, typer.Option(min=0, help="Cores to hold with other work while measuring.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows with their origin here.")] = None,
 ) -> None:
     """Time `vidcom2.compress` at the sizes of real models."""
@@ -166,15 +187,19 @@ def main(
         raise typer.BadParameter("this machine has no CUDA device; use --device cpu.", param_hint="--device")
     if threads is not None:
         torch.set_num_threads(threads)
-    certificate = birth_certificate(device, repeats)
+    certificate = birth_certificate(device, repeats, busy)
     console = Console(width=None if sys.stdout.isatty() else 120)  # a log shows the table whole
     rows = []
-    for shape in SHAPES:
-        for dtype in DTYPES:
-            rows += measure(shape, dtype, device, repeats)
-            if json_file is not None:  # after each size: what was measured stays when a later size fails
-                json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
-    table = Table(title=f"vidcom2.compress on {certificate['device']}, {certificate['torch_threads']} threads")
+    with busy_cores(busy):
+        for shape in SHAPES:
+            for dtype in DTYPES:
+                rows += measure(shape, dtype, device, repeats)
+                if json_file is not None:  # after each size: what was measured stays when a later size fails
+                    json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
+    table = Table(
+        title=f"vidcom2.compress on {certificate['device']}, {certificate['torch_threads']} threads, "
+        f"{busy} of {certificate['cpu_cores']} cores busy with other work"
+    )
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

@@ -25,13 +25,14 @@ GAUSSIAN_WIDTHS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0)  # released code: a in exp(-dÂ
 HIGHEST_SIMILARITY = {"paper": 1.0, "released": float(len(GAUSSIAN_WIDTHS))}
 BUDGET_DECIMALS = 4  # frame budgets closer than this to a whole number are that number: the rest is float32 noise
 REMAINDER_NOISE = 1e-6  # the same for the float64 arithmetic of `fixed_total_budgets`
-# Tokens are scored in float32 in blocks of frames, so a half-precision video is never copied as a whole. Blocks are
-# large because every operation on one is a parallel step that waits for its slowest thread: on a CPU that other work
-# shares, the number of steps decides. Above 32 MiB glibc maps fresh pages for each buffer, which costs more than it saves.
-BLOCK_BYTES = {"cpu": 30 * 2**20}
-BLOCK_BYTES_ELSEWHERE = 256 * 2**20
-# What `torch.batch_norm_update_stats` reads on the CPU with float32 sums.
-CHANNEL_STATISTICS_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Tokens are scored in float32 in blocks of frames, so a half-precision video is never copied as a whole. They are few
+# and large: on the CPU each operation on one is a parallel step that waits for its slowest thread, milliseconds when
+# other work holds a core. What the CPU converts or masks goes through one buffer, which stays below 32 MiB: glibc gives
+# a larger one fresh pages every time, and to clear those takes longer than the arithmetic.
+BLOCK_BYTES = 256 * 2**20
+CPU_BUFFER_BYTES = 24 * 2**20
+# dtypes for which `torch.batch_norm_update_stats` works in float32 on the CPU
+BATCH_NORM_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ def token_norms_and_frame_sums(
     `channels` (D,) of zeros and ones leaves only those channels in; `unit_tokens` sums tokens scaled to length 1.
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
-    norms = torch.empty(num_frames, tokens_per_frame, device=video_tokens.device)
-    sums = torch.empty(num_frames, 1, dim, device=video_tokens.device)
+    norms = torch.empty(num_frames, tokens_per_frame, dtype=torch.float32, device=video_tokens.device)
+    sums = torch.empty(num_frames, 1, dim, dtype=torch.float32, device=video_tokens.device)
     for frames, block in float32_blocks(video_tokens, channels):
         block_norms = torch.linalg.vector_norm(block, dim=-1, out=norms[frames])
         finite = block_norms.isfinite()
@@ -199,7 +200,8 @@ def frame_and_video_means(frame_sums: Tensor, finite: Tensor, window: int | None
 
 def token_centre_products(video_tokens: Tensor, centres: Tensor) -> Tensor:
     """Inner products (T, M, C) of each token with its frame's centres (T, C, D)."""
-    products = torch.empty(*video_tokens.shape[:2], centres.shape[1], device=video_tokens.device)
+    num_frames, tokens_per_frame, _ = video_tokens.shape
+    products = torch.empty(num_frames, tokens_per_frame, centres.shape[1], dtype=torch.float32, device=centres.device)
     for frames, block in float32_blocks(video_tokens):
         torch.bmm(block, centres[frames].mT, out=products[frames])
     return products
@@ -219,23 +221,24 @@ def gaussian_similarity(products: Tensor, token_norms: Tensor, centre_norms: Ten
     nonzero = token_norms > 0
     cosine_part = torch.where(nonzero, products / token_norms, 0.0)
     squared_distance = (nonzero.float() - 2 * cosine_part + centre_norms.square()).clamp(min=0)
-    return torch.stack([squared_distance / (-2 * width) for width in GAUSSIAN_WIDTHS]).exp_().sum(0)
+    exponents = torch.stack([squared_distance / (-2 * width) for width in GAUSSIAN_WIDTHS])
+    return sum(exponents.exp_())  # term by term: equal tokens get equal sums wherever they stand
 
 
 def low_variance_channels(video_tokens: Tensor) -> Tensor:
     """(D,) float32 with 1 at the half of the channels that vary least over the video's tokens (released code)."""
     dim = video_tokens.shape[-1]
     lowest = channel_variance(video_tokens).argsort(stable=True)[: int(dim * LOW_VARIANCE_SHARE)]
-    return torch.zeros(dim, device=video_tokens.device).index_fill_(0, lowest, 1.0)
+    return torch.zeros(dim, dtype=torch.float32, device=video_tokens.device).index_fill_(0, lowest, 1.0)
 
 
 def channel_variance(video_tokens: Tensor) -> Tensor:
     """(D,) float32: population variance of each channel over the finite tokens of the video."""
-    if video_tokens.device.type == "cpu" and video_tokens.dtype in CHANNEL_STATISTICS_DTYPES:
-        # One operation on the video as it is. The float32 statistics that it could update make it return float32.
-        unused = torch.zeros(2, video_tokens.shape[-1])
+    if video_tokens.device.type == "cpu" and video_tokens.dtype in BATCH_NORM_DTYPES:
+        # One operation on the video as it is. It returns float32 because the statistics that it could update are.
+        unused = torch.zeros(2, video_tokens.shape[-1], dtype=torch.float32)
         _, variance = torch.batch_norm_update_stats(video_tokens.flatten(0, 1), *unused, momentum=0.0)
-        if variance.isfinite().all():  # and so is every token
+        if variance.isfinite().all():  # then so is every token
             return variance
 
     counts, means, deviations = [], [], []  # per block: finite tokens, channel means, summed squared deviations
@@ -262,25 +265,25 @@ def float32_blocks(video_tokens: Tensor, channels: Tensor | None = None) -> Iter
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
     in_place = video_tokens.dtype == torch.float32 and channels is None
-    if in_place and video_tokens.device.type == "cpu":
-        yield slice(0, num_frames), video_tokens
-        return
-    block_bytes = BLOCK_BYTES.get(video_tokens.device.type, BLOCK_BYTES_ELSEWHERE)
+    block_bytes = BLOCK_BYTES if in_place or video_tokens.device.type != "cpu" else CPU_BUFFER_BYTES
     step = min(num_frames, max(1, block_bytes // (4 * tokens_per_frame * dim)))
-    if not in_place:  # one buffer for all blocks: fresh memory for each costs the CPU more than the arithmetic
+    if not in_place:
         buffer = torch.empty(step, tokens_per_frame, dim, dtype=torch.float32, device=video_tokens.device)
     for start in range(0, num_frames, step):
         frames = slice(start, min(start + step, num_frames))
         block = video_tokens[frames]
         if not in_place:
-            scratch = buffer[: len(block)]
-            if channels is None:
-                block = scratch.copy_(block)
-            elif block.dtype == torch.float32:
-                block = torch.mul(block, channels, out=scratch)
-            else:
-                block = scratch.copy_(block).mul_(channels)
+            block = float32_copy(block, channels, out=buffer[: len(block)])
         yield frames, block
+
+
+def float32_copy(block: Tensor, channels: Tensor | None, out: Tensor) -> Tensor:
+    """`out` (t, M, D) float32, filled with `block` times `channels` (D,) if given, in as few steps as it takes."""
+    if channels is None:
+        return out.copy_(block)
+    if block.dtype == torch.float32:
+        return torch.mul(block, channels, out=out)
+    return out.copy_(block).mul_(channels)
 
 
 def clear_tokens(block: Tensor, cleared: Tensor) -> Tensor:
@@ -296,7 +299,7 @@ def random_scores(video_tokens: Tensor, settings: CompressionSettings) -> TokenS
     """Baseline: the same budget for each frame, tokens at random (paper, Table 1). The same choice at every call."""
     num_frames, tokens_per_frame, _ = video_tokens.shape
     generator = torch.Generator().manual_seed(0)
-    u = torch.rand(num_frames, tokens_per_frame, generator=generator).to(video_tokens.device)
+    u = torch.rand(num_frames, tokens_per_frame, generator=generator, dtype=torch.float32).to(video_tokens.device)
     return TokenScores(torch.zeros_like(u), u)
 
 

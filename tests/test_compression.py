@@ -642,17 +642,83 @@ def test_blocks_do_not_matter(
     tokens[3, 4] = math.nan
     tokens = tokens.to(dtype)
     expected = compress(tokens, compression_scoring=scoring)
-    monkeypatch.setattr(compression, "BLOCK_BYTES", {"cpu": 4 * tokens_per_frame * dim * frames_per_block})
+    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES"):
+        monkeypatch.setattr(compression, limit, 4 * tokens_per_frame * dim * frames_per_block)
     sizes = [len(block) for _, block in compression.float32_blocks(tokens)]
     assert sizes[0] == frames_per_block and sum(sizes) == num_frames
     assert_same(compress(tokens, compression_scoring=scoring), expected, exactly=False)
 
 
-def test_a_frame_larger_than_a_block_is_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = random_video(5, 9, 32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frame_larger_than_a_block_is_one_block(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = random_video(5, 9, 32).to(dtype)
     expected = compress(tokens)
-    monkeypatch.setattr(compression, "BLOCK_BYTES", {"cpu": 1})
+    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES"):
+        monkeypatch.setattr(compression, limit, 1)
+    assert [len(block) for _, block in compression.float32_blocks(tokens)] == [1] * 5
     assert_same(compress(tokens), expected, exactly=False)
+
+
+class ParallelSteps(TorchDispatchMode):
+    """Names the operations that are large enough for torch to spread over the cores, views aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [value for value in (*args, result) if isinstance(value, Tensor)]
+        large = any(value.numel() >= 2**15 for value in tensors)  # at::internal::GRAIN_SIZE
+        if large and not func.is_view and not func.__name__.startswith("empty"):
+            self.names.append(func.__name__)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("scoring", "dtype", "steps"),
+    [
+        ("paper", torch.float32, 5),  # norms and sums of tokens, centres and their norms, products of both
+        ("paper", torch.bfloat16, 7),  # and the conversion, twice
+        ("released", torch.float32, 9),  # and before it channel variance and masking, after it two for the Gaussians
+        ("released", torch.bfloat16, 11),
+    ],
+)
+def test_cpu_scores_a_video_in_few_parallel_steps(scoring: str, dtype: torch.dtype, steps: int) -> None:
+    # Each waits for its slowest thread: with 146 of them a busy core made compress 10 times slower.
+    tokens = random_video(32, 196, 896).to(dtype)  # LLaVA-OneVision-0.5B
+    with ParallelSteps() as parallel:
+        compress(tokens, compression_scoring=scoring)
+    assert len(parallel.names) <= steps, parallel.names
+
+
+@pytest.mark.parametrize("non_finite", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
+def test_channel_variance_is_the_float64_variance_of_the_finite_tokens(dtype: torch.dtype, non_finite: bool) -> None:
+    tokens = 4 + random_video(6, 49, 64) * torch.logspace(-1, 0, 64)  # small beside its mean, as real channels are
+    if non_finite:
+        tokens[1, 2, 3], tokens[4, 5] = math.nan, math.inf
+    tokens = tokens.to(dtype)  # of float8_e4m3fn inf is no value: it becomes its nan
+    finite = tokens.double().isfinite().all(dim=-1)
+    expected = tokens.double()[finite].var(dim=0, correction=0)
+    for layout in (tokens, tokens.transpose(0, 1).contiguous().transpose(0, 1)):
+        got = compression.channel_variance(layout)
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), expected, rtol=CHANNEL_NOISE, atol=0)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("method", ["vidcom2", "random"])
+def test_default_dtype_of_the_process_does_not_matter(method: str, scoring: str) -> None:
+    tokens = random_video(6, 9, 32)
+    expected = compress(tokens, compression_method=method, compression_scoring=scoring)
+    before = torch.get_default_dtype()
+    try:
+        for default in (torch.bfloat16, torch.float64):
+            torch.set_default_dtype(default)
+            assert_same(compress(tokens, compression_method=method, compression_scoring=scoring), expected)
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -67,7 +67,7 @@ class FullPromptView:
     def _with_full_lengths(self, arguments: dict[str, Any]) -> dict[str, Any]:
         config = copy.copy(arguments["generation_config"])
         for name in ("max_length", "min_length"):
-            if getattr(config, name) is not None:
+            if getattr(config, name):  # a minimum of 0 is none
                 setattr(config, name, getattr(config, name) + self.num_dropped)
         return arguments | {"generation_config": config}
 

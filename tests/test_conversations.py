@@ -1,0 +1,213 @@
+"""Turns on a cache: a conversation's state lives with it, through other chats, copies and row operations."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import make_image, make_video
+from test_generate import NEW, batch_of_two, run
+from torch import Tensor
+from transformers import DynamicCache
+
+QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def first_turn(family: Family, kind: str) -> Any:
+    if kind == "video":
+        return family.one_video()
+    if kind == "image":
+        return family.inputs(family.prompt("What is it?", images=1), images=[make_image(3)])
+    return family.inputs(family.prompt("Hello."))
+
+
+def other_chats(family: Family, model: Any) -> None:
+    """Calls for other users, between two turns."""
+    run(model, family.inputs(family.prompt("Is it?", images=1), images=[make_image(5)]))
+    run(model, family.one_video(seed=5, num_frames=4))
+    model(**family.inputs("So?"))
+
+
+@pytest.mark.parametrize("second", ["video", "text"])
+@pytest.mark.parametrize("first", ["image", "text", "video"])
+@pytest.mark.parametrize("by", ["generate", "forward"])
+def test_chats_that_take_turns_on_one_model_equal_each_alone(family: Family, first: str, second: str, by: str) -> None:
+    inputs = first_turn(family, first)
+    other = family.inputs(family.prompt("And here?", videos=1), videos=[make_video(7)])
+
+    def conversation(between: Callable[[], Any]) -> Tensor:
+        model = copy.deepcopy(family.model)  # which has met nobody
+        if by == "generate":
+            turn = run(model, inputs, return_dict_in_generate=True)
+            said, cache = turn.sequences, turn.past_key_values
+        else:
+            said, cache = inputs["input_ids"], model(**inputs, use_cache=True).past_key_values
+        between(model)
+        if second == "text":
+            ids = torch.cat([said, family.inputs(QUESTION)["input_ids"]], dim=1)
+            kwargs: dict[str, Any] = {}
+        else:
+            ids = torch.cat([said, other["input_ids"]], dim=1)
+            kwargs = family.videos_of(other)
+        out = run(
+            model, {"input_ids": ids} | kwargs, past_key_values=cache, return_dict_in_generate=True, output_logits=True
+        )
+        return torch.stack(out.logits)
+
+    alone = conversation(lambda model: None)
+    assert torch.equal(conversation(lambda model: other_chats(family, model)), alone)
+
+
+@pytest.mark.parametrize("first", ["image", "text"])
+def test_a_video_after_an_uncompressed_turn_equals_starting_anew(family: Family, first: str) -> None:
+    inputs = first_turn(family, first)
+    video = family.one_video()
+    turn = run(family.model, inputs, return_dict_in_generate=True)
+    other_chats(family, family.model)
+    ids = torch.cat([turn.sequences, video["input_ids"]], dim=1)
+    media = family.videos_of(video)
+    continued = run(
+        family.model,
+        {"input_ids": ids} | media,
+        past_key_values=turn.past_key_values,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    images = family.images_of(inputs) if first == "image" else {}
+    anew = run(family.model, {"input_ids": ids} | media | images, return_dict_in_generate=True, output_logits=True)
+    assert torch.equal(continued.sequences, anew.sequences)
+    torch.testing.assert_close(torch.stack(continued.logits), torch.stack(anew.logits), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("by", ["a second turn", "a hand-written loop"])
+def test_after_a_long_video_of_small_frames_positions_go_on_as_in_starting_anew(family: Family, by: str) -> None:
+    """64 frames of few tokens: M-RoPE's largest position is the video's last frame, not the text's last token."""
+    if not family.case.mrope:
+        pytest.skip("positions are mere order")
+    inputs = family.one_video("?", num_frames=64)
+    turn = run(family.model, inputs, return_dict_in_generate=True)
+    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    anew = family.model(input_ids=ids, **family.videos_of(inputs)).logits[:, -1]
+    if by == "a second turn":
+        out = run(
+            family.model,
+            {"input_ids": ids},
+            past_key_values=turn.past_key_values,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        continued = out.logits[0]
+    else:
+        prompt = inputs["input_ids"].shape[1]
+        cache = family.model(**inputs, use_cache=True).past_key_values
+        for i in range(prompt, ids.shape[1]):
+            continued = family.model(input_ids=ids[:, i : i + 1], past_key_values=cache).logits[:, -1]
+    torch.testing.assert_close(continued, anew, rtol=0, atol=1e-5)
+
+
+def loop(family: Family, inputs: Any, change: Callable[[Any], Tensor | None], masked: bool) -> tuple[Tensor, Tensor]:
+    """Logits of a token after the prompt, on its cache after `change`, and as the changed rows alone give them."""
+    mask = inputs["attention_mask"]
+    cache = family.model(**inputs, use_cache=True).past_key_values
+    rows = change(cache)
+    tokens = torch.tensor([[20], [30]])[rows]
+    kwargs = {"attention_mask": torch.cat([mask[rows], torch.ones_like(tokens)], dim=1)} if masked else {}
+    changed = family.model(input_ids=tokens, past_key_values=cache, **kwargs).logits[:, -1]
+    plain = family.model(**inputs, use_cache=True).past_key_values
+    expected = family.model(
+        input_ids=torch.tensor([[20], [30]]),
+        past_key_values=plain,
+        attention_mask=torch.cat([mask, torch.ones(2, 1, dtype=mask.dtype)], dim=1),
+    ).logits[:, -1]
+    return changed, expected[rows]
+
+
+def reordered(cache: Any) -> Tensor:
+    cache.reorder_cache(torch.tensor([1, 0]))
+    return torch.tensor([1, 0])
+
+
+def selected(cache: Any) -> Tensor:
+    cache.batch_select_indices(torch.tensor([1]))
+    return torch.tensor([1])
+
+
+def repeated(cache: Any) -> Tensor:
+    cache.batch_repeat_interleave(2)
+    return torch.tensor([0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
+@pytest.mark.parametrize("change", [reordered, selected, repeated])
+def test_the_memory_of_the_prompt_follows_the_rows_of_the_cache(family: Family, change: Callable, masked: bool) -> None:
+    both, _ = batch_of_two(family)
+    logits, expected = loop(family, both, change, masked)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_a_copy_of_a_cache_remembers_the_prompt(family: Family, copied: Callable) -> None:
+    inputs = family.one_video()
+    turn = run(family.model, inputs, return_dict_in_generate=True)
+    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    kept = copied(turn.past_key_values)
+    assert isinstance(kept, DynamicCache)
+    expected = run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values)
+    assert torch.equal(run(family.model, {"input_ids": ids}, past_key_values=kept), expected)
+
+
+def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
+    inputs = family.one_video()
+    token = torch.tensor([[20]])
+
+    def cropped(to: int) -> Any:
+        cache = family.model(**inputs, use_cache=True).past_key_values
+        cache.crop(to - cache.get_seq_length())
+        return cache
+
+    cache = cropped(10)
+    with pytest.raises(ValueError, match="cannot be cropped into the prompt"):
+        family.model(input_ids=token, past_key_values=cache)
+    with pytest.raises(ValueError, match="cannot be cropped into the prompt"):
+        run(family.model, {"input_ids": torch.cat([inputs["input_ids"], token], dim=1)}, past_key_values=cache)
+
+    # Nor do other tokens in their place make it whole.
+    cache = cropped(10)
+    family.model.get_decoder()(token.expand(-1, 300), past_key_values=cache)
+    with pytest.raises(ValueError, match="cannot be cropped into the prompt"):
+        family.model(input_ids=token, past_key_values=cache)
+
+
+def test_an_answer_may_be_cropped_away(family: Family) -> None:
+    inputs = family.one_video()
+    turn = run(family.model, inputs, return_dict_in_generate=True)
+    cache = turn.past_key_values
+    cache.crop(-(NEW - 1))
+    ids = torch.cat([inputs["input_ids"], family.inputs(QUESTION)["input_ids"]], dim=1)
+    again = run(family.model, {"input_ids": ids}, past_key_values=cache)
+    assert torch.equal(again, run(family.model, {"input_ids": ids} | family.videos_of(inputs)))
+
+
+def test_token_types_of_an_earlier_turn_are_no_hindrance(family: Family) -> None:
+    inputs = family.one_video()
+    if "mm_token_type_ids" not in inputs:
+        pytest.skip("the family has no token types")
+    turn = run(family.model, inputs, return_dict_in_generate=True)
+    ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
+    expected = run(family.model, {"input_ids": ids}, past_key_values=copy.deepcopy(turn.past_key_values))
+    stale = {"mm_token_type_ids": inputs["mm_token_type_ids"], "video_grid_thw": inputs["video_grid_thw"]}
+    assert torch.equal(run(family.model, {"input_ids": ids} | stale, past_key_values=turn.past_key_values), expected)
+
+
+def test_another_models_cache_with_images_is_refused_before_a_video(family: Family) -> None:
+    if not family.case.mrope:
+        pytest.skip("positions are mere order")
+    image = first_turn(family, "image")
+    turn = run(family.stock, image, return_dict_in_generate=True)
+    video = family.one_video()
+    ids = torch.cat([turn.sequences, video["input_ids"]], dim=1)
+    with pytest.raises(ValueError, match="another model filled it"):
+        run(family.model, {"input_ids": ids} | family.videos_of(video), past_key_values=turn.past_key_values)

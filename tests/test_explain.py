@@ -186,6 +186,7 @@ def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_what_is_not_finite(
     assert middles[11].min() == middles[11].max()  # grey, which the colours of the map are not
 
 
+@pytest.mark.filterwarnings("error")  # a division by zero is one
 @pytest.mark.parametrize("value", [-0.5, -np.inf])
 def test_equal_and_non_finite_uniqueness_is_drawn(value: float, tmp_path: Path) -> None:
     same = explained(3, token_uniqueness=np.full((3, 3, 4), value), frame_uniqueness=np.full(3, value))

@@ -1,0 +1,187 @@
+"""Settings for one call, configs of other classes, positions of the survivors, and limits of length."""
+
+import inspect
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import MODELS, RETENTION_RATIO
+from reference import compressed_embeddings
+from test_generate import batch_of_two, run
+from transformers import AutoConfig, CLIPConfig
+
+from vidcom2 import compress
+from vidcom2.compression_settings import SETTING_NAMES
+
+CHANGED: dict[str, Any] = {
+    "retention_ratio": 0.5,
+    "compression_method": "random",
+    "compression_scoring": "released",
+    "compression_rounding": "exact",
+    "compression_temperature": 0.5,
+    "compression_frame_score": "uniform",
+    "compression_window": 2,
+    "compression_positions": "original",
+    "compression_frame_weight": -1.0,
+    "compression_video_weight": -1.0,
+}
+
+
+def test_every_setting_is_tried_below() -> None:
+    assert set(CHANGED) == set(SETTING_NAMES)
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_setting_of_one_call_is_that_of_a_model_loaded_with_it(family: Family, name: str) -> None:
+    setting = {name: CHANGED[name]}
+    both, _ = batch_of_two(family)
+    loaded = family.load(**{"retention_ratio": RETENTION_RATIO} | setting)
+    assert torch.equal(family.model(**both, **setting).logits, loaded(**both).logits)
+    assert torch.equal(run(family.model, both, **setting), run(loaded, both))
+    ours = family.model.get_video_features(**family.videos_of(both), **setting)
+    theirs = loaded.get_video_features(**family.videos_of(both))
+    for one, other in zip(ours.video_compressions, theirs.video_compressions, strict=True):
+        assert torch.equal(one.indices, other.indices)
+    unchanged = {"compression_positions"} if family.case.mrope else set()
+    same = torch.equal(loaded(**both).logits[:, -1], family.model(**both).logits[:, -1])
+    assert same == (name in unchanged), "the setting does something"
+
+
+def test_a_bad_setting_of_one_call_is_refused(family: Family) -> None:
+    inputs = family.one_video()
+    for call in (family.model, family.model.generate, family.model.model):
+        with pytest.raises(ValueError, match=r"`compression_rounding` is 'down'.*'exact'"):
+            call(**inputs, compression_rounding="down")
+
+
+@pytest.mark.parametrize("name", ["compression_newlines", "spatial_pool_mode"])
+def test_what_belongs_to_the_model_is_refused_in_one_call(family: Family, name: str) -> None:
+    for call in (family.model, family.model.generate):
+        with pytest.raises(ValueError, match=rf"`{name}` is 'all' in one call"):
+            call(**family.one_video(), **{name: "all"})
+
+
+def test_the_operator_takes_every_setting_that_selects_tokens() -> None:
+    assert set(inspect.signature(compress).parameters) - {"video_tokens"} == set(SETTING_NAMES) - {
+        "compression_positions"
+    }
+
+
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stock_config_is_converted_with_all_that_it_says(family: Family) -> None:
+    if not family.case.native:
+        pytest.skip("Transformers has no config of this type")
+    stock = AutoConfig.from_pretrained(family.folder)
+    stock.something_of_the_users = 7
+    inputs = family.one_video()
+    expected = family.load()(**inputs).logits
+    model = family.case.model_class(stock).eval()
+    assert type(model.config) is family.case.config_class and model.config.something_of_the_users == 7
+    assert type(stock) is not family.case.config_class
+    model.load_state_dict(family.stock.state_dict())
+    assert torch.equal(model(**inputs).logits, expected)
+    loaded = family.case.model_class.from_pretrained(family.folder, config=stock).eval()
+    assert torch.equal(loaded(**inputs).logits, expected)
+    half = family.case.model_class.from_pretrained(family.folder, config=stock, retention_ratio=0.5).eval()
+    assert half.config.retention_ratio == 0.5
+    assert torch.equal(half(**inputs).logits, family.load(retention_ratio=0.5)(**inputs).logits)
+
+
+def test_a_setting_beside_a_config_leaves_the_callers_config_alone(family: Family) -> None:
+    config = family.case.config_class.from_pretrained(family.folder)
+    assert family.case.model_class(config, retention_ratio=0.5).config.retention_ratio == 0.5
+    assert config.retention_ratio == 0.25
+
+
+def test_another_familys_config_is_refused(family: Family) -> None:
+    others = [case.config_class() for case in MODELS if not issubclass(case.config_class, family.case.config_class)]
+    for config in (*others, CLIPConfig()):
+        with pytest.raises(ValueError, match=f"`config` is a .*{family.case.config_class.__name__}"):
+            family.case.model_class(config)
+
+
+def test_a_users_subclass_loads_stock_checkpoints(family: Family, tmp_path: Path) -> None:
+    from test_loading import assert_same_weights, legacy_checkpoint
+
+    subclass = type(f"My{family.case.model_class.__name__}", (family.case.model_class,), {})
+    folder = legacy_checkpoint(family, tmp_path) if family.case.native else family.folder
+    model, info = subclass.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    assert_same_weights(model, family.stock)
+    inputs = family.one_video()
+    assert torch.equal(model.eval()(**inputs).logits, family.load()(**inputs).logits)
+
+
+# -- positions of the survivors ---------------------------------------------------------------------------------------
+
+
+def test_original_positions_are_those_of_the_full_prompt(family: Family) -> None:
+    if family.case.mrope:
+        pytest.skip("M-RoPE families always keep theirs")
+    inputs = family.one_video()
+    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    # A cache, since Transformers takes a prompt with gaps for several prompts where there is neither mask nor cache.
+    mask = torch.ones(1, len(remaining), dtype=torch.long)
+    theirs = family.stock(inputs_embeds=embeddings, position_ids=remaining[None], attention_mask=mask)
+    ours = family.model(**inputs, compression_positions="original")
+    torch.testing.assert_close(ours.logits[:, remaining], theirs.logits, rtol=0, atol=1e-5)
+    assert not torch.allclose(ours.logits, family.model(**inputs).logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["original", "consecutive"])
+def test_with_either_positions_turns_and_loops_go_on_as_in_starting_anew(family: Family, positions: str) -> None:
+    model = family.load(retention_ratio=RETENTION_RATIO, compression_positions=positions)
+    both, _ = batch_of_two(family)
+    turn = run(model, both, return_dict_in_generate=True)
+    question = family.inputs("<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n")["input_ids"].expand(2, -1)
+    ids = torch.cat([turn.sequences, question], dim=1)
+    new = torch.ones_like(ids[:, both["input_ids"].shape[1] :])
+    second = {"input_ids": ids, "attention_mask": torch.cat([both["attention_mask"], new], dim=1)}
+    anew = model(**second, **family.videos_of(both)).logits[:, -1]
+    out = run(model, second, past_key_values=turn.past_key_values, return_dict_in_generate=True, output_logits=True)
+    torch.testing.assert_close(out.logits[0], anew, rtol=0, atol=1e-5)
+    prompt = both["input_ids"].shape[1]
+    cache = model(**both, use_cache=True).past_key_values
+    for i in range(prompt, ids.shape[1]):
+        step = model(input_ids=ids[:, i : i + 1], past_key_values=cache)
+    torch.testing.assert_close(step.logits[:, -1], anew, rtol=0, atol=1e-5)
+
+
+def test_original_positions_are_refused_where_gaps_mean_several_prompts(family: Family) -> None:
+    if family.case.mrope:
+        pytest.skip("M-RoPE families have a row of plain positions besides")
+    inputs = family.one_video()
+    with pytest.raises(ValueError, match="without a cache Transformers"):
+        run(family.model, inputs, compression_positions="original", use_cache=False)
+    model = family.load(retention_ratio=RETENTION_RATIO)
+    model.config.get_text_config()._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match=r'leaves gaps.*attn_implementation="sdpa"'):
+        model(**inputs, compression_positions="original")
+
+
+# -- lengths ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_compressed_prompt_beyond_the_models_positions_is_warned_of(
+    family: Family, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.utils import logging as transformers_logging
+
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    transformers_logging.set_verbosity_warning()
+    model = family.load(retention_ratio=RETENTION_RATIO)
+    inputs = family.one_video()
+    with caplog.at_level(logging.WARNING):
+        run(model, inputs)
+    assert "max_position_embeddings" not in caplog.text
+    model.config.get_text_config().max_position_embeddings = 20
+    for call in (lambda: run(model, inputs), lambda: model(**family.one_video("And what is this?"))):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            call()
+        assert "was made for 20" in caplog.text and "smaller `retention_ratio`" in caplog.text

@@ -1,0 +1,250 @@
+"""Trainer, its losses and its evaluation, TRL's trainers, and losses that others compute."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from models import make_image
+from test_forward import labels_of
+from test_generate import batch_of_two, make_prompt
+from torch import Tensor, nn
+from transformers import EvalPrediction, Trainer, TrainingArguments
+
+
+def all_labels(inputs: Any) -> Tensor:
+    """What the shortest scripts do: only padding is masked, placeholders are not."""
+    return inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+
+
+def arguments(folder: Path, **kwargs: Any) -> TrainingArguments:
+    settings = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 1,
+        "per_device_eval_batch_size": 1,
+        "max_steps": 1,
+        "learning_rate": 0.0,
+        "logging_steps": 1,
+        "report_to": [],
+        "use_cpu": True,
+        "remove_unused_columns": False,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "max_grad_norm": 1e9,
+    }
+    return TrainingArguments(**settings | kwargs)
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_trainer_reports_and_optimises_the_models_own_loss(
+    family: Family, tmp_path: Path, accumulation: int, padding_side: str
+) -> None:
+    family.processor.tokenizer.padding_side = padding_side
+    try:
+        both, _ = batch_of_two(family)
+    finally:
+        family.processor.tokenizer.padding_side = "left"
+    batches = [dict(both) | {"labels": all_labels(both)}]
+    if accumulation == 2:
+        other = family.one_video("Why is that so?", seed=3, num_frames=4)
+        batches.append(dict(other) | {"labels": all_labels(other)})
+    model = copy.deepcopy(family.model).train()
+    losses = [model(**batch).loss for batch in batches]
+    sum(losses).div(len(losses)).backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+
+    trained = copy.deepcopy(family.model)
+    trainer = Trainer(
+        trained,
+        arguments(tmp_path, gradient_accumulation_steps=accumulation),
+        train_dataset=[{"number": i} for i in range(len(batches))],
+        data_collator=lambda rows: dict(batches[rows[0]["number"]]),
+    )
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["loss"] == pytest.approx(float(sum(losses).detach() / len(losses)), rel=1e-3)
+    assert logged["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+
+
+def test_a_number_of_items_that_counts_dropped_labels_is_refused(family: Family) -> None:
+    inputs = family.one_video()
+    counted = all_labels(inputs)
+    with pytest.raises(ValueError, match=r"`num_items_in_batch` counts the \d+ labels .* has \d+ left"):
+        family.model(**inputs, labels=counted, num_items_in_batch=(counted[:, 1:] != -100).sum())
+    labels = labels_of(family, inputs)
+    number = (labels[:, 1:] != -100).sum()
+    out = family.model(**inputs, labels=labels, num_items_in_batch=number)
+    torch.testing.assert_close(out.loss, family.model(**inputs, labels=labels).loss)
+    half = family.model(**inputs, labels=labels, num_items_in_batch=2 * number)
+    torch.testing.assert_close(half.loss, out.loss / 2)
+
+
+def mixed_dataset(family: Family) -> list[dict[str, Tensor]]:
+    """With videos, with an image, of text; of different lengths."""
+    prompts = [
+        family.one_video(),
+        family.inputs(family.prompt("What is it?", images=1), images=[make_image(3)]),
+        family.inputs(family.prompt("Hello.")),
+        family.one_video("And in this one?", seed=2, num_frames=4),
+    ]
+    return [dict(inputs) | {"labels": labels_of(family, inputs)} for inputs in prompts]
+
+
+def only_row(rows: list[dict]) -> dict:
+    (row,) = rows
+    return dict(row)
+
+
+def test_evaluation_over_mixed_batches_gives_logits_beside_labels(family: Family, tmp_path: Path) -> None:
+    seen = []
+
+    def preprocess(logits: Tensor, labels: Tensor) -> Tensor:
+        seen.append((type(logits), logits.shape[:2], labels.shape))
+        return logits.argmax(-1)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:  # as in README
+        predicted, labels = prediction.predictions[:, :-1], prediction.label_ids[:, 1:]
+        counted = labels != -100
+        return {"accuracy": float((predicted == labels)[counted].mean()), "counted": int(counted.sum())}
+
+    dataset = mixed_dataset(family)
+    trainer = Trainer(
+        copy.deepcopy(family.model),
+        arguments(tmp_path),
+        eval_dataset=dataset,
+        data_collator=only_row,
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=preprocess,
+    )
+    metrics = trainer.evaluate()
+    assert all(kind is Tensor and logits == labels for kind, logits, labels in seen) and len(seen) == 4
+    right, counted, losses = 0, 0, []
+    for row in dataset:
+        with torch.no_grad():
+            out = family.model(**row)
+        predicted, labels = out.logits.argmax(-1)[:, :-1], row["labels"][:, 1:]
+        right += int(((predicted == labels) & (labels != -100)).sum())
+        counted += int((labels != -100).sum())
+        losses.append(float(out.loss))
+    assert metrics["eval_counted"] == counted
+    assert metrics["eval_accuracy"] == pytest.approx(right / counted)
+    assert metrics["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+def smoothed(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+    return nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=epsilon, ignore_index=-100
+    )
+
+
+def test_label_smoothing_works_on_the_rows_of_the_callers_prompt(family: Family, tmp_path: Path) -> None:
+    inputs = family.one_video()
+    row = dict(inputs) | {"labels": labels_of(family, inputs)}
+    trainer = Trainer(
+        copy.deepcopy(family.model),
+        arguments(tmp_path, label_smoothing_factor=0.1),
+        train_dataset=[row],
+        eval_dataset=[row],
+        data_collator=only_row,
+    )
+    trainer.train()
+    with torch.no_grad():
+        short = copy.deepcopy(family.model).train()(**row)
+    kept = row["labels"].gather(1, short.prompt_positions)
+    expected = float(smoothed(short.logits, kept, 0.1))
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_loss_function_of_the_caller_gets_rows_that_fit_its_labels(family: Family, tmp_path: Path) -> None:
+    inputs = make_prompt(family, "image_and_video")
+    row = dict(inputs) | {"labels": labels_of(family, inputs)}
+
+    def loss_of(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        return smoothed(outputs.logits, labels, 0.0)
+
+    trainer = Trainer(
+        copy.deepcopy(family.model),
+        arguments(tmp_path),
+        train_dataset=[row],
+        data_collator=only_row,
+        compute_loss_func=loss_of,
+    )
+    trainer.train()
+    with torch.no_grad():
+        expected = float(family.model(**row).loss)
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_shifted_labels_give_the_loss_of_the_labels(family: Family) -> None:
+    """As context parallelism passes them: the label of the next token stands at each token."""
+    inputs = make_prompt(family, "image_and_video")
+    labels = labels_of(family, inputs)
+    shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    expected = family.model(**inputs, labels=labels).loss
+    torch.testing.assert_close(family.model(**inputs, labels=labels, shift_labels=shifted).loss, expected)
+
+
+@pytest.mark.parametrize("name", ["labels", "shift_labels"])
+@pytest.mark.parametrize("change", [1, -1], ids=["longer", "shorter"])
+def test_labels_of_another_length_are_refused(family: Family, name: str, change: int) -> None:
+    inputs = family.one_video()
+    labels = labels_of(family, inputs)
+    wrong = nn.functional.pad(labels, (0, change), value=-100)
+    given = {"labels": labels} | {name: wrong}
+    with pytest.raises(ValueError, match=rf"`{name}` is .*`input_ids` is .*its label"):
+        family.model(**inputs, **given)
+
+
+def test_labels_with_logits_to_keep_are_refused(family: Family) -> None:
+    inputs = family.one_video()
+    with pytest.raises(ValueError, match="`logits_to_keep` is 2"):
+        family.model(**inputs, labels=labels_of(family, inputs), logits_to_keep=2)
+
+
+def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    from test_inner_model import language_model_lengths
+
+    inputs = family.one_video()
+    row = dict(inputs) | {"labels": labels_of(family, inputs)}
+    model = copy.deepcopy(family.model)
+    settings = arguments(tmp_path).to_dict()
+    names = ("output_dir", "per_device_train_batch_size", "max_steps", "learning_rate", "logging_steps", "report_to")
+    config = trl.SFTConfig(
+        **{name: settings[name] for name in names},
+        use_cpu=True,
+        bf16=False,
+        remove_unused_columns=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        save_strategy="no",
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+    )
+    trainer = trl.SFTTrainer(
+        model,
+        config,
+        train_dataset=datasets.Dataset.from_dict({"number": [0]}),
+        data_collator=lambda rows: dict(row),
+        processing_class=family.processor,
+    )
+    with language_model_lengths(model) as lengths:
+        trainer.train()
+    with torch.no_grad():
+        expected = copy.deepcopy(family.model).train()(**row)
+    assert set(lengths) == {expected.logits.shape[1]}
+    logged = next(entry for entry in trainer.state.log_history if "loss" in entry)
+    assert logged["loss"] == pytest.approx(float(expected.loss), rel=1e-3)
+
+
+def test_video_labels_cost_nothing_in_the_models_own_loss(family: Family) -> None:
+    """Labels of dropped tokens go with them; those of kept placeholders count, as the parent counts them."""
+    inputs = family.one_video()
+    short = copy.deepcopy(family.model).train()(**inputs, labels=all_labels(inputs))
+    kept = inputs["input_ids"].gather(1, short.prompt_positions)
+    torch.testing.assert_close(short.loss, smoothed(short.logits, kept, 0.0))

@@ -211,3 +211,24 @@ def test_another_models_cache_with_images_is_refused_before_a_video(family: Fami
     ids = torch.cat([turn.sequences, video["input_ids"]], dim=1)
     with pytest.raises(ValueError, match="another model filled it"):
         run(family.model, {"input_ids": ids} | family.videos_of(video), past_key_values=turn.past_key_values)
+
+
+def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(family: Family) -> None:
+    from vidcom2.custom_generate import generate
+
+    if not family.case.native:
+        pytest.skip("Transformers has no stock class")
+    inputs = family.one_video()
+    settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 256}
+    turn = generate(family.stock, **inputs, **settings, return_dict_in_generate=True)
+    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
+    length = turn.past_key_values.get_seq_length()
+    for call in (
+        lambda: run(family.stock, second, past_key_values=turn.past_key_values),
+        lambda: family.stock(second["input_ids"][:, -1:], past_key_values=turn.past_key_values),
+    ):
+        with pytest.raises(ValueError, match="the stock model cannot go on from it"):
+            call()
+    assert turn.past_key_values.get_seq_length() == length, "nothing is lost"
+    continued = generate(family.stock, **second, past_key_values=turn.past_key_values, **settings)
+    assert torch.equal(continued, run(family.model, second | family.videos_of(inputs)))

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,3 +253,34 @@ def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
     assert torch.equal(offloaded.generate(**inputs, max_new_tokens=3, do_sample=False), tokens)
     whole = offloaded.generate(**inputs, max_new_tokens=3, do_sample=False, retention_ratio=1.0)
     assert torch.equal(whole, family.stock.generate(**inputs, max_new_tokens=3, do_sample=False))
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_fsdp_shards_the_inner_model_as_a_unit_of_its_own(family: Family, one_process: None) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    both, _ = batch_of_two(family, images=True)
+    labels = labels_of(family, both)
+    plain = copy.deepcopy(family.model).train()
+    sharded = copy.deepcopy(family.model).train()
+    for layer in sharded.get_decoder().layers:
+        fully_shard(layer)
+    fully_shard(sharded.model)
+    fully_shard(sharded)
+    losses = [model(**both, labels=labels).loss for model in (plain, sharded)]
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+    for loss in losses:
+        loss.backward()
+    gradients = {name: weight.grad for name, weight in plain.named_parameters() if weight.grad is not None}
+    for name, weight in sharded.named_parameters():
+        if name in gradients:
+            torch.testing.assert_close(weight.grad.full_tensor(), gradients[name], rtol=1e-4, atol=1e-6)
+    inputs = family.one_video()  # without an image, for which `generate` of Transformers leaves the hooks aside
+    tokens = sharded.eval().generate(**inputs, max_new_tokens=3, do_sample=False)
+    assert torch.equal(tokens, family.model.generate(**inputs, max_new_tokens=3, do_sample=False))

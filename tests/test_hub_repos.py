@@ -145,7 +145,7 @@ class World:
         for repo in repos:
             card = self.hub.read(repo, "README.md").decode()
             blocks += [block.split("```")[0] for block in card.split("```python\n")[1:]]
-        start = "import sys; sys.modules |= dict.fromkeys(['vidcom2', 'torchcodec', 'torchvision.io'])"
+        start = "import sys; sys.modules |= dict.fromkeys(['vidcom2', 'torchcodec'])"
         script = "\nprint('<end>')\n".join([start, *blocks, ""])
         script = script.replace("llava-hf/llava-onevision-qwen2-7b-ov-hf", "org/llava_onevision-base")
         (self.folder / "clip.mp4").write_bytes(DEMO_VIDEO.read_bytes())

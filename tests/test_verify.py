@@ -46,8 +46,8 @@ def edit_code(path: Path, old: str, new: str) -> None:
 
 def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
-    call = "self.config.compression_settings(retention_ratio)"
-    edit_code(repo / "prompt_compression.py", call, "self.config.compression_settings(0.01)")
+    given = "settings = self.config.compression_settings(**pop_settings(kwargs)"
+    edit_code(repo / "prompt_compression.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
 
 def with_other_ratio_and_weights(repo: Path) -> None:
@@ -70,8 +70,9 @@ def without_conversion_mapping(repo: Path) -> None:
 
 
 def with_compression_off(repo: Path) -> None:
-    line = "        if retention_ratio == 1.0:\n            return None\n"
-    edit_code(repo / "prompt_compression.py", line, "        return None\n")
+    path = repo / "prompt_compression.py"
+    edit_code(path, "return self.config.compression_settings(**overrides).retention_ratio < 1.0", "return False")
+    edit_code(path, "features = self._video_features(inputs, settings)", "features = None")
     (repo / "pytorch_model.bin").write_bytes(b"")
 
 

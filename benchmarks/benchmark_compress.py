@@ -126,7 +126,9 @@ def busy_cores(count: int) -> Iterator[None]:
         yield
         ended = [worker.returncode for worker in workers if worker.poll() is not None]
         if ended:
-            raise RuntimeError(f"{len(ended)} of {count} busy cores ended early with {ended}: the figures are no busy ones.")
+            raise RuntimeError(
+                f"{len(ended)} of {count} busy cores ended early with {ended}: the figures are no busy ones."
+            )
     finally:
         for worker in workers:
             worker.kill()

@@ -22,6 +22,7 @@ from .compression import VideoCompression, compress_with
 from .compression_settings import SETTING_NAMES, CompressionSettings
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
+from .registration import register_like
 
 logger = logging.get_logger(__name__)
 
@@ -83,6 +84,10 @@ class VidCom2ModelMixin:
     """
 
     uses_mrope = False  # positions (t, h, w), beside the order of the tokens
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        register_like(cls)
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides

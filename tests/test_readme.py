@@ -5,7 +5,9 @@ import re
 import shlex
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from test_cli import vidcom2
 
@@ -51,7 +53,9 @@ def test_the_python_snippets_run_in_their_order(
     assert namespace["model"].config.retention_ratio == 0.25
     assert namespace["answer"][0]["generated_text"] is not None
     assert namespace["output"].logits.shape[1] < namespace["inputs"]["input_ids"].shape[1]
-    assert "positions" in capsys.readouterr().out
+    prediction = SimpleNamespace(predictions=np.array([[1, 2, 3]]), label_ids=np.array([[-100, 1, 5]]))
+    assert namespace["compute_metrics"](prediction) == {"accuracy": 0.5}
+    assert " rows: tensor(" in capsys.readouterr().out
 
 
 def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def read_video(source: str | PathLike[str], num_frames: int, progress: Progress 
         ValueError: if `num_frames` is below 1.
     """
     if num_frames < 1:
-        raise ValueError(f"`num_frames` is {num_frames}, but must be at least 1.")
+        raise VideoError(f"`num_frames` is {num_frames}, but must be at least 1.")
     source = fspath(source)
     with _local_file(source, progress) as path:
         try:

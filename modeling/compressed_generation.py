@@ -30,12 +30,13 @@ from .prompt_compression import (
 )
 from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, take
 from .registration import register_like
+from .saved_with_code import SavedWithCode
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
 GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]
 
 
-class VidCom2GenerationMixin:
+class VidCom2GenerationMixin(SavedWithCode):
     """Comes before the parent class in the bases of a model with a head. A family says:
 
     - `inner_class`, its `VidCom2ModelMixin` around the parent's inner model;

@@ -9,6 +9,7 @@ from transformers.processing_utils import MultiModalData, ProcessingKwargs, Vide
 from transformers.utils import logging
 
 from .configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice, tokens_per_frame
+from .saved_with_code import SavedWithCode
 
 logger = logging.get_logger(__name__)
 
@@ -40,7 +41,7 @@ def time_instruction(seconds: Sequence[float], duration: float) -> str:
     return TIME_INSTRUCTION.format(duration=duration, num_frames=len(seconds), times=times)
 
 
-class LlavaVideoProcessor(LlavaOnevisionProcessor):
+class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
     """Tokenizer, image and video processor of `VidCom2LlavaVideoForConditionalGeneration`.
 
     Modifications:

@@ -23,6 +23,7 @@ from .compression_settings import SETTING_NAMES, CompressionSettings
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
 from .registration import register_like
+from .saved_with_code import SavedWithCode
 
 logger = logging.get_logger(__name__)
 
@@ -74,7 +75,7 @@ def with_signature_of(parent_method: Callable) -> Callable:
     return decorate
 
 
-class VidCom2ModelMixin:
+class VidCom2ModelMixin(SavedWithCode):
     """Comes before the parent's inner model in a class's bases. A family adds what is its own:
 
     - `encode_videos`, the parent's features, and which of them are the tokens to score;

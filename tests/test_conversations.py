@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from models import make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video
 from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
@@ -59,6 +59,21 @@ def test_chats_that_take_turns_on_one_model_equal_each_alone(family: Family, fir
 
     alone = conversation(lambda model: None)
     assert torch.equal(conversation(lambda model: other_chats(family, model)), alone)
+
+
+@pytest.mark.parametrize("first", ["image", "text", "video"])
+def test_hand_written_loops_that_take_turns_on_one_model_equal_each_alone(family: Family, first: str) -> None:
+    inputs = first_turn(family, first)
+
+    def step(between: Callable[[Any], Any], ratio: float) -> Tensor:
+        model = copy.deepcopy(family.model)
+        cache = model(**inputs, use_cache=True, retention_ratio=ratio).past_key_values
+        between(model)
+        return model(input_ids=torch.tensor([[20, 21]]), past_key_values=cache).logits
+
+    for ratio in (RETENTION_RATIO, 1.0):
+        alone = step(lambda model: None, ratio)
+        assert torch.equal(step(lambda model: other_chats(family, model), ratio), alone)
 
 
 @pytest.mark.parametrize("first", ["image", "text"])

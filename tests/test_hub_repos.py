@@ -23,8 +23,7 @@ from test_cli import vidcom2
 from transformers import ProcessorMixin
 
 from vidcom2.cli import DEMO_VIDEO
-from vidcom2.saved_with_code import SavedWithCode
-from vidcom2.shipped_code import LICENSE, check_repo, code_of
+from vidcom2.shipped_code import LICENSE, code_of
 
 RATIO, NEW_RATIO, CALL_RATIO = 0.5, 0.25, 0.1  # of tag v1, of main, of a single call
 GENERATE = "org/generate"
@@ -297,10 +296,7 @@ def test_a_dry_run_of_a_folder_needs_no_network(fault: str, world: World, monkey
 
 
 @pytest.mark.parametrize("via", ["push_to_hub", "save_pretrained"])
-def test_pushing_never_writes_over_a_file_that_this_project_did_not_write(
-    via: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SavedWithCode, "check_repo", staticmethod(check_repo))
+def test_pushing_never_writes_over_a_file_that_this_project_did_not_write(via: str, world: World) -> None:
     config = MODELS[0].config_class(retention_ratio=0.4)
     mine = b"mine = 1\n"
 

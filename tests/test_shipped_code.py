@@ -15,6 +15,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module, get
 
 from vidcom2.saved_with_code import check_before_copy
 from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
+from vidcom2.tiny_llava_video import tiny_llava_video
 from vidcom2.verification import failures, verify
 
 ROOT = Path(__file__).parents[1]
@@ -289,6 +290,47 @@ def test_a_class_from_a_repo_is_not_saved_over_files_of_others(case: ModelCase, 
         check_before_copy(model_class, str(mine))
     for folder in (named, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, a new folder
         check_before_copy(model_class, str(folder))
+
+
+def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
+    repo, mine, new = (tmp_path / name for name in ("repo", "mine", "new"))
+    family.model.save_pretrained(repo)
+    family.processor.save_pretrained(repo)
+    named = fields_of(family.case.model_class)["auto_map"]
+    model_class = get_class_from_dynamic_module(named["AutoModel"], str(repo))
+    model_class.register_for_auto_class("AutoModel")
+    model_class.config_class.register_for_auto_class()
+    model = model_class.from_pretrained(repo)
+    mine.mkdir()
+    (mine / "registration.py").write_text("mine = 1\n")
+    with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
+        model.save_pretrained(mine)
+    assert files_of(mine) == {"registration.py": b"mine = 1\n"}
+    if not family.case.native:
+        processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
+        processor_class.register_for_auto_class()
+        processor = processor_class.from_pretrained(repo)
+        with pytest.raises(ValueError, match=r"holds 'registration\.py'"):
+            processor.save_pretrained(mine)
+        assert files_of(mine) == {"registration.py": b"mine = 1\n"}
+        processor.save_pretrained(new)
+    for _ in range(2):
+        model.save_pretrained(new)
+    assert {path.name for path in new.glob("*.py")} == {path.name for path in repo.glob("*.py")}
+
+
+def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
+    _, processor = tiny_llava_video()
+    for _ in range(2):
+        processor.save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "processor_config.json").read_text())["auto_map"]["AutoProcessor"]
+    again = get_class_from_dynamic_module(named, str(tmp_path)).from_pretrained(tmp_path)
+    assert again.to_dict() == processor.to_dict()
+    (tmp_path / "registration.py").write_text("mine = 1\n")
+    before = files_of(tmp_path)
+    with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
+        processor.save_pretrained(tmp_path)
+    assert files_of(tmp_path) == before
 
 
 # -- saved by the stock class -----------------------------------------------------------------------------------------

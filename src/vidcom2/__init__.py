@@ -55,12 +55,17 @@ _MODULES = {
 __all__ = sorted(_MODULES)
 
 
-def _write_code(config: object, folder: str) -> None:
-    importlib.import_module(f"{__name__}.shipped_code").write_code(config, folder)
+def _write_code(saved: object, folder: str) -> None:
+    importlib.import_module(f"{__name__}.shipped_code").write_code(saved, folder)
+
+
+def _check_repo(saved: object, repo: str, token: object, revision: str | None) -> None:
+    importlib.import_module(f"{__name__}.shipped_code").check_repo(saved, repo, token, revision)
 
 
 # Cheap to import: the standard library alone.
-importlib.import_module(f"{__name__}.saved_with_code").SavedWithCode.write_code = staticmethod(_write_code)
+_saved_with_code = importlib.import_module(f"{__name__}.saved_with_code").SavedWithCode
+_saved_with_code.write_code, _saved_with_code.check_repo = staticmethod(_write_code), staticmethod(_check_repo)
 
 
 def __getattr__(name: str) -> Any:

@@ -102,7 +102,7 @@ class CompressionSettings:
             None is the whole video (Table 4). An even window reaches one frame further into the past.
         compression_positions: positions of the kept tokens in families with one position per token: `"consecutive"`,
             renumbered as in the authors' code, or `"original"`, as in the full prompt. M-RoPE families always keep
-            theirs. Only models read it, `compress` does not.
+            theirs. Models read it; it selects nothing.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
 

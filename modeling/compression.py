@@ -69,6 +69,7 @@ def compress(
     compression_temperature: float = 0.01,
     compression_frame_score: str = "mean",
     compression_window: int | None = None,
+    compression_positions: str = "consecutive",
     compression_frame_weight: float = 1.0,
     compression_video_weight: float = 1.0,
 ) -> VideoCompression:
@@ -77,7 +78,8 @@ def compress(
     Args:
         video_tokens: (num_frames, tokens_per_frame, dim), any float dtype, any device; scored in float32.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
-        compression_method, compression_scoring, ...: see `CompressionSettings`.
+        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` says where a
+            model lets the kept tokens stand, and selects nothing.
 
     Returns:
         A `VideoCompression` on the device of `video_tokens`. The kept features are
@@ -94,6 +96,7 @@ def compress(
         compression_temperature=compression_temperature,
         compression_frame_score=compression_frame_score,
         compression_window=compression_window,
+        compression_positions=compression_positions,
         compression_frame_weight=compression_frame_weight,
         compression_video_weight=compression_video_weight,
     )

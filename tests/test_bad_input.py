@@ -176,4 +176,5 @@ def test_odd_patch_grids_work(tmp_path: Path, side: int) -> None:
         model.generate(**inputs, max_new_tokens=3, do_sample=False, retention_ratio=1.0),
         stock.generate(**inputs, max_new_tokens=3, do_sample=False),
     )
-    assert model(**inputs).logits.shape[1] == 2 + len(features.pooler_output[0])
+    positions = model(**inputs).prompt_positions[0]
+    assert (positions == torch.arange(len(positions))).sum() == 2 + len(features.pooler_output[0])

@@ -1,6 +1,5 @@
 """Settings for one call, configs of other classes, positions of the survivors, and limits of length."""
 
-import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from reference import compressed_embeddings
 from test_generate import batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
 
-from vidcom2 import compress
 from vidcom2.compression_settings import SETTING_NAMES
 
 CHANGED: dict[str, Any] = {
@@ -62,12 +60,6 @@ def test_what_belongs_to_the_model_is_refused_in_one_call(family: Family, name: 
     for call in (family.model, family.model.generate):
         with pytest.raises(ValueError, match=rf"`{name}` is 'all' in one call"):
             call(**family.one_video(), **{name: "all"})
-
-
-def test_the_operator_takes_every_setting_that_selects_tokens() -> None:
-    assert set(inspect.signature(compress).parameters) - {"video_tokens"} == set(SETTING_NAMES) - {
-        "compression_positions"
-    }
 
 
 # -- configs ----------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ DEFAULTS = {
     "compression_temperature": 0.01,
     "compression_frame_score": "mean",
     "compression_window": None,
+    "compression_positions": "consecutive",
     "compression_frame_weight": 1.0,
     "compression_video_weight": 1.0,
 }
@@ -52,6 +53,7 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_temperature": ([0, 0.0, -0.01, *WRONG_NUMBERS], ["number", "> 0"]),
     "compression_frame_score": (WRONG_NAMES, ["'mean'", "'max'", "'uniform'"]),
     "compression_window": ([0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)], ["None", ">= 1"]),
+    "compression_positions": (WRONG_NAMES, ["'consecutive'", "'original'"]),
     "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
 }
@@ -71,6 +73,7 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "compression_temperature": [(1, 1.0), (1e-6, 1e-6), (100.0, 100.0), (np.float32(0.5), 0.5)],
     "compression_frame_score": [("mean", "mean"), ("max", "max"), ("uniform", "uniform")],
     "compression_window": [(None, None), (1, 1), (4, 4), (10**6, 10**6), (np.int64(8), 8)],
+    "compression_positions": [("consecutive", "consecutive"), ("original", "original")],
     "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
     "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
 }

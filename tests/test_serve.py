@@ -175,7 +175,7 @@ def expected(published: Family, clip: Clip) -> Expected:
         tokens = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False, sequence_bias=bias)
         return published.processor.decode(tokens[0, full_length:], skip_special_tokens=True)
 
-    short_length = published.model(**inputs).logits.shape[1]
+    short_length = len(published.model(**inputs).prompt_positions.unique())
     return Expected(answer(published.model), answer(published.uncompressing), full_length, short_length)
 
 

@@ -92,7 +92,7 @@ class VidCom2GenerationMixin(SavedWithCode):
         Raises:
             ValueError: on settings, placeholders, labels or inputs that cannot be compressed.
         """
-        if not self.model.will_compress(inputs):
+        if not self.model.changes_prompt(inputs):
             return self._output(
                 super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
             )
@@ -179,7 +179,7 @@ class VidCom2GenerationMixin(SavedWithCode):
         features = None
         cached = CachedPrompt.attached_to(kwargs.get("past_key_values"))
         goes_on_short = cached is not None and cached.is_short
-        if self.model.will_compress(kwargs) or (goes_on_short and kwargs.get("pixel_values_videos") is not None):
+        if self.model.drops_tokens(kwargs) or (goes_on_short and kwargs.get("pixel_values_videos") is not None):
             pop_settings(kwargs)
             features = self._video_features(kwargs, settings)
         if features is None and not goes_on_short:
@@ -190,11 +190,7 @@ class VidCom2GenerationMixin(SavedWithCode):
     def _video_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> VidCom2VideoFeatures:
         if kwargs.get("pixel_values_videos") is None:
             return kwargs["mm_encoder_outputs"]["video"]
-        if (kwargs.get("mm_encoder_outputs") or {}).get("video") is not None:
-            raise ValueError(
-                "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
-            )
-        return self.model(**kwargs, **settings.as_dict(), only_video_features=True)
+        return self.model(**kwargs, **settings.as_dict(), only_video_features="kept")
 
     def _with_whole_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
         """With all features of the prompt's videos, marked as such: `forward` does not hear of a call's own ratio."""
@@ -202,8 +198,7 @@ class VidCom2GenerationMixin(SavedWithCode):
             return kwargs
         encoded = kwargs.get("mm_encoder_outputs") or {}
         if kwargs.get("pixel_values_videos") is not None:
-            pop_settings(kwargs)
-            video = self._video_features(kwargs, settings)
+            video = self.model(**kwargs, only_video_features="all")
             kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
         elif encoded.get("video") is not None and not isinstance(encoded["video"], VidCom2VideoFeatures):
             video = VidCom2VideoFeatures(pooler_output=encoded["video"].pooler_output)

@@ -170,21 +170,29 @@ class VidCom2ModelMixin(SavedWithCode):
                 f"`retention_ratio` is {settings.retention_ratio}. Pass `pixel_values_videos`, the output of this "
                 "model's `get_video_features`, or `retention_ratio=1.0`."
             )
-        if given is not None:
-            raise ValueError(
-                "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
-            )
+        check_given_once(inputs)
         if settings.retention_ratio == 1.0:
             return None
         return self._encode(self.get_video_features, inputs, **settings.as_dict())
 
-    def will_compress(self, inputs: dict[str, Any]) -> bool:
-        """Whether `forward` would drop tokens from a prompt with these arguments."""
+    def changes_prompt(self, inputs: dict[str, Any]) -> bool:
+        """Whether `forward` would run another prompt than the caller's for these arguments."""
+        return self.drops_tokens(inputs) or self._has_images_after_cached(inputs)
+
+    def drops_tokens(self, inputs: dict[str, Any]) -> bool:
+        """Whether there are videos to compress among these arguments of `forward` or `generate`."""
+        check_given_once(inputs)
         overrides = {name: inputs.get(name) for name in SETTING_NAMES}
         if inputs.get("pixel_values_videos") is not None:
             return self.config.compression_settings(**overrides).retention_ratio < 1.0
         given = (inputs.get("mm_encoder_outputs") or {}).get("video")
         return isinstance(given, VidCom2VideoFeatures) and not self._is_short(inputs, given)
+
+    def _has_images_after_cached(self, inputs: dict[str, Any]) -> bool:
+        """Whether images follow a cached turn, where the parent's `forward` gives them the positions of text."""
+        if not self.uses_mrope or inputs.get("pixel_values") is None or inputs.get("position_ids") is not None:
+            return False
+        return CachedPrompt.attached_to(inputs.get("past_key_values")) is not None
 
     def _is_short(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> bool:
         """Whether the prompt was shortened before: features are given, and each has its placeholder."""
@@ -204,7 +212,7 @@ class VidCom2ModelMixin(SavedWithCode):
 
     @can_return_tuple
     def forward(
-        self, prompt_record: PromptRecord | None = None, only_video_features: bool = False, **inputs: Any
+        self, prompt_record: PromptRecord | None = None, only_video_features: str | None = None, **inputs: Any
     ) -> ModelOutput:
         """The parent's `forward` on the compressed prompt.
 
@@ -215,18 +223,23 @@ class VidCom2ModelMixin(SavedWithCode):
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
             prompt_record: from this project's class with a head, which takes the rows of the compressed prompt itself.
-            only_video_features: return the compressed features of the videos, and do nothing else. Through `forward`,
-                because accelerate and FSDP have a module's weights in place only there.
+            only_video_features: `"kept"` or `"all"`: return these features of the videos, and do nothing else. Through
+                `forward`, because accelerate and FSDP have a module's weights in place only there.
 
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
         settings = self.config.compression_settings(**pop_settings(inputs))
-        if only_video_features:
+        if only_video_features == "all":
+            outputs = self._encode(super().get_video_features, inputs)
+            return VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
+        if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict())
         features = self._video_features(inputs, settings)
         with using(inputs.get("past_key_values")):
             if features is None:
+                if self._has_images_after_cached(inputs):
+                    return self._forward_short(inputs, None, settings, prompt_record)
                 return self._forward_full(inputs)
             if self._is_short(inputs, features):  # `generate` compressed the prompt before
                 inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
@@ -239,14 +252,15 @@ class VidCom2ModelMixin(SavedWithCode):
             encoded = {"video": self._encode(super().get_video_features, inputs)} | self._encoded_images(inputs)
             given = inputs.get("mm_encoder_outputs") or {}
             inputs = inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
+        if inputs.get("position_ids") is not None:
+            return super().forward(**inputs, return_dict=True)
         cached = CachedPrompt.attached_to(inputs.get("past_key_values"))
-        has_positions = inputs.get("position_ids") is not None
-        if self.uses_mrope and not has_positions:
+        if self.uses_mrope:
             self.rope_deltas = None if cached is None else cached.position_offset  # and not those of another chat
-        if cached is not None and cached.is_short and not has_positions:
+        if cached is not None and cached.is_short:
             inputs = self._continued(inputs, cached)
         outputs = super().forward(**inputs, return_dict=True)
-        if self.uses_mrope and not has_positions and cached is None and outputs.past_key_values is not None:
+        if self.uses_mrope and cached is None and outputs.past_key_values is not None:
             self.remember_full_prompt(outputs.past_key_values, outputs.last_hidden_state, self.rope_deltas)
         return outputs
 
@@ -304,7 +318,7 @@ class VidCom2ModelMixin(SavedWithCode):
     def _forward_short(
         self,
         inputs: dict[str, Any],
-        features: VidCom2VideoFeatures,
+        features: VidCom2VideoFeatures | None,
         settings: CompressionSettings,
         record: PromptRecord | None,
     ) -> ModelOutput:
@@ -314,7 +328,9 @@ class VidCom2ModelMixin(SavedWithCode):
         mask = self._mask_of_cached_and_new(inputs.get("attention_mask"), cached, input_ids.shape[1], input_ids.device)
         new = inputs | {"attention_mask": mask[:, cached.length :]}
         prompt = self.short_prompt(new, cached, mask[:, : cached.length], features, settings)
-        encoded = {"video": self._for_parent(features)} | self._encoded_images(inputs)
+        encoded = self._encoded_images(inputs)
+        if features is not None:
+            encoded["video"] = self._for_parent(features)
         short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
         outputs = super().forward(**short, return_dict=True)
@@ -378,7 +394,8 @@ class VidCom2ModelMixin(SavedWithCode):
         self._warn_of_length(position_ids)
         short_ids = take(input_ids, positions, self.padding_token(input_ids, kept))
         inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
-        return ShortPrompt(kept, positions, inputs, replace(extended, is_short=True))
+        is_short = cached.is_short or features is not None
+        return ShortPrompt(kept, positions, inputs, replace(extended, is_short=is_short))
 
     def _check_original_positions(self) -> None:
         attention = self.config.get_text_config()._attn_implementation or ""
@@ -476,6 +493,15 @@ def _whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
         if count != 0:
             return False
     return not remaining
+
+
+def check_given_once(inputs: dict[str, Any]) -> None:
+    """Raises a ValueError on videos that are given both as pixels and as features."""
+    encoded = (inputs.get("mm_encoder_outputs") or {}).get("video")
+    if encoded is not None and inputs.get("pixel_values_videos") is not None:
+        raise ValueError(
+            "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
+        )
 
 
 def check_compressible(inputs: dict[str, Any]) -> None:

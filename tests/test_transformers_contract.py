@@ -6,8 +6,8 @@ import inspect
 import pytest
 import torch
 from conftest import Family
-from models import make_image
-from transformers import DynamicCache, GenerationMixin, LlavaOnevisionProcessor, StaticCache, Trainer
+from models import make_image, make_video
+from transformers import DynamicCache, GenerationMixin, StaticCache, Trainer
 from transformers.cache_utils import Cache
 from transformers.generation import utils as generation_utils
 from transformers.models.auto import modeling_auto
@@ -226,6 +226,12 @@ def test_trainer_asks_the_model_whether_it_scales_its_loss() -> None:
     assert "keys_to_ignore_at_inference" in inspect.getsource(Trainer)
 
 
-def test_the_processor_makes_videos_in_a_method_that_returns_features_and_placeholders() -> None:
-    assert inspect.signature(LlavaOnevisionProcessor._process_videos).return_annotation is not None
-    assert "replace_video_token" in dir(LlavaOnevisionProcessor)
+def test_the_processor_makes_videos_in_a_method_that_returns_features_and_placeholders(family: Family) -> None:
+    if family.case.name != "llava_onevision":
+        pytest.skip("only LLaVA-OneVision's processor is extended")
+    features, placeholders = family.processor._process_videos(
+        [make_video(0)], return_metadata=True, return_tensors="pt", do_sample_frames=False
+    )
+    assert {"pixel_values_videos", "video_metadata"} <= set(features)
+    assert placeholders == [family.processor.video_token * family.case.video_tokens(8)]
+    assert placeholders[0] == family.processor.replace_video_token(features, 0)

@@ -24,11 +24,12 @@ from .prompt_compression import (
     VidCom2ModelMixin,
     VidCom2VideoFeatures,
     check_compressible,
+    check_features_fit,
     pop_settings,
     wants_some_rows,
     without_token_types,
 )
-from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, take
+from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
 from .saved_with_code import SavedWithCode
 
@@ -48,7 +49,6 @@ class VidCom2GenerationMixin(SavedWithCode):
     output_class: type[ModelOutput]
     # `Trainer` would divide by a number of labels that counts those of dropped tokens. So it averages the loss instead.
     accepts_loss_kwargs = False
-    is_guarding = False  # whether a cache of ours may come to the stock class, which must not go on from it
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -92,6 +92,7 @@ class VidCom2GenerationMixin(SavedWithCode):
         Raises:
             ValueError: on settings, placeholders, labels or inputs that cannot be compressed.
         """
+        self._share_config()
         if not self.model.changes_prompt(inputs):
             return self._output(
                 super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
@@ -175,22 +176,33 @@ class VidCom2GenerationMixin(SavedWithCode):
         inputs = kwargs.pop("inputs", None)
         if inputs is not None:
             kwargs.setdefault("input_ids", inputs)
-        settings = self.config.compression_settings(**{name: kwargs.get(name) for name in SETTING_NAMES})
+        self._share_config()
+        overrides = {name: kwargs[name] for name in SETTING_NAMES if kwargs.get(name) is not None}
+        settings = self.config.compression_settings(**overrides)
+        check_features_fit(kwargs, overrides)
+        if kwargs.get("mm_encoder_outputs") is not None:
+            # Copies, since `generate` repeats the features in place for beams.
+            kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
+        self._check_cache(kwargs)
         features = None
-        cached = CachedPrompt.attached_to(kwargs.get("past_key_values"))
-        goes_on_short = cached is not None and cached.is_short
-        if self.model.drops_tokens(kwargs) or (goes_on_short and kwargs.get("pixel_values_videos") is not None):
+        goes_on = CachedPrompt.attached_to(kwargs.get("past_key_values")) is not None
+        if self.model.drops_tokens(kwargs) or (goes_on and kwargs.get("pixel_values_videos") is not None):
             pop_settings(kwargs)
             features = self._video_features(kwargs, settings)
-        if features is None and not goes_on_short:
+        if features is None and not goes_on:
             return self._generate_full(self._with_whole_features(kwargs, settings))
         pop_settings(kwargs)
         return self._generate_short(kwargs, features, settings)
 
+    def _share_config(self) -> None:
+        """A config that was put in place of the head's is the inner model's as well."""
+        if self.model.config is not self.config:
+            self.model.config = self.config
+
     def _video_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> VidCom2VideoFeatures:
         if kwargs.get("pixel_values_videos") is None:
             return kwargs["mm_encoder_outputs"]["video"]
-        return self.model(**kwargs, **settings.as_dict(), only_video_features="kept")
+        return self.model(**kwargs, **settings.as_dict(), only_video_features="kept", return_dict=True)
 
     def _with_whole_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
         """With all features of the prompt's videos, marked as such: `forward` does not hear of a call's own ratio."""
@@ -198,7 +210,7 @@ class VidCom2GenerationMixin(SavedWithCode):
             return kwargs
         encoded = kwargs.get("mm_encoder_outputs") or {}
         if kwargs.get("pixel_values_videos") is not None:
-            video = self.model(**kwargs, only_video_features="all")
+            video = self.model(**kwargs, only_video_features="all", return_dict=True)
             kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
         elif encoded.get("video") is not None and not isinstance(encoded["video"], VidCom2VideoFeatures):
             video = VidCom2VideoFeatures(pooler_output=encoded["video"].pooler_output)
@@ -211,19 +223,27 @@ class VidCom2GenerationMixin(SavedWithCode):
         cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
         if not self.model.uses_mrope or input_ids is None or kwargs.get("position_ids") is not None:
             return super().generate(**kwargs)
-        cached = CachedPrompt.attached_to(cache)
-        if cached is not None:
-            CachedPrompt.of(cache, len(input_ids), input_ids.device)
-        self.model.rope_deltas = None if cached is None else cached.position_offset
-        rope_deltas = self.model.rope_deltas_of(kwargs) if cached is None else cached.position_offset
+        mask = kwargs.get("attention_mask")
+        mask = self._mask_of_padding(kwargs) if mask is None else mask
+        rotary, rope_deltas = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
+        order = positions_by_order(mask)
+        kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
         result = super().generate(**kwargs)
-        sequences = result if isinstance(result, Tensor) else result.sequences
-        repeats = len(sequences) // len(input_ids)
         for filled in (cache, getattr(result, "past_key_values", None)):
             if filled is not None:
-                self.model.remember_full_prompt(filled, input_ids, rope_deltas)
-                filled.cached_prompt = filled.cached_prompt.repeated(repeats)
+                offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
+                self.model.remember_full_prompt(filled, mask, offset)
+                self._remember(filled.cached_prompt, kwargs, filled)
         return result
+
+    def _remember(self, prompt: CachedPrompt, kwargs: dict[str, Any], *caches: Any) -> None:
+        """Attach what is to be known of a prompt to the caches that `generate` filled from it."""
+        beams = self._generation_setting(kwargs, "num_beams") or 1
+        prompt = prompt.repeated(max(beams, self._generation_setting(kwargs, "num_return_sequences") or 1))
+        if beams > 1 and prompt.is_short:
+            prompt = replace(prompt, lost="it was filled by beam search, and holds other beams than those returned")
+        for cache in caches:
+            prompt.attach_to(cache)
 
     def _generate_short(
         self, kwargs: dict[str, Any], features: VidCom2VideoFeatures | None, settings: CompressionSettings
@@ -244,6 +264,7 @@ class VidCom2GenerationMixin(SavedWithCode):
             "attention_mask": mask[:, cached.prompt_length :],
         }
         prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, settings)
+        self._check_last_token(prompt)
 
         # `generate` takes the whole conversation and itself skips what is in the cache.
         padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
@@ -254,8 +275,7 @@ class VidCom2GenerationMixin(SavedWithCode):
             "position_ids": _after_cached(prompt.inputs["position_ids"], cached),
         }
         if features is not None:
-            # A copy, since `generate` repeats the features in place for beams.
-            short["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": copy.copy(features)}
+            short["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
             short.pop("pixel_values_videos", None)
         self._count_lengths_from(short, input_ids.shape[1] - short_ids.shape[1], input_ids.shape[1])
         if self._generation_setting(short, "prompt_lookup_num_tokens") is not None:
@@ -265,10 +285,7 @@ class VidCom2GenerationMixin(SavedWithCode):
 
         view = FullPromptView(input_ids, mask, short_ids.shape[1])
         result = super().generate(**view.of_arguments(short))
-        sequences = result if isinstance(result, Tensor) else result.sequences
-        remembered = replace(prompt.cached, is_guarded=self.is_guarding).repeated(len(sequences) // len(input_ids))
-        for filled in (cache, getattr(result, "past_key_values", None)):
-            remembered.attach_to(filled)
+        self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
         if isinstance(result, Tensor):
             return view.restore(result)
         result.sequences = view.restore(result.sequences)
@@ -348,13 +365,41 @@ class VidCom2GenerationMixin(SavedWithCode):
             )
         if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get("past_key_values")) is None:
             past = kwargs["input_ids"][:, : cached.prompt_length]
-            special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=past.device)
-            if torch.isin(past, special).any():
+            if self._is_placeholder(past).any():
                 raise ValueError(
                     f"`past_key_values` holds {cached.prompt_length} tokens with images or videos among them, but not "
                     "where their positions end: another model filled it. Pass a cache that this model's `generate` or "
                     "`forward` filled, or start anew without it."
                 )
+
+    def _check_cache(self, kwargs: dict[str, Any]) -> None:
+        cache = kwargs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            return
+        for name in ("prompt_lookup_num_tokens", "assistant_model"):
+            if self._generation_setting(kwargs, name) is not None:
+                raise ValueError(
+                    f"`{name}` cannot go on from a filled `past_key_values`: Transformers would feed the prompt again. "
+                    "Leave it out, or start anew without the cache."
+                )
+        if CachedPrompt.attached_to(cache) is not None:
+            for name in ("num_beams", "num_return_sequences"):
+                if (self._generation_setting(kwargs, name) or 1) > 1:
+                    raise ValueError(
+                        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each "
+                        "prompt. Call `batch_repeat_interleave` on it and repeat the prompts, or start anew without it."
+                    )
+
+    def _check_last_token(self, prompt: ShortPrompt) -> None:
+        if self.model.uses_mrope and self._is_placeholder(prompt.inputs["input_ids"][:, -1]).any():
+            raise ValueError(
+                "A prompt ends in a placeholder of an image or a video, from which Transformers would count the "
+                "positions of the answer. End it with text, as chat templates do."
+            )
+
+    def _is_placeholder(self, input_ids: Tensor) -> Tensor:
+        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
+        return torch.isin(input_ids, special)
 
 
 def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:

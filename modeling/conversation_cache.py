@@ -23,20 +23,22 @@ class CachedPrompt:
         prompt_length: the number of the caller's tokens that the cache stands for, dropped ones among them.
         position_offset: (B, 1) position of the next token minus number of tokens; None where positions are their order.
         is_short: whether tokens were dropped, so that only this project's classes can go on from the cache.
-        is_guarded: whether the stock class might be handed the cache, and has to be stopped.
-        is_cropped: whether tokens of the prompt were cut off, so that nobody can go on from it.
+        lost: why nobody can go on from it, if so.
     """
 
     positions: Tensor
     prompt_length: int
     position_offset: Tensor | None = None
     is_short: bool = True
-    is_guarded: bool = False
-    is_cropped: bool = False
+    lost: str | None = None
 
     @property
     def length(self) -> int:
         return self.positions.shape[1]
+
+    @functools.cached_property
+    def is_padded(self) -> bool:
+        return bool((self.positions < 0).any())
 
     @staticmethod
     def attached_to(cache: Any) -> "CachedPrompt | None":
@@ -56,12 +58,14 @@ class CachedPrompt:
         if known is None:
             nothing = torch.empty(num_rows, 0, dtype=torch.long, device=device)
             known = cls(nothing, 0, is_short=False)
-        if known.is_cropped or length < known.length or len(known.positions) != num_rows:
+        if known.lost is not None:
+            raise ValueError(f"`past_key_values` cannot be gone on from: {known.lost}. Start anew without it.")
+        if length < known.length or len(known.positions) != num_rows:
             what = "compressed to " if known.is_short else "of "
             raise ValueError(
                 f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts {what}"
-                f"{known.length} tokens, and there are {num_rows} prompts now. A cache cannot be cropped into the "
-                "prompt: pass it as `generate` returned it, with the same rows, or start anew without it."
+                f"{known.length} tokens, and there are {num_rows} prompts now. Pass it as `generate` returned it, with "
+                "the same rows, or start anew without it."
             )
         later = torch.arange(length - known.length, device=device).expand(num_rows, -1)
         return known.extended(later, later.shape[1])
@@ -120,8 +124,11 @@ class RemembersPrompt:
         known, length = self.cached_prompt, self.get_seq_length()
         if length == 0:
             self.cached_prompt = None
+        elif known is not None and length < known.length and known.is_short:
+            lost = f"it was cropped to {length} tokens, into a prompt that was compressed to {known.length}"
+            self.cached_prompt = replace(known, lost=lost)
         elif known is not None and length < known.length:
-            self.cached_prompt = replace(known, is_cropped=True)
+            self.cached_prompt = replace(known, positions=known.positions[:, :length], prompt_length=length)
 
     def reset(self) -> None:
         super().reset()
@@ -129,11 +136,11 @@ class RemembersPrompt:
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
         known = self.cached_prompt
-        if known is not None and known.is_guarded and not self.in_use:
+        if known is not None and known.is_short and not self.in_use:
             raise ValueError(
                 f"`past_key_values` holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
-                f"{known.length}, and the stock model cannot go on from it. Call `generate` with the same "
-                "`custom_generate` again, or start anew without the cache."
+                f"{known.length}, and another model cannot go on from it. Go on with the model that filled it (after "
+                "`custom_generate`, with the same again), or start anew without the cache."
             )
         return super().update(*args, **kwargs)
 
@@ -158,8 +165,7 @@ def _new_remembering(cache_class: type) -> Any:
 @contextmanager
 def using(cache: Any) -> Iterator[None]:
     """While a model of this project writes to the cache."""
-    guarded = isinstance(cache, RemembersPrompt) and cache.cached_prompt is not None and cache.cached_prompt.is_guarded
-    if not guarded:
+    if not isinstance(cache, RemembersPrompt):
         yield
         return
     cache.in_use = True

@@ -52,7 +52,6 @@ def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrained
     config = with_settings(model.config, model_class.config_class, settings)
     view = _sharing(model, model_class, config)
     view._modules["model"] = _sharing(model.model, model_class.inner_class, config)
-    view.__dict__["is_guarding"] = True
     return view
 
 

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Qwen2VLForConditionalGeneration, Qwen2VLModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
 from .compressed_generation import VidCom2GenerationMixin
 from .configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
-from .prompt_compression import VidCom2ModelMixin, with_signature_of
+from .prompt_compression import VidCom2ModelMixin, is_2d, with_signature_of
+
+GRIDS = {1: "image_grid_thw", 2: "video_grid_thw"}  # by the type of their tokens
 
 
 @dataclass
@@ -76,32 +78,41 @@ class VidCom2Qwen2VLModel(VidCom2ModelMixin, Qwen2VLModel):
         A text token is put behind the prompt, to see where the parent lets it stand. Its `rope_deltas` have the largest
         position + 1, which is another where a video has many frames of few tokens.
         """
-        input_ids, mask = new["input_ids"], new["attention_mask"]
-        token_types = self.token_types(input_ids)
-        if new.get("video_grid_thw") is None and (token_types == 2).any():
-            raise ValueError(
-                "`video_grid_thw` is missing, but the prompt has videos. Pass it as the processor returned it, also "
-                "with features that were encoded beforehand."
-            )
-        positions, _ = self.get_rope_index(
-            torch.nn.functional.pad(input_ids, (0, 1)),
-            mm_token_type_ids=torch.nn.functional.pad(token_types, (0, 1)),
-            image_grid_thw=new.get("image_grid_thw"),
-            video_grid_thw=new.get("video_grid_thw"),
-            attention_mask=torch.nn.functional.pad(mask, (0, 1), value=1),
-        )
+        padded = {name: nn.functional.pad(new[name], (0, 1), value=1) for name in ("input_ids", "attention_mask")}
+        token_types = nn.functional.pad(self.token_types(new["input_ids"]), (0, 1))
+        positions, _ = self.get_rope_index(**padded, mm_token_type_ids=token_types, **self._grids_of(new, token_types))
         return positions[..., :-1] + start, positions[0, :, -1:] + start
 
-    def rope_deltas_of(self, inputs: dict[str, Any]) -> Tensor | None:
-        """(B, 1) the parent's `rope_deltas` of an uncompressed prompt; None for one of text."""
-        grids = {name: inputs.get(name) for name in ("image_grid_thw", "video_grid_thw")}
-        if all(grid is None for grid in grids.values()):
-            return None
-        token_types = self.token_types(inputs["input_ids"])
-        _, rope_deltas = self.get_rope_index(
-            inputs["input_ids"], mm_token_type_ids=token_types, attention_mask=inputs.get("attention_mask"), **grids
-        )
-        return rope_deltas
+    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+        """As the mixin says."""
+        input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+        if input_ids is None or all(inputs.get(name) is None for name in GRIDS.values()):
+            return None, None
+        mask = mask[:, -input_ids.shape[1] :] if is_2d(mask) else None
+        token_types = self.token_types(input_ids)
+        grids = self._grids_of(inputs, token_types)
+        return self.get_rope_index(input_ids, mm_token_type_ids=token_types, attention_mask=mask, **grids)
+
+    def _grids_of(self, inputs: dict[str, Any], token_types: Tensor) -> dict[str, Tensor | None]:
+        """The grids of the images and videos among some tokens: the last ones, where those of earlier turns are passed
+        as well.
+
+        Raises:
+            ValueError: if there are fewer grids than images or videos.
+        """
+        begins = torch.cat([torch.ones_like(token_types[:, :1]), token_types.diff(dim=1)], dim=1) != 0
+        grids = {}
+        for kind, name in GRIDS.items():
+            count = int((begins & (token_types == kind)).sum())
+            grid = inputs.get(name)
+            if count > (0 if grid is None else len(grid)):
+                what, given = "images" if kind == 1 else "videos", None if grid is None else grid.tolist()
+                raise ValueError(
+                    f"The prompt has {count} {what}, but `{name}` is {given}. Pass it as the processor returned it, "
+                    "also with features that were encoded beforehand."
+                )
+            grids[name] = None if grid is None else grid[len(grid) - count :]
+        return grids
 
     def token_types(self, input_ids: Tensor) -> Tensor:
         """(B, L) int32: 0 for text, 1 for images, 2 for videos."""

@@ -19,7 +19,7 @@ from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
 from .compression import VideoCompression, compress_with
-from .compression_settings import SETTING_NAMES, CompressionSettings
+from .compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
 from .registration import register_like
@@ -90,6 +90,9 @@ class VidCom2ModelMixin(SavedWithCode):
         super().__init_subclass__(**kwargs)
         register_like(cls)
 
+    def __init__(self, config: Any, *args: Any, **kwargs: Any):
+        super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
+
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
@@ -115,9 +118,14 @@ class VidCom2ModelMixin(SavedWithCode):
         """For M-RoPE: positions of n new tokens in the full prompt, (3, B, n), and of the text token after them (B, 1).
 
         Args:
-            new: the arguments of `forward`, for the new tokens.
+            new: the arguments of `forward`, for the new tokens, among them a mask (B, n).
             start: (B, 1) the first position after those in the KV cache.
         """
+        raise NotImplementedError
+
+    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+        """For M-RoPE: the parent's positions of an uncompressed prompt (3, B, L), and its `rope_deltas` (B, 1); None
+        each for a prompt of text."""
         raise NotImplementedError
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -177,7 +185,7 @@ class VidCom2ModelMixin(SavedWithCode):
 
     def changes_prompt(self, inputs: dict[str, Any]) -> bool:
         """Whether `forward` would run another prompt than the caller's for these arguments."""
-        return self.drops_tokens(inputs) or self._has_images_after_cached(inputs)
+        return self.drops_tokens(inputs) or self._has_media_after_cached(inputs)
 
     def drops_tokens(self, inputs: dict[str, Any]) -> bool:
         """Whether there are videos to compress among these arguments of `forward` or `generate`."""
@@ -188,9 +196,11 @@ class VidCom2ModelMixin(SavedWithCode):
         given = (inputs.get("mm_encoder_outputs") or {}).get("video")
         return isinstance(given, VidCom2VideoFeatures) and not self._is_short(inputs, given)
 
-    def _has_images_after_cached(self, inputs: dict[str, Any]) -> bool:
-        """Whether images follow a cached turn, where the parent's `forward` gives them the positions of text."""
-        if not self.uses_mrope or inputs.get("pixel_values") is None or inputs.get("position_ids") is not None:
+    def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
+        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text."""
+        if not self.uses_mrope or inputs.get("position_ids") is not None:
+            return False
+        if all(inputs.get(name) is None for name in ("pixel_values", "pixel_values_videos")):
             return False
         return CachedPrompt.attached_to(inputs.get("past_key_values")) is not None
 
@@ -229,17 +239,21 @@ class VidCom2ModelMixin(SavedWithCode):
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
-        settings = self.config.compression_settings(**pop_settings(inputs))
+        overrides = pop_settings(inputs)
+        settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
             outputs = self._encode(super().get_video_features, inputs)
             return VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
         if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict())
+        check_features_fit(inputs, overrides)
         features = self._video_features(inputs, settings)
         with using(inputs.get("past_key_values")):
+            if features is None and self._has_media_after_cached(inputs):
+                if inputs.get("pixel_values_videos") is not None:  # all tokens, with `video_compressions` that say so
+                    features = self._encode(self.get_video_features, inputs, **settings.as_dict())
+                return self._forward_short(inputs, features, settings, prompt_record)
             if features is None:
-                if self._has_images_after_cached(inputs):
-                    return self._forward_short(inputs, None, settings, prompt_record)
                 return self._forward_full(inputs)
             if self._is_short(inputs, features):  # `generate` compressed the prompt before
                 inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
@@ -253,36 +267,55 @@ class VidCom2ModelMixin(SavedWithCode):
             given = inputs.get("mm_encoder_outputs") or {}
             inputs = inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
         if inputs.get("position_ids") is not None:
-            return super().forward(**inputs, return_dict=True)
+            return super().forward(**self._masked(inputs), return_dict=True)
         cached = CachedPrompt.attached_to(inputs.get("past_key_values"))
-        if self.uses_mrope:
-            self.rope_deltas = None if cached is None else cached.position_offset  # and not those of another chat
-        if cached is not None and cached.is_short:
-            inputs = self._continued(inputs, cached)
-        outputs = super().forward(**inputs, return_dict=True)
-        if self.uses_mrope and cached is None and outputs.past_key_values is not None:
-            self.remember_full_prompt(outputs.past_key_values, outputs.last_hidden_state, self.rope_deltas)
+        if cached is not None:
+            return super().forward(**self._continued(inputs, cached), return_dict=True)
+        if not self.uses_mrope:
+            return super().forward(**inputs, return_dict=True)
+        # The parent would keep `rope_deltas` on the model, where they meet other chats.
+        position_ids, rope_deltas = self.full_rotary_positions(inputs)
+        outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
+        if outputs.past_key_values is not None:
+            mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
+            length = hidden_states.shape[1]
+            mask = mask[:, -length:] if is_2d(mask) else torch.ones_like(hidden_states[..., 0], dtype=torch.long)
+            if rope_deltas is None:  # a prompt of text: the parent counts its padding
+                rope_deltas = length - mask.long().sum(dim=1, keepdim=True)
+            self.remember_full_prompt(outputs.past_key_values, mask, rope_deltas)
         return outputs
 
-    def remember_full_prompt(self, cache: Any, prompt: Tensor, rope_deltas: Tensor | None) -> None:
-        """Attach to the cache of an uncompressed prompt (B, L, ...) where its positions go on."""
-        positions = torch.arange(prompt.shape[1], device=prompt.device).expand(len(prompt), -1)
-        offset = positions.new_zeros(len(prompt), 1) if rope_deltas is None else rope_deltas
-        CachedPrompt(positions, prompt.shape[1], offset, is_short=False).attach_to(cache)
-
-    def _continued(self, inputs: dict[str, Any], cached: CachedPrompt) -> dict[str, Any]:
-        """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
+    def _masked(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """A step with positions of the caller's, or of `generate`: its mask leaves out the padding of a compressed
+        prompt."""
+        cached = getattr(inputs.get("past_key_values"), "cached_prompt", None)
         mask = inputs.get("attention_mask")
-        if mask is not None and not is_2d(mask):
+        if cached is None or not cached.is_short or (mask is not None and not is_2d(mask)):
+            return inputs
+        if mask is None and not cached.is_padded:
             return inputs
         new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
         held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
-        mask = self._mask_of_cached_and_new(mask, held, new.shape[1], new.device)
+        return inputs | {"attention_mask": self._mask_of_cached_and_new(mask, held, new.shape[1], new.device)}
+
+    def remember_full_prompt(self, cache: Any, mask: Tensor, offset: Tensor) -> None:
+        """Attach to the cache of an uncompressed prompt, of a mask (B, L), where its positions go on."""
+        positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
+        positions = torch.where(mask.bool(), positions, -1)
+        CachedPrompt(positions, mask.shape[1], offset, is_short=False).attach_to(cache)
+
+    def _continued(self, inputs: dict[str, Any], cached: CachedPrompt) -> dict[str, Any]:
+        """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
+        given = inputs.get("attention_mask")
+        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
+        held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
+        is_own_mask = given is not None and not is_2d(given)  # of 4 dimensions: it says nothing about positions
+        mask = self._mask_of_cached_and_new(None if is_own_mask else given, held, new.shape[1], new.device)
         position_ids = positions_by_order(mask)[:, -new.shape[1] :]
         if cached.position_offset is not None:
             moved = position_ids + cached.position_offset.to(position_ids.device)
             position_ids = torch.stack([position_ids, *[moved] * 3]) if self.uses_mrope else moved
-        return inputs | {"attention_mask": mask, "position_ids": position_ids}
+        return inputs | {"attention_mask": given if is_own_mask else mask, "position_ids": position_ids}
 
     def _mask_of_cached_and_new(
         self, mask: Tensor | None, cached: CachedPrompt, num_new: int, device: torch.device
@@ -371,7 +404,7 @@ class VidCom2ModelMixin(SavedWithCode):
             self._check_original_positions()
         input_ids = new["input_ids"]
         attended = new["attention_mask"].bool()
-        kept = attended & self._kept(input_ids, features)
+        kept = attended & self._kept(input_ids, attended, features)
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
@@ -417,11 +450,11 @@ class VidCom2ModelMixin(SavedWithCode):
                 "(`max_position_embeddings`): its answer may be poor. Pass fewer frames or a smaller `retention_ratio`."
             )
 
-    def _kept(self, input_ids: Tensor, features: VidCom2VideoFeatures | None) -> Tensor:
+    def _kept(self, input_ids: Tensor, attended: Tensor, features: VidCom2VideoFeatures | None) -> Tensor:
         """(B, L) bool: False at the placeholders of dropped tokens.
 
         Raises:
-            ValueError: if the placeholders of each prompt do not belong to whole videos.
+            ValueError: if the placeholders of each prompt do not belong to whole videos, or some are masked.
         """
         kept = torch.ones_like(input_ids, dtype=torch.bool)
         if features is None:
@@ -439,7 +472,14 @@ class VidCom2ModelMixin(SavedWithCode):
             torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
             for index, size in zip(indices, sizes, strict=True)
         ]
-        return kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
+        kept = kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
+        num_hidden = int((kept & is_video & ~attended).sum())
+        if num_hidden:
+            raise ValueError(
+                f"`attention_mask` hides {num_hidden} video placeholders whose tokens are kept. Leave the video out of "
+                "the prompt, or a prompt that is masked as a whole out of the batch."
+            )
+        return kept
 
     def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
         """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""
@@ -462,6 +502,9 @@ def pop_settings(arguments: dict[str, Any]) -> dict[str, Any]:
                 f"Pass it to `from_pretrained`, or set `model.config.{name}`."
             )
     given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
+    for name in arguments:
+        if name.startswith(("compression_", "retention_")) and arguments[name] is not None:
+            raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -502,6 +545,19 @@ def check_given_once(inputs: dict[str, Any]) -> None:
         raise ValueError(
             "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
         )
+
+
+def check_features_fit(inputs: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Raises a ValueError on settings for this call beside features that were compressed before it."""
+    given = (inputs.get("mm_encoder_outputs") or {}).get("video")
+    if getattr(given, "video_compressions", None) is not None:
+        for name in overrides:
+            if name != "compression_positions":
+                raise ValueError(
+                    f"`{name}` is {overrides[name]!r} for this call, but `mm_encoder_outputs['video']` was encoded "
+                    "before it. Pass the setting to `get_video_features`, or `pixel_values_videos` in place of the "
+                    "features."
+                )
 
 
 def check_compressible(inputs: dict[str, Any]) -> None:

@@ -82,6 +82,8 @@ def _picked(full: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     """(B, L) -> the entries that `logits_to_keep` names."""
     if isinstance(logits_to_keep, int):
         return full[:, -logits_to_keep:]  # -0: all
+    if not isinstance(logits_to_keep, Tensor):  # a slice or a list
+        return full[:, logits_to_keep]
     logits_to_keep = logits_to_keep.to(full.device)
     if logits_to_keep.dtype == torch.bool:
         return full[logits_to_keep]

@@ -1,14 +1,16 @@
 """What cannot be done right is refused with one ValueError: the thing, the value, what is accepted, the remedy."""
 
+import copy
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Family
-from models import RETENTION_RATIO, make_video
+from models import RETENTION_RATIO, make_image, make_video
 
 BAD_RATIOS = [0, 1.5, "x", float("nan"), -0.25, None, True]
 BAD_SETTINGS = [
@@ -178,3 +180,72 @@ def test_odd_patch_grids_work(tmp_path: Path, side: int) -> None:
     )
     positions = model(**inputs).prompt_positions[0]
     assert (positions == torch.arange(len(positions))).sum() == 2 + len(features.pooler_output[0])
+
+
+def test_settings_beside_features_that_were_encoded_before_are_refused(family: Family) -> None:
+    inputs = family.one_video()
+    rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+    for made_with, asked_for in ((RETENTION_RATIO, 1.0), (1.0, RETENTION_RATIO)):
+        features = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=made_with)
+        for call in (family.model, family.model.generate, family.model.model):
+            with pytest.raises(ValueError, match=r"`retention_ratio` is .* was encoded before it"):
+                call(**rest, mm_encoder_outputs={"video": features}, retention_ratio=asked_for)
+
+
+def test_features_of_the_caller_can_be_used_again_after_beams(family: Family) -> None:
+    inputs = family.one_video()
+    rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+    for ratio in (RETENTION_RATIO, 1.0):
+        features = {"video": family.model.get_video_features(**family.videos_of(inputs), retention_ratio=ratio)}
+        family.model.generate(**rest, mm_encoder_outputs=features, num_beams=3, max_new_tokens=2)
+        again = family.model(**rest, mm_encoder_outputs=features).logits
+        assert torch.equal(again, family.model(**inputs, retention_ratio=ratio).logits)
+
+
+def test_a_config_put_in_place_of_the_models_counts_in_every_call(family: Family, short_length: Callable) -> None:
+    model = family.load(retention_ratio=1.0)
+    model.config = copy.deepcopy(model.config)
+    model.config.retention_ratio = RETENTION_RATIO
+    inputs = family.one_video()
+    for call in (
+        lambda: model(**inputs),
+        lambda: model.generate(**inputs, max_new_tokens=1, return_dict_in_generate=True),
+    ):
+        assert call().past_key_values.get_seq_length() == short_length(inputs)
+
+
+@pytest.mark.parametrize("name", ["compression_ratio", "retention_rate"])
+def test_a_setting_that_does_not_exist_is_refused(family: Family, name: str) -> None:
+    for call in (family.model, family.model.model, family.model.get_video_features):
+        inputs = (
+            family.one_video() if call is not family.model.get_video_features else family.videos_of(family.one_video())
+        )
+        with pytest.raises(ValueError, match=f"`{name}` is no setting.*'retention_ratio'"):
+            call(**inputs, **{name: 0.5})
+
+
+def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
+    prompts = [family.prompt("What happens?", videos=1)] * 2
+    both = family.inputs(*prompts, videos=[make_video(0), make_video(1)])
+    both["attention_mask"][1] = 0
+    for call in (family.model, family.model.generate):
+        with pytest.raises(ValueError, match=r"`attention_mask` hides \d+ video placeholders"):
+            call(**both)
+
+
+def test_an_inner_model_made_of_a_stock_config_works(family: Family) -> None:
+    if not family.case.native:
+        pytest.skip("Transformers has no config of this type")
+    inner = type(family.model.model)(family.stock.config).eval()
+    inner.load_state_dict(family.stock.model.state_dict())
+    inputs = family.one_video()
+    assert torch.equal(inner(**inputs).last_hidden_state, family.load().model(**inputs).last_hidden_state)
+
+
+def test_images_and_videos_without_their_grids_are_refused(family: Family) -> None:
+    if not family.case.mrope:
+        pytest.skip("the family has no grids")
+    inputs = dict(family.inputs(family.prompt("?", videos=1, images=1), videos=[make_video(0)], images=[make_image(0)]))
+    del inputs["image_grid_thw"]
+    with pytest.raises(ValueError, match="The prompt has 1 images, but `image_grid_thw` is None"):
+        family.model(**inputs)

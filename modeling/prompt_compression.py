@@ -18,6 +18,16 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
+from .call_arguments import (
+    check_compressible,
+    check_features_fit,
+    check_given_once,
+    is_2d,
+    pop_settings,
+    wants_some_rows,
+    whole_videos,
+    without_token_types,
+)
 from .compression import VideoCompression, compress_with
 from .compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from .conversation_cache import CachedPrompt, using
@@ -462,7 +472,7 @@ class VidCom2ModelMixin(SavedWithCode):
         is_video = input_ids == self.config.video_token_id
         indices, sizes = zip(*map(self.placeholders, features.video_compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
-        if not _whole_videos(counts, sizes):
+        if not whole_videos(counts, sizes):
             raise ValueError(
                 f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
                 f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
@@ -487,96 +497,3 @@ class VidCom2ModelMixin(SavedWithCode):
         is_text = kept & ~torch.isin(input_ids, special)
         first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
-
-
-def pop_settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings of VidCom² out of a call's arguments; None stands for the config's value.
-
-    Raises:
-        ValueError: on a setting that is fixed when the model is loaded.
-    """
-    for name in ("compression_newlines", "spatial_pool_mode"):
-        if arguments.get(name) is not None:
-            raise ValueError(
-                f"`{name}` is {arguments[name]!r} in one call, but belongs to the model: its processor counts on it. "
-                f"Pass it to `from_pretrained`, or set `model.config.{name}`."
-            )
-    given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
-    for name in arguments:
-        if name.startswith(("compression_", "retention_")) and arguments[name] is not None:
-            raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Token types serve to find positions, and those of a short prompt are known."""
-    return {name: value for name, value in inputs.items() if name not in ("token_type_ids", "mm_token_type_ids")}
-
-
-def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
-    return not isinstance(logits_to_keep, int) or logits_to_keep != 0
-
-
-def is_2d(mask: Any) -> bool:
-    """Whether it is a padding mask. `generate` prepares 4-D masks for static caches, one per kind of attention."""
-    return isinstance(mask, Tensor) and mask.ndim == 2
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Bad input
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether consecutive videos of these sizes fill the prompts' placeholders, prompt by prompt."""
-    remaining = list(sizes)
-    for count in placeholders:
-        while count > 0 and remaining:
-            count -= remaining.pop(0)
-        if count != 0:
-            return False
-    return not remaining
-
-
-def check_given_once(inputs: dict[str, Any]) -> None:
-    """Raises a ValueError on videos that are given both as pixels and as features."""
-    encoded = (inputs.get("mm_encoder_outputs") or {}).get("video")
-    if encoded is not None and inputs.get("pixel_values_videos") is not None:
-        raise ValueError(
-            "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
-        )
-
-
-def check_features_fit(inputs: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Raises a ValueError on settings for this call beside features that were compressed before it."""
-    given = (inputs.get("mm_encoder_outputs") or {}).get("video")
-    if getattr(given, "video_compressions", None) is not None:
-        for name in overrides:
-            if name != "compression_positions":
-                raise ValueError(
-                    f"`{name}` is {overrides[name]!r} for this call, but `mm_encoder_outputs['video']` was encoded "
-                    "before it. Pass the setting to `get_video_features`, or `pixel_values_videos` in place of the "
-                    "features."
-                )
-
-
-def check_compressible(inputs: dict[str, Any]) -> None:
-    """Refuse what a prompt that is compressed cannot be given with.
-
-    Raises:
-        ValueError: on `inputs_embeds`, `position_ids` and paged caches.
-    """
-    if inputs.get("inputs_embeds") is not None or inputs.get("input_ids") is None:
-        raise ValueError(
-            "`inputs_embeds` cannot be compressed: dropped tokens are found by their placeholders. Pass `input_ids` "
-            "with the videos, or `retention_ratio=1.0`."
-        )
-    if inputs.get("position_ids") is not None:
-        raise ValueError(
-            "`position_ids` cannot be given for a prompt that is compressed: positions follow from the kept tokens. "
-            "Leave it out, or pass `retention_ratio=1.0`."
-        )
-    if inputs.get("cache_implementation") == "paged":
-        raise ValueError(
-            '`cache_implementation="paged"` generates from token ids alone, without the videos. Leave it out.'
-        )

@@ -162,10 +162,11 @@ def _answer(
     if "video_grid_thw" in inputs:
         pixels["video_grid_thw"] = inputs["video_grid_thw"]
     features = model.get_video_features(**pixels, **settings)
+    positions = {name: settings[name] for name in settings if name == "compression_positions"}  # the rest is done
     if "stop_strings" in arguments:
         arguments = {"tokenizer": processor.tokenizer, **arguments}
     output = model.generate(
-        **inputs, mm_encoder_outputs={"video": features}, **settings, **{"do_sample": False, **arguments}
+        **inputs, mm_encoder_outputs={"video": features}, **positions, **{"do_sample": False, **arguments}
     )
     is_video = inputs["input_ids"] == model.config.video_token_id
     video_tokens = len(features.pooler_output[0])

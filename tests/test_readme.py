@@ -78,3 +78,11 @@ def test_the_shown_figures_are_those_of_the_demo() -> None:
         assert run["frame_seconds"][int(i)] == pytest.approx(float(second), abs=0.006)
         assert run["frame_uniqueness"][int(i)] == pytest.approx(float(u), abs=1e-3)
         assert run["frame_budgets"][int(i)] == int(k)
+
+
+def test_the_figures_of_the_selections_speed_are_those_of_the_result_files() -> None:
+    for case in ("compress_cpu", "compress_cpu_busy"):
+        file = Path(__file__).parents[1] / "benchmarks" / "results" / f"{case}.json"
+        for scoring in ("paper", "released"):
+            times = [row["speedup"] for row in json.loads(file.read_text())["rows"] if row["scoring"] == scoring]
+            assert f"{min(times):.1f}–{max(times):.1f}×" in README.replace("\n", " "), (case, scoring)

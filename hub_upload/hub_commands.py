@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
-from .options import OptionError, check_settings
+from .options import OptionError, check_hub_id, check_settings
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -152,6 +152,8 @@ def verify_command(
     Runs the repo's code. Exit code 1 if anything fails.
     """
     with one_line_errors():
+        if "/" not in repo and not Path(repo).exists():
+            check_hub_id(repo)
         if not _verified(repo, revision, device, repo):
             raise typer.Exit(1)
 

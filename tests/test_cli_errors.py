@@ -313,3 +313,10 @@ def test_a_revision_is_what_is_loaded(hub: LoopbackHub, tmp_path: Path) -> None:
         done = subprocess.run([*command, *revision], capture_output=True, text=True, timeout=300, env=environment)
         assert done.returncode == code, done.stderr
     assert json.loads(done.stdout)["model"] == "org/model"
+
+
+@pytest.mark.parametrize("name", ["nosuch", "my model"])
+def test_verify_asks_no_hub_for_a_mistyped_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi.__init__", lambda *args, **kwargs: pytest.fail("the Hub was asked"))
+    code, _, error = vidcom2("verify", name)
+    assert code == 2 and f"cannot load the model {name!r}: there is no such folder" in " ".join(error.split())

@@ -145,30 +145,41 @@ def find_checkpoint(name: str, revision: str | None = None) -> str:
     return name
 
 
+def check_hub_id(name: str) -> None:
+    """That a name which is no folder could be one of the Hub.
+
+    Raises:
+        CheckpointError: if not.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    refused = f"cannot load the model {name!r}: there is no such folder, and "
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise CheckpointError(refused + "it is no Hub id, which reads org/name.") from None
+    if "/" not in name:
+        raise CheckpointError(refused + "a Hub id has its organisation in front: org/name.")
+
+
 def _ask_the_hub(name: str, revision: str | None) -> None:
     """That the Hub, or its cache on this machine, has the checkpoint."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
-        HFValidationError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
-    from huggingface_hub.utils import validate_repo_id
 
     from .hub_calls import TRANSPORT_ERRORS
 
     def refused(reason: str) -> CheckpointError:
         return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
 
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        raise refused("it is no Hub id, which reads org/name.") from None
-    if "/" not in name:
-        raise refused("a Hub id has its organisation in front: org/name.")
+    check_hub_id(name)
     if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
         return
     try:

@@ -7,15 +7,6 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-# What `Trainer` leaves out of its predictions, so that they are the logits, with and without videos.
-IGNORED_AT_INFERENCE = [
-    "past_key_values",
-    "image_hidden_states",
-    "video_hidden_states",
-    "rope_deltas",
-    "prompt_positions",
-]
-
 # Filled by `register_compression_method`: name -> function(video_tokens, settings) -> TokenScores.
 COMPRESSION_METHODS: dict[str, Callable] = {}
 

@@ -2,11 +2,10 @@
 
 from transformers import LlavaOnevisionConfig
 
-from .compression_settings import IGNORED_AT_INFERENCE, CompressionSettings
-from .saved_with_code import SavedWithCode
+from .family_config import FamilyConfig
 
 
-class VidCom2LlavaOnevisionConfig(CompressionSettings, SavedWithCode, LlavaOnevisionConfig):
+class VidCom2LlavaOnevisionConfig(FamilyConfig, LlavaOnevisionConfig):
     """Config of `VidCom2LlavaOnevisionForConditionalGeneration`.
 
     `LlavaOnevisionConfig` plus the fields of `CompressionSettings`. The `model_type` stays the native one: a stock
@@ -18,4 +17,4 @@ class VidCom2LlavaOnevisionConfig(CompressionSettings, SavedWithCode, LlavaOnevi
     """
 
     model_type = "llava_onevision"
-    keys_to_ignore_at_inference = IGNORED_AT_INFERENCE
+    checkpoint_types = ("llava_onevision",)

@@ -2,11 +2,10 @@
 
 from transformers import Qwen2VLConfig
 
-from .compression_settings import IGNORED_AT_INFERENCE, CompressionSettings
-from .saved_with_code import SavedWithCode
+from .family_config import FamilyConfig
 
 
-class VidCom2Qwen2VLConfig(CompressionSettings, SavedWithCode, Qwen2VLConfig):
+class VidCom2Qwen2VLConfig(FamilyConfig, Qwen2VLConfig):
     """Config of `VidCom2Qwen2VLForConditionalGeneration`: `Qwen2VLConfig` plus the fields of `CompressionSettings`.
 
     The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
@@ -17,4 +16,4 @@ class VidCom2Qwen2VLConfig(CompressionSettings, SavedWithCode, Qwen2VLConfig):
     """
 
     model_type = "qwen2_vl"
-    keys_to_ignore_at_inference = IGNORED_AT_INFERENCE
+    checkpoint_types = ("qwen2_vl",)

@@ -92,7 +92,7 @@ def explained(error: Exception, repo: str) -> str:
     if status is not None and status not in TRANSIENT_STATUS:
         return f"the Hub refused {repo!r} with {status}: {error.server_message or 'no reason given'}."
     what = f"answered {status}" if status is not None else f"could not be reached ({type(error).__name__})"
-    return f"the Hub {what} again and again. {repo!r} is as it was; run again later."
+    return f"the Hub {what} again and again. Try again later."
 
 
 def route_of(error: Exception) -> str:

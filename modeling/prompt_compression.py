@@ -472,6 +472,11 @@ class VidCom2ModelMixin(SavedWithCode):
         is_video = input_ids == self.config.video_token_id
         indices, sizes = zip(*map(self.placeholders, features.video_compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
+        if not any(counts):
+            raise ValueError(
+                f"There are {len(sizes)} videos, but no placeholders for them among the new tokens. Videos of earlier "
+                "turns are in `past_key_values`: leave their pixels out."
+            )
         if not whole_videos(counts, sizes):
             raise ValueError(
                 f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "

@@ -188,3 +188,19 @@ def test_shipped_files_import_only_what_a_hub_repo_has(folder: str) -> None:
                 for name in names:
                     top = name.split(".")[0]
                     assert top in {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names, (path, name)
+
+
+def test_a_checkpoint_of_another_family_is_refused(family: Family, tmp_path: Path) -> None:
+    from models import MODELS
+
+    for case in MODELS:
+        if case is family.case:
+            continue
+        stock, _ = case.build(**case.build_arguments)
+        stock.config.save_pretrained(tmp_path / case.name)
+        with pytest.raises(ValueError, match=f"is of type '{stock.config.model_type}', but .* its own family"):
+            family.case.model_class.from_pretrained(tmp_path / case.name)
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "config.json").write_text(json.dumps({"model_type": "llava"}))
+    with pytest.raises(ValueError, match="convert it first: `vidcom2 convert-llava-video`"):
+        family.case.model_class.from_pretrained(tmp_path / "original")

@@ -132,3 +132,31 @@ def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch:
     arguments = ["run", "--max-new-tokens", 1, "--repeats", 1]
     assert "Damaged: 3 frames of the video could not be decoded" in " ".join(vidcom2(*arguments)[1].split())
     assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3
+
+
+def test_times_of_answers_of_different_lengths_are_not_divided(capsys: pytest.CaptureFixture) -> None:
+    from dataclasses import fields
+
+    from vidcom2.cli import _print_run
+    from vidcom2.run import Measured, Run
+
+    def measured(new_tokens: int) -> Measured:
+        values = {
+            "prompt_tokens": 10,
+            "video_tokens": 8,
+            "prefill_seconds": 1.0,
+            "total_seconds": 2.0,
+            "prefill_seconds_each": [1.0],
+            "total_seconds_each": [2.0],
+            "new_tokens": new_tokens,
+            "answer": "",
+            "num_positions": 12,
+        }
+        assert set(values) == {field.name for field in fields(Measured)}
+        return Measured(**values)
+
+    for full, ratios in ((3, 1), (64, 2)):
+        result = Run("m", "?", 0.25, {}, 0, 40, 32, [0.0], [2], [0.5], 8, 0.25, None, measured(64), measured(full))
+        _print_run(result)
+        table = capsys.readouterr().out
+        assert table.count("1.00×") == ratios and "new tokens" in table

@@ -10,6 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .hub_calls import TRANSPORT_ERRORS
 from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
@@ -76,9 +77,15 @@ def load_checkpoint(
     if name is not None:
         return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
     with tempfile.TemporaryDirectory() as folder:
-        for part in tiny_llava_onevision(hidden_size=256, num_layers=4):
-            part.save_pretrained(folder)
-        return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
+        was_shown = is_progress_bar_enabled()
+        disable_progress_bar()  # nothing is downloaded, nothing takes long
+        try:
+            for part in tiny_llava_onevision(hidden_size=256, num_layers=4):
+                part.save_pretrained(folder)
+            return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
+        finally:
+            if was_shown:
+                enable_progress_bar()
 
 
 def _load(

@@ -337,7 +337,10 @@ def _print_run(result: "Run") -> None:
         before = None if full is None else getattr(full, which)
         after = getattr(short, which)
         shown = [_seconds(measured, which) for measured in (full, short)]
-        table.add_row(name, *shown, "" if before is None else _times(before, after))
+        # Answers of different lengths take different times for that reason alone.
+        comparable = full is not None and (which == "prefill_seconds" or full.new_tokens == short.new_tokens)
+        table.add_row(name, *shown, _times(before, after) if comparable else "")
+    table.add_row("new tokens", "" if full is None else f"{full.new_tokens:,}", f"{short.new_tokens:,}", "")
     out.print(table)
     repeats = len(short.total_seconds_each)
     if repeats > 1:
@@ -353,7 +356,8 @@ def _print_run(result: "Run") -> None:
 
     largest = max(result.frame_budgets)
     video_share = short.video_tokens / result.full_video_tokens
-    out.print(f"Kept: {result.kept_share:.1%} of the scored tokens, {video_share:.1%} of the video with its newlines")
+    newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
+    out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
     for column, justify in (("frame", "right"), ("second", "right"), ("u_t", "right"), ("k_t", "right"), ("", "left")):
         budgets.add_column(column, justify=justify)

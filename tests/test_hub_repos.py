@@ -363,7 +363,7 @@ def test_mistakes_are_told_before_anything_takes_long(arguments: tuple, reason: 
         (("./nothing",), "there is no folder './nothing'"),
         ((".", "--revision", "v1"), "is a folder, which has none"),
         (("org/nothing",), "there is no folder 'org/nothing', and the Hub has no 'org/nothing'"),
-        (("nothing",), "there is no folder 'nothing', and the Hub has no 'nothing'"),
+        (("nothing",), "'nothing': there is no such folder, and a Hub id has its organisation in front: org/name"),
         (("a/b/c",), "there is no folder 'a/b/c', and 'a/b/c' is no name of a Hub repo"),
         (("org/qwen2_vl-base",), "the repo 'org/qwen2_vl-base' is no VidCom² repo"),
         (("org/offline",), "the Hub is not asked for 'org/offline', since HF_HUB_OFFLINE"),

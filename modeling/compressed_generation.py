@@ -227,11 +227,9 @@ class VidCom2GenerationMixin(SavedWithCode):
         order = positions_by_order(mask)
         kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
         result = super().generate(**kwargs)
-        for filled in (cache, getattr(result, "past_key_values", None)):
-            if filled is not None:
-                offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
-                self.model.remember_full_prompt(filled, mask, offset)
-                self._remember(filled.cached_prompt, kwargs, filled)
+        offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
+        prompt = CachedPrompt.of_full_prompt(mask, offset)
+        self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
         return result
 
     def _remember(self, prompt: CachedPrompt, kwargs: dict[str, Any], *caches: Any) -> None:
@@ -363,7 +361,7 @@ class VidCom2GenerationMixin(SavedWithCode):
             )
         if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get("past_key_values")) is None:
             past = kwargs["input_ids"][:, : cached.prompt_length]
-            if self._is_placeholder(past).any():
+            if self.model.is_placeholder(past).any():
                 raise ValueError(
                     f"`past_key_values` holds {cached.prompt_length} tokens with images or videos among them, but not "
                     "where their positions end: another model filled it. Pass a cache that this model's `generate` or "
@@ -389,15 +387,11 @@ class VidCom2GenerationMixin(SavedWithCode):
                     )
 
     def _check_last_token(self, prompt: ShortPrompt) -> None:
-        if self.model.uses_mrope and self._is_placeholder(prompt.inputs["input_ids"][:, -1]).any():
+        if self.model.uses_mrope and self.model.is_placeholder(prompt.inputs["input_ids"][:, -1]).any():
             raise ValueError(
                 "A prompt ends in a placeholder of an image or a video, from which Transformers would count the "
                 "positions of the answer. End it with text, as chat templates do."
             )
-
-    def _is_placeholder(self, input_ids: Tensor) -> Tensor:
-        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
-        return torch.isin(input_ids, special)
 
 
 def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:

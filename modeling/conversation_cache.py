@@ -70,6 +70,12 @@ class CachedPrompt:
         later = torch.arange(length - known.length, device=device).expand(num_rows, -1)
         return known.extended(later, later.shape[1])
 
+    @classmethod
+    def of_full_prompt(cls, mask: Tensor, position_offset: Tensor) -> "CachedPrompt":
+        """An uncompressed prompt, of a mask (B, L), whose positions go on at the offset (B, 1)."""
+        positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
+        return cls(torch.where(mask.bool(), positions, -1), mask.shape[1], position_offset, is_short=False)
+
     def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
         """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""
         positions = torch.where(positions >= 0, positions + self.prompt_length, -1)

@@ -292,7 +292,7 @@ class VidCom2ModelMixin(SavedWithCode):
             mask = mask[:, -length:] if is_2d(mask) else torch.ones_like(hidden_states[..., 0], dtype=torch.long)
             if rope_deltas is None:  # a prompt of text: the parent counts its padding
                 rope_deltas = length - mask.long().sum(dim=1, keepdim=True)
-            self.remember_full_prompt(outputs.past_key_values, mask, rope_deltas)
+            CachedPrompt.of_full_prompt(mask, rope_deltas).attach_to(outputs.past_key_values)
         return outputs
 
     def _masked(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -307,12 +307,6 @@ class VidCom2ModelMixin(SavedWithCode):
         new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
         held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
         return inputs | {"attention_mask": self._mask_of_cached_and_new(mask, held, new.shape[1], new.device)}
-
-    def remember_full_prompt(self, cache: Any, mask: Tensor, offset: Tensor) -> None:
-        """Attach to the cache of an uncompressed prompt, of a mask (B, L), where its positions go on."""
-        positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
-        positions = torch.where(mask.bool(), positions, -1)
-        CachedPrompt(positions, mask.shape[1], offset, is_short=False).attach_to(cache)
 
     def _continued(self, inputs: dict[str, Any], cached: CachedPrompt) -> dict[str, Any]:
         """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
@@ -496,9 +490,13 @@ class VidCom2ModelMixin(SavedWithCode):
             )
         return kept
 
+    def is_placeholder(self, input_ids: Tensor) -> Tensor:
+        """Which tokens, bool of the same shape, stand for images or videos."""
+        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
+        return torch.isin(input_ids, special)
+
     def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
         """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""
-        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
-        is_text = kept & ~torch.isin(input_ids, special)
+        is_text = kept & ~self.is_placeholder(input_ids)
         first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)

@@ -54,7 +54,7 @@ def _choice(*names: str) -> dict[str, Any]:
 
 def _method_name() -> dict[str, Any]:
     def normalize(value: Any) -> str:
-        from .compression import compress  # noqa: F401  (its import registers this project's methods)
+        from ..modeling.compression import compress  # noqa: F401  (its import registers this project's methods)
 
         if not isinstance(value, str) or value not in COMPRESSION_METHODS:
             raise ValueError

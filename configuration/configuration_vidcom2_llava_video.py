@@ -3,7 +3,7 @@
 from typing import Any
 
 from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
-from .registration import register_as_video_model
+from .video_model_tables import register_as_video_model
 
 SPATIAL_POOL_MODES = ("average", "max", "bilinear")
 COMPRESSION_NEWLINES = ("all", "occupied", "trailing")

@@ -22,6 +22,12 @@ class SavedWithCode:
     write_code: ClassVar[Callable[[Any, str], None] | None] = None
     check_repo: ClassVar[Callable[[Any, str, Any, str | None], None] | None] = None
 
+    @classmethod
+    def register_for_auto_class(cls, *args: Any, **kwargs: Any) -> None:
+        """As the parent's. Of the installed package's own classes the code goes along anyway."""
+        if SavedWithCode.write_code is None or cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            super().register_for_auto_class(*args, **kwargs)
+
     def save_pretrained(self, save_directory: str, *args: Any, **kwargs: Any) -> None:
         """As the parent's.
 

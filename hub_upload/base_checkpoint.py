@@ -11,9 +11,9 @@ from typing import Any
 from huggingface_hub import HfApi
 from transformers import PreTrainedModel
 
-from .checkpoints import MODEL_CLASSES, CheckpointError
+from ..checkpoints import MODEL_CLASSES, CheckpointError
+from ..shipped_code import sha256_of
 from .hub_calls import hub_errors, with_retries
-from .shipped_code import sha256_of
 
 # What a repo keeps of its base beside the weights. Whatever else may lie in a folder, a log or a token, must not be
 # published by accident.

@@ -11,8 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
-from .options import OptionError, check_hub_id, check_settings
+from ..console import DEMO_VIDEO, err, one_line_errors, out, progress_bar
+from ..options import OptionError, check_hub_id, check_settings
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -270,9 +270,9 @@ def _staged(
 
 def _draw(base: "Base", retention_ratio: float | None, path: Path, with_weights: bool) -> str:
     """Draw the figure of the card, by the base's weights or by a tiny random model; returns its caption."""
-    from .checkpoints import load_checkpoint
-    from .explain import draw_png, explain
-    from .video import read_video
+    from ..checkpoints import load_checkpoint
+    from ..explain import draw_png, explain
+    from ..video import read_video
 
     ratio = base.config.get("retention_ratio", 0.25) if retention_ratio is None else retention_ratio
     # On the CPU, since the process that verifies will want the accelerator's memory.
@@ -304,7 +304,7 @@ def _rehearsed(staged: "StagedRepo", mode: str) -> bool:
 
 def _verified(name: str, revision: str | None, device: str, title: str) -> bool:
     with err.status("Importing Transformers ..."):
-        from .checkpoints import torch_device
+        from ..checkpoints import torch_device
         from .verification import failures, verify
 
         where = str(torch_device(device))

@@ -11,9 +11,9 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ..shipped_code import CUSTOM_GENERATE, PIPELINE_TASK, is_native
 from .base_checkpoint import Base
-from .compression_settings import SETTING_NAMES, CompressionSettings
-from .shipped_code import CUSTOM_GENERATE, PIPELINE_TASK, is_native
 
 # First in a card, by what its repo is. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"

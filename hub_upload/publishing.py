@@ -20,10 +20,10 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import git_hash
 
+from ..shipped_code import CUSTOM_GENERATE, sha256_of
 from .base_checkpoint import INDEX, SINGLE_FILE, download, is_read
 from .hub_calls import HUB_ERRORS, PublishError, hub_errors, route_of, with_retries
 from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, listed_files
-from .shipped_code import CUSTOM_GENERATE, sha256_of
 from .staging import CARD, StagedRepo
 
 NEW_REPO_FILES = {".gitattributes"}

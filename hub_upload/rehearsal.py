@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedConfig
 
-from .compression_settings import SETTING_NAMES
-from .shipped_code import CODE_FIELDS
+from ..configuration.compression_settings import SETTING_NAMES
+from ..shipped_code import CODE_FIELDS
 from .staging import CARD, StagedRepo
 
 TWIN_HIDDEN, TWIN_HEADS, TWIN_KEY_VALUE_HEADS, TWIN_LAYERS = 64, 4, 2, 2

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints import CheckpointError
+from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ..modeling.custom_generate import MODEL_CLASSES as GENERATING_CLASSES
+from ..shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file, sha256_of
 from .base_checkpoint import Base
-from .checkpoints import CheckpointError
-from .compression_settings import SETTING_NAMES, CompressionSettings
-from .custom_generate import MODEL_CLASSES as GENERATING_CLASSES
 from .model_card import CardOptions, custom_generate_card, model_card
-from .shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file, sha256_of
 
 FIGURE = "how_it_works.png"
 CARD = "README.md"
@@ -68,8 +68,8 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
                 _copy(base.folder / file.path, folder / file.path)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         code = code_of(model_class)
-        for name, path in code.items():
-            _copy(path, folder / name)
+        for name, content in code.items():
+            _write(content, folder / name)
         _copy(license_file(), folder / LICENSE)
         _copy(card.figure, folder / FIGURE)
         files = [(name, sha256_of(folder / name)) for name in ("config.json", *code, LICENSE)]
@@ -85,8 +85,8 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
     """
     with _new_folder(folder):
         code = code_of_custom_generate()
-        for name, path in code.items():
-            _copy(path, folder / name)
+        for name, content in code.items():
+            _write(content, folder / name)
         _copy(license_file(), folder / LICENSE)
         files = [(name, sha256_of(folder / name)) for name in (*code, LICENSE)]
         custom_generate_card(repo, files, list(GENERATING_CLASSES), command).save(folder / CARD)
@@ -189,6 +189,11 @@ def _writing(folder: Path) -> Iterator[None]:
         if error.errno is None:  # not the system's
             raise
         raise StagingError(f"cannot write {str(folder)!r}: {os.strerror(error.errno)}. Choose another.") from error
+
+
+def _write(content: bytes, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
 
 
 def _copy(source: Path, target: Path) -> None:

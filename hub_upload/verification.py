@@ -11,12 +11,12 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
 
+from ..checkpoints import MODEL_CLASSES
+from ..options import OptionError
+from ..shipped_code import CONFIG, CUSTOM_GENERATE
+from ..tiny import tiny_llava_onevision, tiny_qwen2_vl
 from . import verification_worker
-from .checkpoints import MODEL_CLASSES
 from .hub_calls import PublishError, hub_errors, with_retries
-from .options import OptionError
-from .shipped_code import CONFIG, CUSTOM_GENERATE
-from .tiny import tiny_llava_onevision, tiny_qwen2_vl
 
 STDERR_LINES = 12  # shown of a worker that died
 

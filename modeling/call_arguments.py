@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import SETTING_NAMES
 
 
 def pop_settings(arguments: dict[str, Any]) -> dict[str, Any]:

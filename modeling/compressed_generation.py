@@ -16,6 +16,8 @@ from transformers.generation import utils as generation_utils
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
+from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import (
     check_compressible,
     check_features_fit,
@@ -23,13 +25,11 @@ from .call_arguments import (
     wants_some_rows,
     without_token_types,
 )
-from .compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from .conversation_cache import CachedPrompt
 from .full_prompt_view import FullPromptView, view_of
 from .prompt_compression import PromptRecord, VidCom2ModelMixin, VidCom2VideoFeatures
 from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
-from .saved_with_code import SavedWithCode
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
 GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compression_settings import COMPRESSION_METHODS, CompressionSettings, register_compression_method
+from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings, register_compression_method
 
 EPSILON = 1e-8  # ε of Eq. 5
 LOW_VARIANCE_SHARE = 0.5  # released code: the share of channels that is scored, those with the lowest variance

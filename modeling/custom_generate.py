@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .compression_settings import SETTING_NAMES, with_settings
+from ..configuration.compression_settings import SETTING_NAMES, with_settings
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 

@@ -10,9 +10,9 @@ from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionM
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
+from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
 from .compression import VideoCompression
-from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .prompt_compression import VidCom2ModelMixin, with_signature_of
 
 

@@ -10,9 +10,9 @@ from transformers import Qwen2VLForConditionalGeneration, Qwen2VLModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
+from ..configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .call_arguments import is_2d
 from .compressed_generation import VidCom2GenerationMixin
-from .configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .prompt_compression import VidCom2ModelMixin, with_signature_of
 
 GRIDS = {1: "image_grid_thw", 2: "video_grid_thw"}  # by the type of their tokens

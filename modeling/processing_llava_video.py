@@ -8,8 +8,8 @@ from transformers import LlavaOnevisionProcessor
 from transformers.processing_utils import MultiModalData, ProcessingKwargs, VideosKwargs
 from transformers.utils import logging
 
-from .configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice, tokens_per_frame
-from .saved_with_code import SavedWithCode
+from ..configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice, tokens_per_frame
+from ..configuration.saved_with_code import SavedWithCode
 
 logger = logging.get_logger(__name__)
 

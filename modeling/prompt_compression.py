@@ -18,6 +18,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
+from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
+from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import (
     check_compressible,
     check_features_fit,
@@ -29,11 +31,9 @@ from .call_arguments import (
     without_token_types,
 )
 from .compression import VideoCompression, compress_with
-from .compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
 from .registration import register_like
-from .saved_with_code import SavedWithCode
 
 logger = logging.get_logger(__name__)
 

@@ -1,9 +1,10 @@
-"""Additive registrations with Transformers: nothing that stock models use is changed."""
+"""What Transformers looks up by class name, for the classes of this project too. Stock models stay as they are."""
 
 from typing import TYPE_CHECKING
 
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
-from transformers.models.auto import modeling_auto
+
+from ..configuration.video_model_tables import register_as_video_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,13 +30,3 @@ def register_like(model_class: "type[PreTrainedModel]") -> None:
             break
     if model_class.can_generate():
         register_as_video_model(f"vidcom2_{model_class.__name__}", model_class.__name__)
-
-
-def register_as_video_model(model_type: str, class_name: str) -> None:
-    """Enter a model class into the tables that pipelines and `transformers serve` ask whether it takes videos, and into
-    that in which `Trainer` looks whether label smoothing has to shift the labels."""
-    modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.setdefault(model_type, class_name)
-    # As a tuple, into which pipelines look and `transformers serve` does not: it takes the classes that it finds here
-    # for models that hear, and then fails on videos without sound.
-    modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.setdefault(model_type, (class_name,))
-    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(model_type, class_name)

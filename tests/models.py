@@ -22,7 +22,7 @@ from vidcom2 import (
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
 )
-from vidcom2.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
 from vidcom2.tiny_llava_video import tiny_llava_video
 

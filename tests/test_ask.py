@@ -12,8 +12,8 @@ from transformers.generation.streamers import BaseStreamer
 
 import vidcom2
 from vidcom2.answer import Answer, prepare_inputs
+from vidcom2.modeling.processing_llava_video import time_instruction
 from vidcom2.options import OptionError
-from vidcom2.processing_llava_video import time_instruction
 from vidcom2.video import Video, VideoError, read_video
 
 QUESTION = "What happens?"

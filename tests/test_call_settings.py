@@ -12,7 +12,7 @@ from reference import compressed_embeddings
 from test_generate import batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
 
-from vidcom2.compression_settings import SETTING_NAMES
+from vidcom2.configuration.compression_settings import SETTING_NAMES
 
 CHANGED: dict[str, Any] = {
     "retention_ratio": 0.5,

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from vidcom2.checkpoints import MODEL_CLASSES, Checkpoint, load_checkpoint
 from vidcom2.cli import app
-from vidcom2.compression_settings import CompressionSettings
+from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.options import OptionError
 from vidcom2.tiny import tiny_llava_onevision
 from vidcom2.video import VideoError, read_video

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from vidcom2 import compress
-from vidcom2.compression import TokenScores
-from vidcom2.compression_settings import (
+from vidcom2.configuration.compression_settings import (
     COMPRESSION_METHODS,
     SETTING_NAMES,
     CompressionSettings,
     checked_setting,
     register_compression_method,
 )
+from vidcom2.modeling.compression import TokenScores
 
 # The settings table of the design.
 DEFAULTS = {
@@ -183,7 +183,7 @@ def test_settings_with_another_ratio_leave_the_original() -> None:
 
 
 def test_settings_can_be_made_before_the_operator_is_imported() -> None:
-    code = "from vidcom2.compression_settings import CompressionSettings; CompressionSettings()"
+    code = "from vidcom2.configuration.compression_settings import CompressionSettings; CompressionSettings()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
 

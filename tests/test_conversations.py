@@ -13,7 +13,7 @@ from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
 
-from vidcom2.conversation_cache import using
+from vidcom2.modeling.conversation_cache import using
 
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -261,7 +261,7 @@ def test_another_models_cache_with_images_is_refused_before_a_video(family: Fami
 
 
 def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(family: Family) -> None:
-    from vidcom2.custom_generate import generate
+    from vidcom2.modeling.custom_generate import generate
 
     if not family.case.native:
         pytest.skip("Transformers has no stock class")

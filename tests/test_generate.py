@@ -22,7 +22,7 @@ from transformers import (
     TextStreamer,
 )
 
-from vidcom2.compressed_generation import CHUNKS_FEATURES
+from vidcom2.modeling.compressed_generation import CHUNKS_FEATURES
 
 NEW = 6
 

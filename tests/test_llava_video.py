@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor, pipeline
 
 from vidcom2 import compress
-from vidcom2.configuration_vidcom2_llava_video import (
+from vidcom2.configuration.configuration_vidcom2_llava_video import (
     COMPRESSION_NEWLINES,
     SPATIAL_POOL_MODES,
     VidCom2LlavaVideoConfig,
@@ -27,7 +27,7 @@ from vidcom2.configuration_vidcom2_llava_video import (
 )
 from vidcom2.convert_llava_video import convert_llava_video
 from vidcom2.llava_video import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
-from vidcom2.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 from vidcom2.tiny_llava_video import tiny_llava_video
 
 SIZES = Sizes()  # 7 x 7 patches: pooled to 3 x 3, or with "bilinear" to 4 x 4

@@ -59,8 +59,14 @@ def test_a_wheel_installs_one_package_whole(wheel: zipfile.ZipFile) -> None:
     tracked = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True).stdout.split()
     if not tracked:  # a source distribution has no history
         tracked = [str(p.relative_to(ROOT)) for f in folders for p in (ROOT / f).rglob("*") if p.suffix == ".py"]
-    flat = {"vidcom2/" + re.sub("^(src/vidcom2|modeling|configuration|hub_upload)/", "", name) for name in tracked}
-    assert flat <= set(names) and "vidcom2/py.typed" in names and "vidcom2/explain.html" in names
+    links = {f"src/{name}" for name in ("vidcom2/modeling", "vidcom2/configuration", "vidcom2/hub_upload")}
+    packaged = {"vidcom2/" + name.removeprefix("src/vidcom2/") for name in set(tracked) - links}
+    assert (
+        packaged <= set(names)
+        and len(names) == len(set(names))
+        and "vidcom2/py.typed" in names
+        and "vidcom2/explain.html" in names
+    )
 
 
 def test_the_source_distribution_holds_what_a_reader_and_the_build_need(built: Path) -> None:
@@ -141,11 +147,10 @@ def test_what_contract_names_is_exported() -> None:
 
 
 def test_editors_see_the_names_that_run() -> None:
-    tree = ast.parse((ROOT / "src" / "vidcom2" / "__init__.py").read_text(encoding="utf-8"))
-    block = next(n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")
-    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    seen = {alias.asname: (node.module, alias.name) for node in imports for alias in node.names}
-    assert seen == {name: (module, name) for name, module in vidcom2._MODULES.items()}
+    tree = ast.parse((ROOT / "src" / "vidcom2" / "__init__.pyi").read_text(encoding="utf-8"))
+    imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    written = next(node.value for node in tree.body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(written) == sorted(imported) and set(vidcom2.__all__) == imported
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -15,11 +15,11 @@ from loopback_hub import Blob, LoopbackHub
 from models import MODELS, ModelCase
 
 from vidcom2 import hub_calls
-from vidcom2.base_checkpoint import Base, hub_base, local_base
 from vidcom2.checkpoints import CheckpointError
-from vidcom2.compression_settings import SETTING_NAMES
-from vidcom2.hub_calls import PublishError
-from vidcom2.model_card import (
+from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.hub_upload.base_checkpoint import Base, hub_base, local_base
+from vidcom2.hub_upload.hub_calls import PublishError
+from vidcom2.hub_upload.model_card import (
     CUSTOM_GENERATE_MARKER,
     MODEL_MARKER,
     CardOptions,
@@ -27,7 +27,7 @@ from vidcom2.model_card import (
     listed_files,
     read_result,
 )
-from vidcom2.publishing import (
+from vidcom2.hub_upload.publishing import (
     Published,
     check_deletions,
     check_login,
@@ -36,8 +36,8 @@ from vidcom2.publishing import (
     publish,
     remote_state,
 )
+from vidcom2.hub_upload.staging import StagedRepo, StagingError, complete, stage, stage_custom_generate
 from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
-from vidcom2.staging import StagedRepo, StagingError, complete, stage, stage_custom_generate
 
 TOKEN = "hf_test"
 BASE, REPO = "org/base", "org/vidcom2-model"
@@ -128,8 +128,8 @@ def test_a_staged_repo_holds_the_code_byte_by_byte_and_the_base_unchanged(
     before = {path.name: path.read_bytes() for path in base_folder.iterdir()}
     staged = stage(local_base(base_folder), tmp_path / "staged", {"retention_ratio": 0.4}, card)
     folder = staged.folder
-    for name, path in code_of(case.model_class).items():
-        assert (folder / name).read_bytes() == path.read_bytes()
+    for name, content in code_of(case.model_class).items():
+        assert (folder / name).read_bytes() == content
     unchanged = set(before) - {"config.json", "README.md", "model.safetensors"}
     assert unchanged >= {"tokenizer.json", "tokenizer_config.json", "processor_config.json", "chat_template.jinja"}
     assert all((folder / name).read_bytes() == before[name] for name in unchanged)
@@ -519,7 +519,7 @@ def test_a_custom_generate_repo_is_code_and_card(hub: LoopbackHub, api: HfApi, t
     sent = contents(hub, "org/generate")
     code = code_of_custom_generate()
     assert sent.keys() == {"README.md", LICENSE, *code} and "custom_generate/generate.py" in code
-    assert all(sent[name] == path.read_bytes() for name, path in code.items())
+    assert all(sent[name] == content for name, content in code.items())
     card = ModelCard(sent["README.md"].decode())
     assert {"custom_generate", "vidcom2"} <= set(card.data.tags) and card.data.license == "apache-2.0"
     assert 'custom_generate="org/generate"' in card.text and "{{" not in card.text

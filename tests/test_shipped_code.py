@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from models import MODELS, RETENTION_RATIO, ModelCase, make_video
 from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
-from vidcom2.saved_with_code import check_before_copy
+from vidcom2.configuration.saved_with_code import check_before_copy
+from vidcom2.hub_upload.verification import failures, verify
 from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
 from vidcom2.tiny_llava_video import tiny_llava_video
-from vidcom2.verification import failures, verify
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = sorted([*(ROOT / "modeling").glob("*.py"), *(ROOT / "configuration").glob("*.py")])
+ROOMS = ("modeling", "configuration")
+SHIPPED = sorted(path for room in ROOMS for path in (ROOT / room).glob("*.py") if path.stem != "__init__")
 
 
 @pytest.fixture(params=MODELS, ids=lambda case: case.name)
@@ -30,8 +32,8 @@ def case(request: pytest.FixtureRequest) -> ModelCase:
 def test_the_code_of_a_repo_is_what_transformers_follows_and_no_more(case: ModelCase, tmp_path: Path) -> None:
     """Transformers finds relative imports by its own means."""
     code = code_of(case.model_class)
-    for name, path in code.items():
-        (tmp_path / name).write_bytes(path.read_bytes())
+    for name, content in code.items():
+        (tmp_path / name).write_bytes(content)
     fields = fields_of(case.model_class)
     named = [*fields["auto_map"].values(), *(task["impl"] for task in fields["custom_pipelines"].values())]
     if not case.native:
@@ -44,9 +46,29 @@ def test_the_code_of_a_repo_is_what_transformers_follows_and_no_more(case: Model
 
 
 def test_shipped_files_all_belong_to_some_repo() -> None:
-    shipped = {path.resolve() for case in MODELS for path in code_of(case.model_class).values()}
-    shipped |= {path.resolve() for path in code_of_custom_generate().values()}
-    assert shipped == {path.resolve() for path in SHIPPED}
+    shipped = {name for case in MODELS for name in code_of(case.model_class)}
+    custom_generate = {Path(name).name for name in code_of_custom_generate()}
+    shipped |= custom_generate - {"generate.py"} | {"custom_generate.py"}
+    assert shipped == {path.name for path in SHIPPED}
+
+
+def test_what_a_repo_holds_differs_from_the_package_in_the_names_of_rooms_alone(case: ModelCase) -> None:
+    files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in SHIPPED}
+    differing = 0
+    for name, content in code_of(case.model_class).items():
+        for ours, theirs in zip(files[name], content.decode().splitlines(), strict=True):
+            if ours != theirs:
+                module = re.fullmatch(r"\s*from \.\.(?:configuration|modeling)\.(\w+) import .*", ours)[1]
+                assert theirs.split("from .")[1].split()[0] == module and f"{module}.py" in files
+                differing += 1
+    assert differing
+
+
+def test_configuration_imports_nothing_from_modeling_and_no_file_name_is_used_twice() -> None:
+    assert not [path for path in (ROOT / "configuration").glob("*.py") if "modeling." in path.read_text("utf-8")]
+    folders = (ROOT / "src" / "vidcom2", *(ROOT / room for room in (*ROOMS, "hub_upload")))
+    names = [path.name for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert len(names) == len(set(names))
 
 
 def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> None:
@@ -134,8 +156,8 @@ def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: 
         model.lm_head.weight.add_(0.01)
     model.save_pretrained(tmp_path)
     family.processor.save_pretrained(tmp_path)
-    for name, path in code_of(family.case.model_class).items():
-        assert (tmp_path / name).read_bytes() == path.read_bytes()
+    for name, content in code_of(family.case.model_class).items():
+        assert (tmp_path / name).read_bytes() == content
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["retention_ratio"], config["compression_rounding"]) == (0.5, "exact")
     assert config["architectures"] == [family.case.model_class.__name__]
@@ -310,9 +332,10 @@ def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Fa
         processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
         processor_class.register_for_auto_class()
         processor = processor_class.from_pretrained(repo)
-        with pytest.raises(ValueError, match=r"holds 'registration\.py'"):
+        (mine / "video_model_tables.py").write_text("mine = 1\n")
+        with pytest.raises(ValueError, match=r"holds 'video_model_tables\.py'"):
             processor.save_pretrained(mine)
-        assert files_of(mine) == {"registration.py": b"mine = 1\n"}
+        assert set(files_of(mine)) == {"registration.py", "video_model_tables.py"}
         processor.save_pretrained(new)
     for _ in range(2):
         model.save_pretrained(new)
@@ -326,9 +349,9 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
     named = json.loads((tmp_path / "processor_config.json").read_text())["auto_map"]["AutoProcessor"]
     again = get_class_from_dynamic_module(named, str(tmp_path)).from_pretrained(tmp_path)
     assert again.to_dict() == processor.to_dict()
-    (tmp_path / "registration.py").write_text("mine = 1\n")
+    (tmp_path / "video_model_tables.py").write_text("mine = 1\n")
     before = files_of(tmp_path)
-    with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
+    with pytest.raises(ValueError, match=r"holds 'video_model_tables\.py', which this project did not write"):
         processor.save_pretrained(tmp_path)
     assert files_of(tmp_path) == before
 
@@ -358,9 +381,9 @@ def test_a_checkpoint_saved_again_by_the_stock_class_gets_its_code_from_the_pack
 
 
 def custom_generate_folder(folder: Path) -> Path:
-    for name, path in code_of_custom_generate().items():
+    for name, content in code_of_custom_generate().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(path.read_bytes())
+        (folder / name).write_bytes(content)
     return folder
 
 

@@ -9,11 +9,11 @@ import pytest
 from models import MODELS, ModelCase
 from test_cli import vidcom2
 
-from vidcom2.base_checkpoint import local_base
-from vidcom2.model_card import CardOptions
-from vidcom2.rehearsal import rehearse, rehearse_with_twin
-from vidcom2.staging import StagedRepo, stage, stage_custom_generate
-from vidcom2.verification import VerificationError, failures, verify
+from vidcom2.hub_upload.base_checkpoint import local_base
+from vidcom2.hub_upload.model_card import CardOptions
+from vidcom2.hub_upload.rehearsal import rehearse, rehearse_with_twin
+from vidcom2.hub_upload.staging import StagedRepo, stage, stage_custom_generate
+from vidcom2.hub_upload.verification import VerificationError, failures, verify
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
-from .compression import VideoCompression
-from .compression_settings import SETTING_NAMES
+from .configuration.compression_settings import SETTING_NAMES
+from .modeling.compression import VideoCompression
 from .options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint
 from .video import Video, read_video
 

@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from .hub_calls import TRANSPORT_ERRORS
+from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
-from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
-from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
 from .tiny import tiny_llava_onevision
 

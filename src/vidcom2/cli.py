@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from .compression_settings import CompressionSettings
+from .configuration.compression_settings import CompressionSettings
 from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, versions
-from .hub_commands import publish_command, verify_command
+from .hub_upload.hub_commands import publish_command, verify_command
 from .options import (
     FAMILY_SETTINGS,
     OptionError,
@@ -229,7 +229,7 @@ def convert_command(
     """
     with one_line_errors():
         with err.status("Importing Transformers ..."):
-            from .configuration_vidcom2_llava_video import SPATIAL_POOL_MODES
+            from .configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES
             from .convert_llava_video import convert_llava_video
         if spatial_pool_mode not in SPATIAL_POOL_MODES:
             accepted = ", ".join(SPATIAL_POOL_MODES)

@@ -11,8 +11,8 @@ from transformers import BatchFeature, PreTrainedModel
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
-from .compression_settings import SETTING_NAMES
-from .configuration_vidcom2_llava_video import pooled_side
+from .configuration.compression_settings import SETTING_NAMES
+from .configuration.configuration_vidcom2_llava_video import pooled_side
 from .explain_html import draw_html
 from .explain_png import draw_png
 from .run import encode_video, scored_frames

@@ -5,9 +5,9 @@ Not part of the shipped code: a Hub repo names its classes in `auto_map`.
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
 
-from .configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
-from .modeling_vidcom2_llava_video import VidCom2LlavaVideoForConditionalGeneration
-from .processing_llava_video import LlavaVideoProcessor
+from .configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
+from .modeling.modeling_vidcom2_llava_video import VidCom2LlavaVideoForConditionalGeneration
+from .modeling.processing_llava_video import LlavaVideoProcessor
 
 __all__ = ["LlavaVideoProcessor", "VidCom2LlavaVideoConfig", "VidCom2LlavaVideoForConditionalGeneration"]
 

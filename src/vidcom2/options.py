@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .compression_settings import SETTING_NAMES, checked_setting
+from .configuration.compression_settings import SETTING_NAMES, checked_setting
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
@@ -174,7 +174,7 @@ def _ask_the_hub(name: str, revision: str | None) -> None:
         RevisionNotFoundError,
     )
 
-    from .hub_calls import TRANSPORT_ERRORS
+    from .hub_upload.hub_calls import TRANSPORT_ERRORS
 
     def refused(reason: str) -> CheckpointError:
         return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")

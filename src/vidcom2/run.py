@@ -14,7 +14,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
-from .compression import VideoCompression
+from .modeling.compression import VideoCompression
 from .video import Video
 
 # Called with what is being done, how much of it is done, and how much there is.

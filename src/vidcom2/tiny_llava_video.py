@@ -3,9 +3,9 @@
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from .configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
-from .modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from .processing_llava_video import LlavaVideoProcessor
+from .configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
+from .modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from .modeling.processing_llava_video import LlavaVideoProcessor
 from .tiny import tiny_llava_onevision
 
 

@@ -1,9 +1,13 @@
-"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them."""
+"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them.
+
+A Hub repo is one flat folder: a line `from ..configuration.x import y` of the package is `from .x import y` there.
+Nothing else differs.
+"""
 
 import ast
-import importlib.util
+import hashlib
 import json
-import shutil
+import re
 from os.path import lexists
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from .checkpoints import MODEL_CLASSES
-from .hub_calls import hub_errors, with_retries
-from .saved_with_code import refuse_taken
+from .configuration.saved_with_code import refuse_taken
+from .hub_upload.hub_calls import hub_errors, with_retries
 
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK, PIPELINE = "video-text-to-text", ("pipeline_video_text_to_text", "VideoTextToTextPipeline")
@@ -25,6 +29,8 @@ CUSTOM_GENERATE = "custom_generate"
 CONFIG = "config.json"
 SHA256_FIELD = "vidcom2_code_sha256"
 CODE_FIELDS = ("auto_map", "custom_pipelines", SHA256_FIELD)
+ROOMS = ("modeling", "configuration")  # where shipped modules are; a module's name is in one of them
+FROM_ANOTHER_ROOM = re.compile(rf"^(\s*)from \.\.(?:{'|'.join(ROOMS)})\.", flags=re.MULTILINE)
 LICENSE = "LICENSE-vidcom2"  # the base may have a LICENSE of its own
 
 
@@ -33,26 +39,32 @@ def is_native(model_class: type[PreTrainedModel]) -> bool:
     return model_class.config_class.model_type in CONFIG_MAPPING_NAMES
 
 
-def source_of(module: str) -> Path:
-    """The file of a shipped module, in the checkout or in the installed package."""
-    spec = importlib.util.find_spec(f".{module}", __package__)
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError(f"there is no shipped module {module!r}: the installation of vidcom2 is incomplete.")
-    return Path(spec.origin)
+def flat(source: str) -> str:
+    """The source of a shipped file as it is in a Hub repo."""
+    return FROM_ANOTHER_ROOM.sub(r"\1from .", source)
 
 
-def import_closure(*modules: str) -> dict[str, Path]:
-    """File name -> file, of these modules and all that they import by `from .name import`, in alphabetical order."""
-    files: dict[str, Path] = {}
+def source_of(module: str) -> str:
+    """The flat source of a shipped module, from the checkout or the installed package."""
+    for room in ROOMS:
+        path = Path(__file__).parent / room / f"{module}.py"
+        if path.is_file():
+            return flat(path.read_text(encoding="utf-8"))
+    raise FileNotFoundError(f"there is no shipped module {module!r}: the installation of vidcom2 is incomplete.")
+
+
+def import_closure(*modules: str) -> dict[str, bytes]:
+    """File name -> content, of these modules and all that they import by `from .name import`, in alphabetical order."""
+    files: dict[str, bytes] = {}
     to_visit = list(modules)
     while to_visit:
         module = to_visit.pop()
         if f"{module}.py" in files:
             continue
-        path = source_of(module)
-        files[f"{module}.py"] = path
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:
+        source = source_of(module)
+        files[f"{module}.py"] = source.encode()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is not None:
                 to_visit.append(node.module)
     return dict(sorted(files.items()))
 
@@ -61,7 +73,7 @@ def module_of(cls: type) -> str:
     return cls.__module__.rpartition(".")[2]
 
 
-def code_of(model_class: type[PreTrainedModel]) -> dict[str, Path]:
+def code_of(model_class: type[PreTrainedModel]) -> dict[str, bytes]:
     """The code of a model repo: config, model, pipeline and, where the project has its own, processor."""
     config_class = model_class.config_class
     processor = PROCESSORS.get(config_class.model_type)
@@ -70,14 +82,14 @@ def code_of(model_class: type[PreTrainedModel]) -> dict[str, Path]:
     )
 
 
-def code_of_custom_generate() -> dict[str, Path]:
+def code_of_custom_generate() -> dict[str, bytes]:
     """The code of a `custom_generate` repo, by the path in the repo: its entry point must be called `generate.py`.
 
     The pipeline is among it, since Transformers fetches whatever a file that it loads seems to import.
     """
     files = import_closure("custom_generate")
     files["generate.py"] = files.pop("custom_generate.py")
-    return {f"{CUSTOM_GENERATE}/{name}": path for name, path in sorted(files.items())}
+    return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
 def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
@@ -94,7 +106,7 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
         "architectures": [model_class.__name__],
         "auto_map": {"AutoConfig": f"{module_of(config_class)}.{config_class.__name__}"}
         | dict.fromkeys(auto_classes, model),
-        SHA256_FIELD: {name: sha256_of(path) for name, path in code_of(model_class).items()},
+        SHA256_FIELD: {name: sha256(content) for name, content in code_of(model_class).items()},
     }
     if model_class.can_generate():
         pipeline = {"impl": ".".join(PIPELINE), "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
@@ -104,8 +116,8 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
 
 def license_file() -> Path:
     """The licence of the code: beside this file in the installed package, at the top of the checkout."""
-    here = Path(__file__).parent
-    return next(path for path in (here / LICENSE, here.parent / "LICENSE") if path.is_file())
+    here = Path(__file__).resolve().parent
+    return next(path for path in (here / LICENSE, here.parents[1] / "LICENSE") if path.is_file())
 
 
 def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folder: str) -> None:
@@ -121,16 +133,16 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         _name_code(saved)
     target = Path(folder)
     written = written_before(target / CONFIG)
-    changed = {name: path for name, path in code.items() if not _is_same(target / name, path)}
+    changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
     taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
     refuse_taken(taken, f"the folder {str(folder)!r}")
     if isinstance(saved, PreTrainedModel):  # whose config is saved next, and the code with it
         return
     target.mkdir(parents=True, exist_ok=True)
-    for name, path in changed.items():
+    for name, content in changed.items():
         # Not onto a file that is there: that could be a link to one elsewhere.
         incomplete = target / f".{name}.incomplete"
-        shutil.copyfile(path, incomplete)
+        incomplete.write_bytes(content)
         incomplete.replace(target / name)
 
 
@@ -155,7 +167,7 @@ def check_repo(
         except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
             return  # there is nothing to lose, or Transformers will say so
         there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings}
-        changed = [name for name, path in code.items() if name in there and there[name] != git_hash(path.read_bytes())]
+        changed = [name for name, content in code.items() if name in there and there[name] != git_hash(content)]
         if not changed:
             return
 
@@ -167,7 +179,7 @@ def check_repo(
     refuse_taken(taken, f"the repo {repo!r}")
 
 
-def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin) -> dict[str, Path]:
+def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin) -> dict[str, bytes]:
     """The code that goes along with an object; none with one of a user's class."""
     if isinstance(saved, ProcessorMixin):
         module = module_of(type(saved))
@@ -213,13 +225,16 @@ def written_before(config: Path) -> dict[str, str]:
     return written if isinstance(written, dict) else {}
 
 
-def _is_same(file: Path, other: Path | str | None) -> bool:
-    """Whether a file is there and has the content of another one, or this sha256."""
-    if other is None or not file.is_file():
-        return False
-    return sha256_of(file) == (sha256_of(other) if isinstance(other, Path) else other)
+def _is_same(file: Path, known: str | None) -> bool:
+    """Whether a file is there and has this sha256."""
+    return known is not None and file.is_file() and sha256_of(file) == known
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def sha256_of(path: Path) -> str:
+    """Of a file that may be too large to read at once."""
     with path.open("rb") as file:
         return sha_fileobj(file).hex()

@@ -1,0 +1,1 @@
+"""Shipped code: the configs with the compression settings. Imports nothing from `modeling/`."""

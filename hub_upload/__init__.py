@@ -1,0 +1,1 @@
+"""Building, publishing and verifying Hub repos: tooling, never shipped to them."""

@@ -1,0 +1,1 @@
+"""Shipped code: the model classes, and how a video is compressed."""

@@ -306,7 +306,8 @@ def check_generate(repo: Repo) -> str:
         f"{lengths} tokens were prefilled, at {ratio} and at 1.0, but {[repo.short_length, full]} were expected.",
     )
     compression = repo.features().video_compressions[0]
-    kept, (frames, per_frame) = len(compression.indices), compression.token_uniqueness.shape
+    kept, per_frame = len(compression.indices), compression.tokens_per_frame
+    frames = len(compression.frame_budgets)
     # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
     # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
     whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames

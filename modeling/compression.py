@@ -11,13 +11,13 @@ Shapes below: T frames, M tokens per frame, D channels, K kept tokens.
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings, register_compression_method
+from .video_compression import VideoCompression, VideoTokens
 
 EPSILON = 1e-8  # ε of Eq. 5
 LOW_VARIANCE_SHARE = 0.5  # released code: the share of channels that is scored, those with the lowest variance
@@ -33,23 +33,6 @@ BLOCK_BYTES = 256 * 2**20
 CPU_BUFFER_BYTES = 24 * 2**20
 # dtypes for which `torch.batch_norm_update_stats` works in float32 on the CPU
 BATCH_NORM_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class VideoCompression:
-    """Which tokens of one video stay, and why.
-
-    Attributes:
-        indices: (K,) int64, ascending, into the frame-major flattened (T·M) tokens.
-        frame_budgets: (T,) int64, k_t: tokens kept in each frame; their sum is K.
-        frame_uniqueness: (T,) float32, u_t; larger is more unique.
-        token_uniqueness: (T, M) float32, u_{t,m}; -inf marks a token that holds a non-finite value.
-    """
-
-    indices: Tensor
-    frame_budgets: Tensor
-    frame_uniqueness: Tensor
-    token_uniqueness: Tensor
 
 
 class TokenScores(NamedTuple):
@@ -100,13 +83,14 @@ def compress(
         compression_frame_weight=compression_frame_weight,
         compression_video_weight=compression_video_weight,
     )
-    return compress_with(settings, video_tokens)
+    return compress_with(settings, VideoTokens(video_tokens))
 
 
 @torch.compiler.disable  # the sizes depend on the content: compiling this would break the graph at each of them
 @torch.no_grad()
-def compress_with(settings: CompressionSettings, video_tokens: Tensor) -> VideoCompression:
+def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
     """`compress` with settings that are already checked."""
+    video_tokens = video.tokens
     _check_video_tokens(video_tokens)
     with _without_autocast(video_tokens.device.type):
         scores = COMPRESSION_METHODS[settings.compression_method](video_tokens, settings)
@@ -114,7 +98,9 @@ def compress_with(settings: CompressionSettings, video_tokens: Tensor) -> VideoC
         budgets = frame_budgets(u, video_tokens.shape[1], settings)
         num_kept = num_kept_tokens(budgets, video_tokens.shape[1], settings)
         indices = most_unique_tokens(scores.token_uniqueness, budgets, num_kept)
-    return VideoCompression(indices, budgets, u, scores.token_uniqueness)
+    return VideoCompression(
+        indices, budgets, u, scores.token_uniqueness, tokens_per_frame=video_tokens.shape[1], grid=video.grid
+    )
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager:

@@ -1,7 +1,8 @@
 """LLaVA-OneVision with VidCom²: what differs from the parent classes."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from transformers.utils import ModelOutput
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .compression import VideoCompression
-from .prompt_compression import VidCom2ModelMixin, with_signature_of
+from .prompt_compression import VidCom2ModelMixin, inputs_of, with_signature_of
+from .video_compression import VideoCompression, VideoTokens
 
 
 @dataclass
@@ -44,15 +45,28 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
     forward = with_signature_of(LlavaOnevisionModel.forward)(VidCom2ModelMixin.forward)
     get_video_features = with_signature_of(LlavaOnevisionModel.get_video_features)(VidCom2ModelMixin.get_video_features)
 
-    def encode_videos(self, pixel_values_videos: Tensor, **kwargs: Any) -> tuple[ModelOutput, Sequence[Tensor]]:
+    def encode_videos(
+        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
         """As the mixin says, of videos (num_videos, num_frames, channels, height, width)."""
         if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
             raise ValueError(
                 f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
-        outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
-        return outputs, [self.frames_of(video, pixel_values_videos.shape[1]) for video in outputs.pooler_output]
+        num_videos, num_frames = pixel_values_videos.shape[:2]
+        with inputs_of(self.multi_modal_projector if with_tower_states else None) as projected:
+            outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
+        side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
+        videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
+        if with_tower_states:
+            states = projected[0].unflatten(0, (num_videos, num_frames))
+            patches = (math.isqrt(states.shape[2]),) * 2
+            videos = [
+                replace(video, tower_states=of_video, tower_grid=patches)
+                for video, of_video in zip(videos, states, strict=True)
+            ]
+        return outputs, videos
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """The parent's (placeholders, dim) of a video -> the scored tokens, (num_frames, tokens_per_frame, dim)."""
@@ -60,9 +74,8 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """The kept tokens, and the newline after the last frame."""
-        num_tokens = compression.token_uniqueness.numel()
-        newline = compression.indices.new_tensor([num_tokens])
-        return torch.cat([compression.indices, newline]), num_tokens + 1
+        newline = compression.indices.new_tensor([compression.num_tokens])
+        return torch.cat([compression.indices, newline]), compression.num_tokens + 1
 
     def features_for_parent(self, features: Sequence[Tensor]) -> Tensor:
         """The parent flattens a batch of equally long videos; one video of all tokens is the same to it."""

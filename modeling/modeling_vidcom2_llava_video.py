@@ -9,11 +9,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
 from ..configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig, pooled_side, tokens_per_frame
-from .compression import VideoCompression
 from .modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaOnevisionModel,
 )
+from .video_compression import VideoCompression
 
 
 class LlavaVideoModel(LlavaOnevisionModel):
@@ -99,21 +99,26 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """The kept tokens and the newlines of `config.compression_newlines`, in the order of their features."""
-        num_frames, num_scored = compression.token_uniqueness.shape
+        num_frames = len(compression.frame_budgets)
         patches, mode = self.config.patches_per_side, self.config.spatial_pool_mode
         side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
         newlines = self.config.compression_newlines
-        row_of_token = compression.indices // side  # rows are counted through all frames
-        rows = torch.arange(num_frames * side, device=row_of_token.device)
+        rows = torch.arange(num_frames * side, device=compression.indices.device)  # counted through all frames
         if newlines == "occupied":
-            rows = row_of_token.unique_consecutive()
-        tokens = compression.indices + row_of_token  # each row before it ended with a newline
+            rows = (compression.indices // side).unique_consecutive()
+        tokens = self.scored_placeholders(compression)[compression.indices]
         indices = torch.cat([tokens, rows * (side + 1) + side])
-        if newlines == "trailing" and len(tokens) < num_frames * num_scored:  # a video that is whole stays as it is
+        if newlines == "trailing" and len(tokens) < compression.num_tokens:  # a video that is whole stays as it is
             indices = indices[(indices // per_frame).argsort(stable=True)]
         else:
             indices = indices.sort().values
         return indices, num_frames * per_frame
+
+    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
+        """As the mixin says: each row of tokens ends with a newline."""
+        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+        tokens = torch.arange(compression.num_tokens, device=compression.indices.device)
+        return tokens + tokens // side
 
 
 class VidCom2LlavaVideoForConditionalGeneration(

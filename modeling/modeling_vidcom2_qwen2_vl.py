@@ -14,6 +14,7 @@ from ..configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .call_arguments import is_2d
 from .compressed_generation import VidCom2GenerationMixin
 from .prompt_compression import VidCom2ModelMixin, with_signature_of
+from .video_compression import VideoTokens
 
 GRIDS = {1: "image_grid_thw", 2: "video_grid_thw"}  # by the type of their tokens
 
@@ -51,8 +52,12 @@ class VidCom2Qwen2VLModel(VidCom2ModelMixin, Qwen2VLModel):
     get_video_features = with_signature_of(Qwen2VLModel.get_video_features)(VidCom2ModelMixin.get_video_features)
 
     def encode_videos(
-        self, pixel_values_videos: Tensor, video_grid_thw: Tensor | None = None, **kwargs: Any
-    ) -> tuple[ModelOutput, Sequence[Tensor]]:
+        self,
+        pixel_values_videos: Tensor,
+        with_tower_states: bool,
+        video_grid_thw: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
         """As the mixin says, of the patches of all videos (Σ t·h·w, channels · 2 · patch²) and their grids (t, h, w)
         in patches, (num_videos, 3)."""
         if video_grid_thw is None or pixel_values_videos.numel() == 0:
@@ -70,8 +75,12 @@ class VidCom2Qwen2VLModel(VidCom2ModelMixin, Qwen2VLModel):
         outputs = self.parent_video_features(
             pixel_values_videos=pixel_values_videos, video_grid_thw=video_grid_thw, **kwargs
         )
-        frames = [video.unflatten(0, (t, -1)) for video, (t, _, _) in zip(outputs.pooler_output, grids, strict=True)]
-        return outputs, frames
+        merged = self.config.vision_config.spatial_merge_size
+        videos = [
+            VideoTokens(video.unflatten(0, (t, -1)), (h // merged, w // merged))
+            for video, (t, h, w) in zip(outputs.pooler_output, grids, strict=True)
+        ]
+        return outputs, videos
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """The parent's positions of the full prompt, from `start` on.

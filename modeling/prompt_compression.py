@@ -8,12 +8,13 @@ on the compressed prompt.
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
@@ -30,10 +31,11 @@ from .call_arguments import (
     whole_videos,
     without_token_types,
 )
-from .compression import VideoCompression, compress_with
+from .compression import compress_with
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
 from .registration import register_like
+from .video_compression import VideoCompression, VideoTokens
 
 logger = logging.get_logger(__name__)
 
@@ -45,9 +47,12 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
     Attributes:
         pooler_output: one (K_i, dim) tensor per video: the tokens that enter the language model.
         video_compressions: one `VideoCompression` per video.
+        deepstack_features: in families that have them, for each of the first decoder layers what it adds to these
+            tokens, one (K_i, dim) tensor per video.
     """
 
     video_compressions: tuple[VideoCompression, ...] | None = None
+    deepstack_features: list[tuple[Tensor, ...]] | None = None
 
 
 class PromptRecord:
@@ -63,6 +68,20 @@ class PromptRecord:
     def __init__(self, logits_to_keep: int | Tensor = 0):
         self.logits_to_keep = logits_to_keep
         self.prompt: ShortPrompt | None = None
+
+
+@contextmanager
+def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """A list of what this module of the parent is called with in the meantime; of no module, nothing."""
+    inputs: list[Tensor] = []
+    hook = None
+    if module is not None:
+        hook = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+    try:
+        yield inputs
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def with_signature_of(parent_method: Callable) -> Callable:
@@ -88,8 +107,8 @@ def with_signature_of(parent_method: Callable) -> Callable:
 class VidCom2ModelMixin(SavedWithCode):
     """Comes before the parent's inner model in a class's bases. A family adds what is its own:
 
-    - `encode_videos`, the parent's features, and which of them are the tokens to score;
-    - `placeholders`, the placeholders of a video, by kept tokens and structure;
+    - `encode_videos`, the parent's features, and the tokens among them that are scored;
+    - `scored_placeholders` and `placeholders`, where a video's tokens stand, if it has structure tokens as well;
     - `features_for_parent`, the form in which the parent's `forward` takes the features;
     - `rotary_positions`, if positions are more than the order of the tokens.
     """
@@ -107,18 +126,28 @@ class VidCom2ModelMixin(SavedWithCode):
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
 
-    def encode_videos(self, pixel_values_videos: Tensor, **kwargs: Any) -> tuple[ModelOutput, Sequence[Tensor]]:
+    def encode_videos(
+        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
         """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
-        tokens to score, (num_frames, tokens_per_frame, dim) per video.
+        tokens of each video that are scored, with their grid.
+
+        Args:
+            with_tower_states: whether they shall have `tower_states` too.
 
         Raises:
             ValueError: on an empty video, or sizes that do not fit.
         """
         raise NotImplementedError
 
+    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
+        """(T·M,) int64: the placeholder of each scored token, among those of its video."""
+        return torch.arange(compression.num_tokens, device=compression.indices.device)
+
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """Which of a video's placeholders stay, (K,) int64 ascending, and how many it has in the full prompt."""
-        return compression.indices, compression.token_uniqueness.numel()
+        """Which of a video's placeholders stay, int64 in the order of their features, and how many it has in the full
+        prompt. Structure tokens stay, also those of a frame that keeps nothing."""
+        return compression.indices, compression.num_tokens
 
     def features_for_parent(self, features: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
         """The kept tokens of all videos as the parent's `forward` takes them."""
@@ -159,14 +188,26 @@ class VidCom2ModelMixin(SavedWithCode):
         names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
         kwargs |= dict(zip(names, args))
         settings = self.config.compression_settings(**pop_settings(kwargs))
-        outputs, frames = self.encode_videos(**kwargs)
-        compressions = tuple(compress_with(settings, video) for video in frames)
-        kept = tuple(
-            video[self.placeholders(compression)[0]]
-            for video, compression in zip(outputs.pooler_output, compressions, strict=True)
-        )
-        fields = {**outputs, "pooler_output": kept}
+        outputs, videos = self.encode_videos(with_tower_states=False, **kwargs)
+        compressions = tuple(compress_with(settings, video) for video in videos)
+        fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
+        if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video
+            fields["deepstack_features"] = [
+                self._kept_features(layer, compressions) for layer in outputs["deepstack_features"]
+            ]
         return VidCom2VideoFeatures(**fields, video_compressions=compressions)
+
+    def _kept_features(
+        self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
+    ) -> tuple[Tensor, ...]:
+        """Of (placeholders, dim) features of each video those that stay, merged ones in the places where they stand."""
+        kept = []
+        for video, compression in zip(features, compressions, strict=True):
+            if compression.merge is not None:
+                scored = self.scored_placeholders(compression)
+                video = video.index_copy(0, scored[compression.indices], compression.kept(video[scored]))
+            kept.append(video[self.placeholders(compression)[0]])
+        return tuple(kept)
 
     def parent_video_features(self, **kwargs: Any) -> ModelOutput:
         """The parent's `get_video_features`: all tokens."""
@@ -223,8 +264,11 @@ class VidCom2ModelMixin(SavedWithCode):
         is_video = inputs["input_ids"] == self.config.video_token_id
         return sum(map(len, features.pooler_output)) == is_video.sum()
 
-    def _for_parent(self, features: VidCom2VideoFeatures) -> BaseModelOutputWithPooling:
-        return BaseModelOutputWithPooling(pooler_output=self.features_for_parent(features.pooler_output))
+    def _for_parent(self, features: VidCom2VideoFeatures) -> VidCom2VideoFeatures:
+        return VidCom2VideoFeatures(
+            pooler_output=self.features_for_parent(features.pooler_output),
+            deepstack_features=features.deepstack_features,
+        )
 
     # -----------------------------------------------------------------------------------------------------------------
     # forward

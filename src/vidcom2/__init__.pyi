@@ -5,10 +5,11 @@ from .configuration.compression_settings import register_compression_method
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
-from .modeling.compression import VideoCompression, compress
+from .modeling.compression import compress
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .modeling.prompt_positions import labels_at
+from .modeling.video_compression import VideoCompression
 from .video import Video, read_video
 
 __all__ = [

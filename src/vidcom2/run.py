@@ -14,7 +14,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
-from .modeling.compression import VideoCompression
+from .modeling.video_compression import VideoCompression
 from .video import Video
 
 # Called with what is being done, how much of it is done, and how much there is.
@@ -153,8 +153,8 @@ def run(
         frame_seconds=[round(float(s), 3) for s in video.seconds[scored_frames(len(video.seconds), compression)]],
         frame_budgets=compression.frame_budgets.tolist(),
         frame_uniqueness=None if u is None else [round(value, 6) for value in u.tolist()],
-        tokens_per_frame=compression.token_uniqueness.shape[1],
-        kept_share=len(compression.indices) / compression.token_uniqueness.numel(),
+        tokens_per_frame=compression.tokens_per_frame,
+        kept_share=len(compression.indices) / compression.num_tokens,
         max_position_embeddings=getattr(model.config.get_text_config(), "max_position_embeddings", None),
         compressed=measured[0],
         uncompressed=measured[1] if baseline else None,

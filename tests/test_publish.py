@@ -621,7 +621,7 @@ def test_a_hub_that_stumbles_is_asked_again_and_nothing_is_done_twice(
     done = send(api, staged, tag="v1")
     assert done.commit == hub.head(REPO) == hub.head(REPO, "v1")
     assert contents(hub, REPO).keys() == {*staged.files, "model.safetensors"}
-    assert [commit.title for commit in api.list_repo_commits(REPO)] == ["Publish with vidcom2", "initial commit"]
+    assert [commit.title for commit in hub.repos[REPO].commits.values()] == ["initial commit", "Publish with vidcom2"]
 
 
 @pytest.mark.parametrize(
@@ -659,9 +659,13 @@ def test_a_repo_that_moves_meanwhile_is_not_written_over(
 ) -> None:
     if exists:
         hub.create(REPO)
-        hub.fail("POST", "/commit/", before=lambda: hub.commit(REPO, {"theirs.txt": b"theirs"}, "in between"))
-    else:
-        hub.fail("POST", "/repos/create", after=lambda: hub.commit(REPO, {"theirs.txt": b"theirs"}, "in between"))
+
+    def theirs() -> None:
+        if not exists:
+            hub.create(REPO)
+        hub.commit(REPO, {"theirs.txt": b"theirs"}, "in between")
+
+    hub.fail("POST", "/commit/" if exists else "/repos/create", before=theirs)
     with pytest.raises(PublishError, match="changed while this was being published"):
         send(api, staged)
     assert hub.files(REPO).keys() == {".gitattributes", "theirs.txt"}

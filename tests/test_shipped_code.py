@@ -319,36 +319,16 @@ def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: Mo
     config.save_pretrained(tmp_path / "theirs")
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["auto_map"] == config.auto_map
 
+    class MyConfig(case.config_class):
+        model_type = f"my_{case.name}"
 
-def test_a_class_from_a_repo_is_not_saved_over_files_of_others(case: ModelCase, tmp_path: Path) -> None:
-    repo, mine, named = (tmp_path / name for name in ("repo", "mine", "named"))
-    case.config_class(retention_ratio=0.1).save_pretrained(repo)
-    named_classes = fields_of(case.model_class)["auto_map"]
-    config_class, model_class = (
-        get_class_from_dynamic_module(named_classes[name], str(repo)) for name in ("AutoConfig", "AutoModel")
-    )
-    config_class.register_for_auto_class()  # as AutoConfig does
-    config = config_class.from_pretrained(repo)
-    mine.mkdir()
-    for name in ("registration.py", "compression_settings.py"):
-        (mine / name).write_text("mine = 1\n")
-    before = files_of(mine)
-    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
-        config.save_pretrained(mine)
-    assert files_of(mine) == before
-    for _ in range(2):
-        config.save_pretrained(named)
-    assert json.loads((named / "config.json").read_text())["retention_ratio"] == 0.1
-
-    # The same is asked of the model, before Transformers copies its code.
-    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py', 'registration\.py', which this project"):
-        check_before_copy(model_class, str(mine))
-    for folder in (named, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, a new folder
-        check_before_copy(model_class, str(folder))
+    MyConfig().save_pretrained(tmp_path / "config")
+    assert [path.name for path in (tmp_path / "config").iterdir()] == ["config.json"]
+    assert "auto_map" not in json.loads((tmp_path / "config" / "config.json").read_text())
 
 
 def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
-    repo, mine, new = (tmp_path / name for name in ("repo", "mine", "new"))
+    repo, mine, new, config_alone = (tmp_path / name for name in ("repo", "mine", "new", "config"))
     family.model.save_pretrained(repo)
     family.processor.save_pretrained(repo)
     named = fields_of(family.case.model_class)["auto_map"]
@@ -361,6 +341,13 @@ def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Fa
     with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
         model.save_pretrained(mine)
     assert files_of(mine) == {"registration.py": b"mine = 1\n"}
+    model.config.save_pretrained(config_alone)
+    for folder in (config_alone, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, none
+        check_before_copy(model_class, str(folder))
+    (mine / "compression_settings.py").write_text("mine = 1\n")
+    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
+        model.config.save_pretrained(mine)
+    (mine / "compression_settings.py").unlink()
     if not family.case.native:
         processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
         processor_class.register_for_auto_class()
@@ -479,15 +466,3 @@ def test_custom_generate_refuses_a_class_whose_forward_it_would_pass_over(family
     call = dict(family.one_video()) | {"custom_generate": str(custom_generate_folder(tmp_path))}
     with pytest.raises(ValueError, match="`model` is a Mine of type"):
         model.generate(**call, max_new_tokens=2, trust_remote_code=True)
-
-
-def test_classes_of_users_are_saved_by_their_own_rules(case: ModelCase, tmp_path: Path) -> None:
-    class MyConfig(case.config_class):
-        model_type = f"my_{case.name}"
-
-    MyConfig().save_pretrained(tmp_path / "config")
-    config = case.config_class(architectures=["MyModel"])
-    config.save_pretrained(tmp_path / "model")
-    for folder in ("config", "model"):
-        assert [path.name for path in (tmp_path / folder).iterdir()] == ["config.json"]
-        assert "auto_map" not in json.loads((tmp_path / folder / "config.json").read_text())

@@ -396,9 +396,11 @@ def test_figures_without_provenance_are_refused(rows: list, certificate: dict, r
 # -- the commit -------------------------------------------------------------------------------------------------------
 
 
-def test_publishing_is_one_commit_whose_weights_are_copied_on_the_server(
+def test_publishing_is_one_commit_whose_weights_are_copied_on_the_server_from_the_pinned_commit(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, onevision_folder: Path
 ) -> None:
+    pinned = hub.head(BASE)
+    hub.commit(BASE, {"model.safetensors": b"later weights", "config.json": b"{}"}, "later")
     done = send(api, staged, tag="v1")
     expected = {path: (staged.folder / path).read_bytes() for path in staged.files}
     expected["model.safetensors"] = (onevision_folder / "model.safetensors").read_bytes()
@@ -407,23 +409,7 @@ def test_publishing_is_one_commit_whose_weights_are_copied_on_the_server(
     assert len(commits) == 1 and commits[0].status == 200 and done.commit == hub.head(REPO)
     moved = sum(request.body_bytes for request in hub.requests)
     assert moved < len(expected["model.safetensors"])  # which travels in no request
-    assert hub.files(REPO)["model.safetensors"].sha256 == hub.files(BASE)["model.safetensors"].sha256
-
-
-def test_the_weights_are_those_of_the_pinned_commit(
-    hub: LoopbackHub, api: HfApi, onevision_folder: Path, card: CardOptions, tmp_path: Path
-) -> None:
-    first = hub.seed(BASE, onevision_folder)
-    changed = Path(shutil.copytree(onevision_folder, tmp_path / "changed"))
-    weights = bytearray((changed / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (changed / "model.safetensors").write_bytes(weights)
-    hub.seed(BASE, changed)
-    base = hub_base(api, BASE, first)
-    assert base.revision == first != hub.head(BASE)
-    send(api, stage(base, tmp_path / "staged", {}, card))
-    assert hub.read(REPO, "model.safetensors") == (onevision_folder / "model.safetensors").read_bytes()
-    assert first in hub.read(REPO, "README.md").decode()
+    assert staged.base.revision == pinned != hub.head(BASE) and pinned in expected["README.md"].decode()
 
 
 def test_publishing_again_sends_what_changed_and_removes_what_is_stale(
@@ -447,31 +433,27 @@ def test_publishing_again_sends_what_changed_and_removes_what_is_stale(
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.3
 
 
-def test_trained_weights_are_not_replaced_by_the_base(
-    hub: LoopbackHub, api: HfApi, staged: StagedRepo, tmp_path: Path
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (["model.safetensors"], r"other weights since it was published, \['model.safetensors'\]: trained ones perhaps"),
+        (
+            ["adapter_config.json", "chat_template.json"],
+            r"\['adapter_config.json', 'chat_template.json'\], which would",
+        ),
+    ],
+)
+def test_what_others_put_there_since_is_not_replaced_unasked(
+    files: list[str], reason: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     send(api, staged)
-    (tmp_path / "trained").mkdir()
-    (tmp_path / "trained" / "model.safetensors").write_bytes(b"trained for weeks")
-    hub.seed(REPO, tmp_path / "trained")
-    with pytest.raises(PublishError, match=r"other weights since it was published, \['model.safetensors'\]"):
+    published = contents(hub, REPO)
+    hub.commit(REPO, dict.fromkeys(files, b"weeks of work"), "by hand")
+    with pytest.raises(PublishError, match=reason):
         send(api, staged)
-    assert hub.read(REPO, "model.safetensors") == b"trained for weeks"
+    assert all(hub.read(REPO, name) == b"weeks of work" for name in files)
     send(api, staged, force=True)
-    assert hub.read(REPO, "model.safetensors") != b"trained for weeks"
-
-
-def test_files_that_would_be_loaded_beside_the_new_ones_are_not_deleted_unasked(
-    hub: LoopbackHub, api: HfApi, staged: StagedRepo
-) -> None:
-    send(api, staged)
-    hub.commit(REPO, {"adapter_config.json": b"{}", "chat_template.json": b"{}"}, "by hand")
-    with pytest.raises(
-        PublishError, match=r"holds \['adapter_config.json', 'chat_template.json'\], which would change"
-    ):
-        send(api, staged)
-    send(api, staged, force=True)
-    assert not {"adapter_config.json", "chat_template.json"} & hub.files(REPO).keys()
+    assert contents(hub, REPO) == published
 
 
 def test_a_model_repo_does_not_become_a_custom_generate_repo_nor_the_other_way(

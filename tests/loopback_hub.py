@@ -396,11 +396,10 @@ class LoopbackHub:
         return repo
 
     def _writable(self, call: Call, name: str) -> Repo:
-        """Any user may open a pull request on what they can read; all else is for the owners."""
         if call.user is None:  # the client takes a 401 for a missing repository, but by itself only over https
             raise Refusal(401, "Invalid username or password.", "RepoNotFound")
         repo = self._readable(call, name)
-        if not call.may_write(name) and not call.query.get("create_pr"):
+        if not call.may_write(name):
             raise Refusal(403, "You don't have the required permissions to perform this action")
         return repo
 

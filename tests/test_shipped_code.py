@@ -253,21 +253,30 @@ def test_a_model_is_not_half_saved_beside_files_of_others(family: Family, tmp_pa
     assert files_of(tmp_path) == {"registration.py": b"mine = 1\n"}
 
 
-def test_saving_again_and_a_newer_version_over_an_older_one_work(case: ModelCase, tmp_path: Path) -> None:
+def test_saving_again_and_a_newer_version_over_an_older_one_work_and_links_are_not_written_through(
+    case: ModelCase, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "older.py"
     config = case.config_class(retention_ratio=0.1)
     config.save_pretrained(tmp_path)
     first = files_of(tmp_path)
     config.save_pretrained(tmp_path)
     assert files_of(tmp_path) == first
 
-    # As an older version would have left it: other code, which its config.json lists.
-    fields = json.loads(first["config.json"])
-    older = b"# an older version\n"
+    # As an older version would have left it: other code, which its config.json lists; here as a link.
+    fields, older, link = json.loads(first["config.json"]), b"# an older version\n", tmp_path / "compression.py"
     fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(older).hexdigest()
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    (tmp_path / "compression.py").write_bytes(older)
+    elsewhere.write_bytes(older)
+    link.unlink()
+    link.symlink_to(elsewhere)
     case.config_class.from_pretrained(tmp_path).save_pretrained(tmp_path)
-    assert files_of(tmp_path) == first
+    assert files_of(tmp_path) == first and not link.is_symlink() and elsewhere.read_bytes() == older
+    link.unlink()
+    link.symlink_to(elsewhere.with_name("nowhere.py"))
+    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
+        config.save_pretrained(tmp_path)
+    assert not elsewhere.with_name("nowhere.py").exists()
 
 
 @pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
@@ -284,27 +293,6 @@ def test_a_changed_copy_of_a_saved_file_is_the_users(spoilt: str, case: ModelCas
     with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
         config.save_pretrained(tmp_path)
     assert path.read_bytes() == before["compression.py"]
-
-
-def test_links_are_replaced_and_what_they_lead_to_is_left_alone(case: ModelCase, tmp_path: Path) -> None:
-    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere.py"
-    config = case.config_class()
-    config.save_pretrained(folder)
-    elsewhere.write_bytes(b"# an older version\n")
-    fields = json.loads((folder / "config.json").read_text())
-    fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(elsewhere.read_bytes()).hexdigest()
-    (folder / "config.json").write_text(json.dumps(fields))
-    expected = (folder / "compression.py").read_bytes()
-    (folder / "compression.py").unlink()
-    (folder / "compression.py").symlink_to(elsewhere)
-    config.save_pretrained(folder)
-    assert (folder / "compression.py").read_bytes() == expected
-    assert elsewhere.read_bytes() == b"# an older version\n"
-    (folder / "compression.py").unlink()
-    (folder / "compression.py").symlink_to(tmp_path / "nowhere.py")
-    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
-        config.save_pretrained(folder)
-    assert not (tmp_path / "nowhere.py").exists()
 
 
 def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: ModelCase, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
+from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import (
@@ -188,7 +189,8 @@ class VidCom2ModelMixin(SavedWithCode):
         names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
         kwargs |= dict(zip(names, args))
         settings = self.config.compression_settings(**pop_settings(kwargs))
-        outputs, videos = self.encode_videos(with_tower_states=False, **kwargs)
+        needs = COMPRESSION_METHODS[settings.compression_method].needs
+        outputs, videos = self.encode_videos(with_tower_states="tower_states" in needs, **kwargs)
         compressions = tuple(compress_with(settings, video) for video in videos)
         fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
         if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
-from transformers import BatchFeature, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
 from .configuration.compression_settings import SETTING_NAMES
-from .configuration.configuration_vidcom2_llava_video import pooled_side
 from .explain_html import draw_html
 from .explain_png import draw_png
+from .families import FAMILIES
 from .run import encode_video, scored_frames
 from .video import Video
 
@@ -159,7 +159,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
     compression = encode_video(model, inputs)
     num_frames = len(compression.frame_budgets)
-    height, width, covered = _token_grid(model, inputs)
+    height, width = compression.grid
     kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True
     u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
@@ -174,7 +174,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
         kept=kept.reshape(num_frames, height, width),
         frame_uniqueness=None if u is None else u.cpu().numpy(),
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
-        covered=covered,
+        covered=_covered(model.config, height),
     )
 
 
@@ -186,20 +186,16 @@ def _settings(model: PreTrainedModel) -> dict[str, object]:
     return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
 
 
-def _token_grid(model: PreTrainedModel, inputs: BatchFeature) -> tuple[int, int, float]:
-    """Rows and columns of a frame's tokens, and which share of the frame's sides they cover.
+def _covered(config: PreTrainedConfig, rows: int) -> float:
+    """Share of a frame's sides that its tokens cover.
 
-    Qwen2-VL's grid has the video's shape. The others' processors squeeze a frame to a square, so a token covers a
-    rectangle of the frame; 2 × 2 patches are pooled to a token, and pixels at the right and lower edge that make no
-    patch, or a patch that makes no token, are not covered.
+    Where the processor squeezes a frame to a square, 2 × 2 patches are pooled to a token, and pixels at the right and
+    lower edge that make no patch, or a patch that makes no token, are not covered.
     """
-    vision = model.config.vision_config
-    if "video_grid_thw" in inputs:
-        _, height, width = (inputs["video_grid_thw"][0] // vision.spatial_merge_size).tolist()
-        return height, width, 1.0
-    patches = vision.image_size // vision.patch_size
-    side = pooled_side(patches, getattr(model.config, "spatial_pool_mode", "bilinear"))
-    return side, side, min(2 * side, patches) * vision.patch_size / vision.image_size
+    if not FAMILIES[config.model_type].squeezed:
+        return 1.0
+    vision = config.vision_config
+    return min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
 
 
 def _picture(frame: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from .compression_settings import CompressionSettings
+from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
 
 

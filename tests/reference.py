@@ -40,12 +40,12 @@ def compressed_embeddings(
 
     dropped = set()
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
-    for number, video in enumerate(stock.get_video_features(**family.features_of(inputs)).pooler_output):
+    for number, video in enumerate(stock.get_video_features(**family.videos_of(inputs)).pooler_output):
         is_scored = family.case.is_scored(len(video))
         scored = is_scored.nonzero().flatten()
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))
         if settings:
-            _, seen = family.model.model.encode_videos(with_tower_states=True, **family.features_of(inputs))
+            _, seen = family.model.model.encode_videos(with_tower_states=True, **family.videos_of(inputs))
             frames = replace(seen[number], tokens=frames.tokens)
         compression = compress(frames, retention_ratio, **settings)
         stays = ~is_scored

@@ -1,5 +1,5 @@
-"""Looks at the vision tower's states and at the grid: keeps the tokens whose patches differ most among themselves, those
-inside the frame's border first."""
+"""Looks at the vision tower's states and at the grid: keeps the tokens whose patches differ most among themselves,
+those inside the frame's border first."""
 
 import math
 

@@ -28,6 +28,7 @@ from .options import (
     check_settings,
     check_video_file,
     find_checkpoint,
+    import_methods,
     written_to,
 )
 
@@ -86,8 +87,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     options = []
     for field in dataclasses.fields(CompressionSettings):
         accepted = field.metadata["accepted"]
-        # The methods' names are known when PyTorch is imported, which takes too long for `--help`.
-        text = "Which method selects; a name that is none lists them." if callable(accepted) else f"{accepted}."
+        text = f"{accepted() if callable(accepted) else accepted}."
         default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
         options.append((field.name, field.type, text, default))
     newlines = "Of LLaVA-Video: `all`, `occupied` (of rows that kept a token) or `trailing`."
@@ -125,8 +125,19 @@ def common(
         bool,
         typer.Option("--version", help="Print what is installed.", callback=_print_versions, is_eager=True),
     ] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            help="Python module, or file, of yours that registers compression methods; repeatable.",
+            metavar="MODULE",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    pass
+    with one_line_errors():
+        for module in modules or []:
+            import_methods(module)
 
 
 @app.command("run")

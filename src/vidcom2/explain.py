@@ -43,6 +43,8 @@ class Explanation:
         video_frames: frames that were sampled; Qwen's families make one scored frame of two.
         frame_budgets: (T,) k_t.
         kept: (T, h, w) bool, the grid of a frame's tokens.
+        merged: (T, h, w) bool, tokens that are not kept but enter the mean of one that is; None if the method merges
+            none.
         frame_uniqueness: (T,) u_t, or None if the method has no such score.
         token_uniqueness: (T, h, w) u, -inf at a token that is not finite; or None.
         covered: share of a frame's height, and of its width, that the token grid lies over, from the upper left.
@@ -58,14 +60,16 @@ class Explanation:
     frame_uniqueness: np.ndarray | None = None
     token_uniqueness: np.ndarray | None = None
     covered: float = 1.0
+    merged: np.ndarray | None = None
 
     @property
     def title(self) -> str:
         kept, total = int(self.kept.sum()), self.kept.size
         method = str(self.settings.get("compression_method", "vidcom2"))
+        merged = "" if self.merged is None else f" and merges {int(self.merged.sum()):,} into them"
         return (
             f"{'VidCom²' if method == 'vidcom2' else method} keeps {kept:,} of {total:,} video tokens "
-            f"({kept / total:.1%}) at retention_ratio={self.settings['retention_ratio']}"
+            f"({kept / total:.1%}){merged} at retention_ratio={self.settings['retention_ratio']}"
         )
 
     @property
@@ -114,11 +118,15 @@ class Explanation:
         return self.frame_budgets / max(self.frame_budgets.max(), 1)
 
     def kept_picture(self, index: int) -> np.ndarray:
-        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, and dropped ones light and grey."""
+        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, merged ones in pale colour, and
+        dropped ones light and grey."""
         frame = self.frames[index]
         grey = (frame @ LUMA) * DIMMED + LIGHT * (1 - DIMMED)
         kept, covered = self._on_pixels(self.kept[index], fill=False), self._on_pixels(None, fill=False)
         picture = np.where(kept[..., None], frame, grey[..., None])
+        if self.merged is not None:
+            pale = frame * DIMMED + LIGHT * (1 - DIMMED)
+            picture = np.where(self._on_pixels(self.merged[index], fill=False)[..., None], pale, picture)
         picture[~covered] = NOT_COVERED
         return _outlined(picture.round().astype(np.uint8), kept)
 
@@ -162,6 +170,11 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     height, width = compression.grid
     kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True
+    merged = None
+    if compression.merge is not None:
+        merged = np.zeros_like(kept)
+        merged[compression.merge.inputs.cpu().numpy()] = True
+        merged = (merged & ~kept).reshape(num_frames, height, width)
     u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
@@ -175,6 +188,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
         frame_uniqueness=None if u is None else u.cpu().numpy(),
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
         covered=_covered(model.config, height),
+        merged=merged,
     )
 
 

@@ -1,6 +1,7 @@
 """The drawing of `vidcom2 explain -o x.png`: frames, heat maps, bars of u_t and k_t; for long videos a strip of all."""
 
 import textwrap
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,13 @@ if TYPE_CHECKING:
 
     from .explain import Explanation
 
+    DrawnAxes = Callable[[float, float, float, float], Axes]  # left, top, width, height in inches
+
 MOST_FRAMES = 32  # drawn one by one; of longer videos CHOSEN_FRAMES, under a strip of all
 CHOSEN_FRAMES = 16
 FRAMES_PER_ROW = 8
 U_COLOR, K_COLOR = "#b5367a", "#0e8fa3"
+MERGED_COLOR = "#cfe0ea"  # any pale colour
 UNDRAWN_ALPHA = 0.35  # bars in the strip of frames that are not drawn
 DOTS_PER_INCH = 130
 
@@ -57,7 +61,7 @@ def drawing(explanation: "Explanation") -> "Figure":
         bottom = 1 - (top + high) / figure_height
         return figure.add_axes((left / figure_width, bottom, wide / figure_width, high / figure_height))
 
-    _draw_header(figure, axes, header, with_heat)
+    _draw_header(figure, axes, header, with_heat, explanation.merged is not None)
     top = header_height
     if is_long:
         _draw_strip(explanation, axes, top, figure_width - LEFT - RIGHT, drawn)
@@ -89,7 +93,9 @@ def _header(explanation: "Explanation", width: float, is_long: bool) -> tuple[li
     return textwrap.wrap(explanation.title, int(letters / 14)), textwrap.wrap(" · ".join(notes), int(letters / 9.5))
 
 
-def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[str]], with_heat: bool) -> None:
+def _draw_header(
+    figure: "Figure", axes: "DrawnAxes", header: tuple[list[str], list[str]], with_heat: bool, with_merged: bool
+) -> None:
     from matplotlib.patches import Patch
 
     from .explain import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR
@@ -102,14 +108,17 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
             top += step
     grey = (LIGHT * (1 - DIMMED) + 128 * DIMMED) / 255
     outline = tuple(value / 255 for value in OUTLINE_COLOR)
+    handles = [
+        Patch(facecolor="white", edgecolor=outline, linewidth=2, label="kept"),
+        Patch(facecolor=(grey,) * 3, label="dropped (grey)"),
+    ]
+    if with_merged:
+        handles.insert(1, Patch(facecolor=MERGED_COLOR, label="merged (pale)"))
     figure.legend(
-        handles=[
-            Patch(facecolor="white", edgecolor=outline, linewidth=2, label="kept"),
-            Patch(facecolor=(grey,) * 3, label="dropped (grey)"),
-        ],
+        handles=handles,
         loc="upper left",
         bbox_to_anchor=(RIGHT / width, 1 - (top + 0.02) / height),
-        ncols=2,
+        ncols=len(handles),
         frameon=False,
         fontsize=9.5,
         borderpad=0,
@@ -118,11 +127,12 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
         columnspacing=1.5,
     )
     if with_heat:
-        scale = axes(2.6, top + 0.05, 1.2, 0.13)
+        left = 3.9 if with_merged else 2.6  # beside the legend
+        scale = axes(left, top + 0.05, 1.2, 0.13)
         scale.imshow(np.linspace(0, 1, 64)[None], aspect="auto", cmap=HEAT_COLORS)
         scale.axis("off")
         figure.text(
-            3.9 / width,
+            (left + 1.3) / width,
             1 - (top + 0.11) / height,
             "uniqueness u of tokens, least to most in the frame",
             fontsize=9.5,
@@ -132,7 +142,7 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
 
 def _draw_row(
     explanation: "Explanation",
-    axes: object,
+    axes: "DrawnAxes",
     top: float,
     indices: np.ndarray,
     columns: int,
@@ -174,7 +184,7 @@ def _draw_row(
         top += NUMBER + BARS
 
 
-def _draw_strip(explanation: "Explanation", axes: object, top: float, width: float, drawn: np.ndarray) -> None:
+def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
     """u_t and k_t of all frames over time; those that are drawn below are darker, with their number."""
     everything = np.arange(len(explanation.frames))
     u, k = explanation.frame_uniqueness, explanation.frame_budgets

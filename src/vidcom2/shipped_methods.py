@@ -23,7 +23,7 @@ def code_of_method(name: str) -> dict[str, bytes]:
     files; and one that imports the module.
 
     Raises:
-        UnshippableMethodError: if the module is no file, needs other files of the user, or is called like a file of ours.
+        UnshippableMethodError: if the module is no file, needs other files of the user, or is named like one of ours.
     """
     function = COMPRESSION_METHODS[name].function
     if function is None:

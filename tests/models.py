@@ -11,6 +11,7 @@ from transformers import (
     LlavaOnevisionForConditionalGeneration,
     PreTrainedModel,
     ProcessorMixin,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
 )
 
@@ -19,11 +20,13 @@ from vidcom2 import (
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaVideoConfig,
     VidCom2LlavaVideoForConditionalGeneration,
+    VidCom2Qwen2_5_VLConfig,
+    VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
 )
 from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
+from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_5_vl, tiny_qwen2_vl
 from vidcom2.tiny_llava_video import tiny_llava_video
 
 RETENTION_RATIO = 0.25
@@ -67,7 +70,7 @@ class ModelCase:
         """(3, B, L) M-RoPE positions of the full prompt, by the stock model."""
         if not self.mrope:
             return None
-        names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", "video_grid_thw")
+        names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", *self.video_inputs[1:])
         return stock.model.get_rope_index(**{name: inputs[name] for name in names if name in inputs})[0]
 
 
@@ -116,6 +119,22 @@ MODELS = [
         tokens_per_frame=12,
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
+        files_frames_per_frame=2,
+        mrope=True,
+    ),
+    ModelCase(
+        name="qwen2_5_vl",
+        config_class=VidCom2Qwen2_5_VLConfig,
+        model_class=VidCom2Qwen2_5_VLForConditionalGeneration,
+        stock_class=Qwen2_5_VLForConditionalGeneration,
+        build=tiny_qwen2_5_vl,
+        # Frames without times count as 24 a second, so two frames are 25 / 12 positions long.
+        build_arguments={"pixels": (84 * 84, 84 * 112), "tokens_per_second": 25},
+        tokens_per_frame=12,
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
         image_inputs=("pixel_values", "image_grid_thw"),
         legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
         files_frames_per_frame=2,

@@ -3,10 +3,12 @@
 from .answer import ask
 from .configuration.compression_settings import register_compression_method
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.compression import compress
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .modeling.prompt_positions import labels_at
 from .modeling.video_compression import VideoCompression
@@ -20,6 +22,8 @@ __all__ = [
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
+    "VidCom2Qwen2_5_VLConfig",
+    "VidCom2Qwen2_5_VLForConditionalGeneration",
     "Video",
     "VideoCompression",
     "ask",

@@ -42,7 +42,7 @@ class ModelCase:
     model_class: type
     stock_class: type
     build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
-    tokens_per_frame: int
+    grid: tuple[int, int]  # rows and columns of a frame's tokens
     structure_tokens: int  # tokens at the end of a video that are not scored and always stay
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
@@ -52,6 +52,11 @@ class ModelCase:
     files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
+    covered: float = 1.0  # which share of a frame's sides its tokens cover
+
+    @property
+    def tokens_per_frame(self) -> int:
+        return self.grid[0] * self.grid[1]
 
     def scored_frames(self, num_frames: int) -> int:
         return -(-num_frames // self.files_frames_per_frame)
@@ -82,7 +87,7 @@ MODELS = [
         stock_class=LlavaOnevisionForConditionalGeneration,
         build=tiny_llava_onevision,
         build_arguments={"image_size": IMAGE_SIZE},
-        tokens_per_frame=9,
+        grid=(3, 3),
         structure_tokens=1,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
@@ -101,9 +106,10 @@ MODELS = [
         stock_class=LlavaVideoForConditionalGeneration,
         build=tiny_llava_video,
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
-        tokens_per_frame=9,
+        grid=(3, 3),
         structure_tokens=0,
         newline_every=4,
+        covered=6 / 7,
         native=False,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
@@ -116,7 +122,7 @@ MODELS = [
         stock_class=Qwen2VLForConditionalGeneration,
         build=tiny_qwen2_vl,
         build_arguments={"pixels": (84 * 84, 84 * 112)},
-        tokens_per_frame=12,
+        grid=(3, 4),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw"),
         image_inputs=("pixel_values", "image_grid_thw"),
@@ -132,7 +138,7 @@ MODELS = [
         build=tiny_qwen2_5_vl,
         # Frames without times count as 24 a second, so two frames are 25 / 12 positions long.
         build_arguments={"pixels": (84 * 84, 84 * 112), "tokens_per_second": 25},
-        tokens_per_frame=12,
+        grid=(3, 4),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
         image_inputs=("pixel_values", "image_grid_thw"),

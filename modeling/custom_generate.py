@@ -11,11 +11,16 @@ from transformers.utils import ModelOutput
 
 from ..configuration.compression_settings import SETTING_NAMES, with_settings
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 
 MODEL_CLASSES = {
     cls.config_class.model_type: cls
-    for cls in (VidCom2LlavaOnevisionForConditionalGeneration, VidCom2Qwen2VLForConditionalGeneration)
+    for cls in (
+        VidCom2LlavaOnevisionForConditionalGeneration,
+        VidCom2Qwen2VLForConditionalGeneration,
+        VidCom2Qwen2_5_VLForConditionalGeneration,
+    )
 }
 # What others put on a model in place of its methods: accelerate, when it spreads a model over devices, and
 # `model.compile()` calls of the stock `forward`; Transformers the custom `generate` of a repo that has one.
@@ -28,7 +33,7 @@ def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tenso
     """`model.generate` on the compressed prompt, with the tokens that the VidCom² class gives.
 
     Args:
-        model: a stock LLaVA-OneVision or Qwen2-VL; it is not changed.
+        model: a stock LLaVA-OneVision, Qwen2-VL or Qwen2.5-VL; it is not changed.
         **kwargs: arguments of `generate`, and the settings of VidCom²: `retention_ratio` (default 0.25),
             `compression_scoring` and so on.
 

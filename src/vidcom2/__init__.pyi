@@ -3,11 +3,13 @@
 from .answer import ask
 from .configuration.compression_settings import CompressionSettings
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.compression import compress, register_compression_method
 from .modeling.frame_budgets import frame_budgets
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .modeling.prompt_positions import labels_at
 from .modeling.token_ranking import most_unique_tokens
@@ -24,6 +26,8 @@ __all__ = [
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
+    "VidCom2Qwen2_5_VLConfig",
+    "VidCom2Qwen2_5_VLForConditionalGeneration",
     "Video",
     "VideoCompression",
     "VideoTokens",

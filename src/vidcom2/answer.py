@@ -135,20 +135,30 @@ def ask(
     return replace(answer, measured=run(checkpoint, video, question, max_new_tokens))
 
 
-def prepare_inputs(processor: ProcessorMixin, prompt: str, video: Video) -> BatchFeature:
+def prepare_inputs(
+    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None
+) -> BatchFeature:
     """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
     It is told when each frame is shown; whether the model hears of it is the family's affair.
+
+    Args:
+        model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
+            positions from the times of frames, and in bfloat16 neighbours would share one.
     """
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return processor(
+    inputs = processor(
         text=[text],
         videos=[video.frames],
         video_metadata=[video.metadata],
         do_sample_frames=False,
         return_tensors="pt",
     )
+    if model is not None:
+        inputs = inputs.to(model.device)
+        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
+    return inputs
 
 
 @torch.no_grad()
@@ -156,7 +166,7 @@ def _answer(
     checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
 ) -> Answer:
     model, processor = checkpoint.model, checkpoint.processor
-    inputs = prepare_inputs(processor, question, video).to(model.device, model.dtype)
+    inputs = prepare_inputs(processor, question, video, model)
     # Encoded here and not by `generate`, so that what was kept can be told.
     pixels = {"pixel_values_videos": inputs.pop("pixel_values_videos")}
     if "video_grid_thw" in inputs:

@@ -15,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
 from .tiny import tiny_llava_onevision
@@ -23,6 +24,7 @@ MODEL_CLASSES: dict[str, type[PreTrainedModel]] = {
     "llava_onevision": VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaVideoConfig.model_type: VidCom2LlavaVideoForConditionalGeneration,
     "qwen2_vl": VidCom2Qwen2VLForConditionalGeneration,
+    "qwen2_5_vl": VidCom2Qwen2_5_VLForConditionalGeneration,
 }
 NAMES_SHOWN = 3  # of weights that do not fit
 

@@ -125,7 +125,7 @@ def run(
         baseline: without it the full prompt, which may not fit where the compressed one does, never runs.
     """
     model, processor = checkpoint.model, checkpoint.processor
-    inputs = prepare_inputs(processor, prompt, video).to(model.device, model.dtype)
+    inputs = prepare_inputs(processor, prompt, video, model)
     settings = model.config.compression_settings()
     ratios = [settings.retention_ratio, 1.0] if baseline else [settings.retention_ratio]
     sides: list[list[_Call]] = [[] for _ in ratios]

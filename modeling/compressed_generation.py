@@ -27,7 +27,7 @@ from .call_arguments import (
 )
 from .conversation_cache import CachedPrompt
 from .full_prompt_view import FullPromptView, view_of
-from .prompt_compression import PromptRecord, VidCom2ModelMixin, VidCom2VideoFeatures
+from .prompt_compression import PromptRecord, VidCom2ModelMixin, VidCom2VideoFeatures, take_parents_signatures
 from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
 
@@ -50,6 +50,7 @@ class VidCom2GenerationMixin(SavedWithCode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VidCom2GenerationMixin, "forward")
         register_like(cls)
 
     def __init__(self, config: Any, *args: Any, **settings: Any):

@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .prompt_compression import VidCom2ModelMixin, inputs_of, with_signature_of
+from .prompt_compression import VidCom2ModelMixin, inputs_of
 from .video_compression import VideoCompression, VideoTokens
 
 
@@ -41,9 +41,6 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
     """
 
     config_class = VidCom2LlavaOnevisionConfig
-
-    forward = with_signature_of(LlavaOnevisionModel.forward)(VidCom2ModelMixin.forward)
-    get_video_features = with_signature_of(LlavaOnevisionModel.get_video_features)(VidCom2ModelMixin.get_video_features)
 
     def encode_videos(
         self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
@@ -95,5 +92,3 @@ class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, Llav
     config_class = VidCom2LlavaOnevisionConfig
     inner_class = VidCom2LlavaOnevisionModel
     output_class = VidCom2LlavaOnevisionCausalLMOutputWithPast
-
-    forward = with_signature_of(LlavaOnevisionForConditionalGeneration.forward)(VidCom2GenerationMixin.forward)

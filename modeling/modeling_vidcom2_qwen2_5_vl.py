@@ -6,7 +6,6 @@ from transformers.vision_utils import get_vision_window_index
 
 from ..configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .prompt_compression import VidCom2ModelMixin, with_signature_of
 from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
@@ -21,9 +20,6 @@ class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
     """
 
     config_class = VidCom2Qwen2_5_VLConfig
-
-    forward = with_signature_of(Qwen2_5_VLModel.forward)(VidCom2ModelMixin.forward)
-    get_video_features = with_signature_of(Qwen2_5_VLModel.get_video_features)(VidCom2ModelMixin.get_video_features)
 
     def tower_order(self, video_grid_thw: Tensor) -> Tensor:
         """As the mixin says: window by window, for the window attention of the tower."""
@@ -45,5 +41,3 @@ class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_
     config_class = VidCom2Qwen2_5_VLConfig
     inner_class = VidCom2Qwen2_5_VLModel
     output_class = VidCom2QwenCausalLMOutputWithPast
-
-    forward = with_signature_of(Qwen2_5_VLForConditionalGeneration.forward)(VidCom2GenerationMixin.forward)

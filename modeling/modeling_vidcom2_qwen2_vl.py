@@ -4,7 +4,6 @@ from transformers import Qwen2VLForConditionalGeneration, Qwen2VLModel
 
 from ..configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .prompt_compression import VidCom2ModelMixin, with_signature_of
 from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
@@ -18,9 +17,6 @@ class VidCom2Qwen2VLModel(QwenVideoModelMixin, Qwen2VLModel):
     """
 
     config_class = VidCom2Qwen2VLConfig
-
-    forward = with_signature_of(Qwen2VLModel.forward)(VidCom2ModelMixin.forward)
-    get_video_features = with_signature_of(Qwen2VLModel.get_video_features)(VidCom2ModelMixin.get_video_features)
 
 
 class VidCom2Qwen2VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2VLForConditionalGeneration):
@@ -37,5 +33,3 @@ class VidCom2Qwen2VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2VLForC
     config_class = VidCom2Qwen2VLConfig
     inner_class = VidCom2Qwen2VLModel
     output_class = VidCom2QwenCausalLMOutputWithPast
-
-    forward = with_signature_of(Qwen2VLForConditionalGeneration.forward)(VidCom2GenerationMixin.forward)

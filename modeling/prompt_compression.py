@@ -85,11 +85,19 @@ def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-def with_signature_of(parent_method: Callable) -> Callable:
-    """Show the parent's arguments, and the settings, as the signature of a method that takes `*args, **kwargs`.
+def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None:
+    """Show the signatures of the parent's methods where a class inherits a mixin's ones, which take `**kwargs`.
 
     `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass it.
     """
+    for name in names:
+        ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
+        if getattr(model_class, name) is ours and parents is not None:
+            setattr(model_class, name, with_signature_of(parents)(ours))
+
+
+def with_signature_of(parent_method: Callable) -> Callable:
+    """Show the parent's arguments, and the settings, as the signature of a method that takes `*args, **kwargs`."""
 
     def decorate(method: Callable) -> Callable:
         @functools.wraps(method)
@@ -118,6 +126,7 @@ class VidCom2ModelMixin(SavedWithCode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VidCom2ModelMixin, "forward", "get_video_features")
         register_like(cls)
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any):

@@ -22,14 +22,16 @@ from .call_arguments import (
     check_compressible,
     check_features_fit,
     pop_settings,
+    take_parents_signatures,
     wants_some_rows,
     without_token_types,
 )
 from .conversation_cache import CachedPrompt
 from .full_prompt_view import FullPromptView, view_of
-from .prompt_compression import PromptRecord, VidCom2ModelMixin, VidCom2VideoFeatures, take_parents_signatures
+from .prompt_compression import PromptRecord, VidCom2ModelMixin
 from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
+from .video_features import VidCom2VideoFeatures
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
 GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]

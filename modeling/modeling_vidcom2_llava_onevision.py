@@ -13,8 +13,9 @@ from transformers.utils import ModelOutput
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .prompt_compression import VidCom2ModelMixin, inputs_of
+from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoCompression, VideoTokens
+from .video_features import inputs_of
 
 
 @dataclass

@@ -11,8 +11,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import ModelOutput
 
 from .call_arguments import is_2d
-from .prompt_compression import VidCom2ModelMixin, inputs_of
+from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoTokens
+from .video_features import inputs_of
 
 IMAGE, VIDEO = 1, 2  # types of tokens; text is 0
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}

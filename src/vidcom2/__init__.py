@@ -17,13 +17,17 @@ if not (Path(__file__).parent / "modeling").is_dir():
         "clone it with `git clone -c core.symlinks=true`, or install it without `-e`."
     )
 
-_exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_exported, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version(__name__)
     return _exported(name)
+
+
+def __dir__() -> list[str]:
+    return [*_names(), "__version__"]
 
 
 def _write_code(saved: object, folder: str) -> None:

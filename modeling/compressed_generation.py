@@ -230,7 +230,7 @@ class VidCom2GenerationMixin(SavedWithCode):
         kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
         result = super().generate(**kwargs)
         offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
-        prompt = CachedPrompt.of_full_prompt(mask, offset)
+        prompt = CachedPrompt.of_full_prompt(mask, offset, rotary)
         self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
         return result
 

@@ -182,7 +182,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             mask = mask[:, -length:] if is_2d(mask) else torch.ones_like(hidden_states[..., 0], dtype=torch.long)
             if rope_deltas is None:  # a prompt of text: the parent counts its padding
                 rope_deltas = length - mask.long().sum(dim=1, keepdim=True)
-            CachedPrompt.of_full_prompt(mask, rope_deltas).attach_to(outputs.past_key_values)
+            CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
         return outputs
 
     def _masked(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +304,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
         extended = cached.extended(positions, input_ids.shape[1])
         order = positions_by_order(mask)[:, cached.length :]
-        offset = 0 if cached.position_offset is None else cached.position_offset.to(input_ids.device)
+        offset = cached.position_offset
+        if cached.media_offset is not None and self.is_placeholder(input_ids).any():
+            offset, extended = cached.media_offset, replace(extended, media_offset=None)
+        offset = 0 if offset is None else offset.to(input_ids.device)
         start = cached_mask.sum(dim=1, keepdim=True) + offset
         num_tokens = mask.sum(dim=1, keepdim=True)
         if self.uses_mrope:  # survivors keep their own (t, h, w), beside the order that attention masks look at

@@ -14,9 +14,9 @@ from huggingface_hub import HfApi, ModelCard
 from loopback_hub import Blob, LoopbackHub
 from models import MODELS, ModelCase
 
-from vidcom2 import hub_calls
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.hub_upload import hub_calls
 from vidcom2.hub_upload.base_checkpoint import Base, hub_base, local_base
 from vidcom2.hub_upload.hub_calls import PublishError
 from vidcom2.hub_upload.model_card import (

@@ -91,6 +91,8 @@ def _load(
 ) -> Checkpoint:
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+        if "model_type" not in fields:
+            raise ValueError("it names no `model_type`")
     family = family_of(f"the model {name!r}", fields)
     check_settings_of(f"the model {name!r}", family, settings)
     model_class = family.model_class

@@ -331,13 +331,13 @@ def _print_run(result: "Run") -> None:
     newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
     out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
-    for column, justify in (("frame", "right"), ("second", "right"), ("u_t", "right"), ("k_t", "right"), ("", "left")):
-        budgets.add_column(column, justify=justify)
-    uniqueness = result.frame_uniqueness or [None] * len(result.frame_budgets)
-    rows = zip(result.frame_seconds, uniqueness, result.frame_budgets, strict=True)
-    for i, (second, u, k) in enumerate(rows):
-        shown = "" if u is None else f"{u:.4f}"
-        budgets.add_row(str(i), f"{second:.2f}", shown, str(k), "█" * round(BAR_WIDTH * k / largest))
+    u_t = result.frame_uniqueness  # which not every method has
+    for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
+        budgets.add_column(column, justify="right")
+    budgets.add_column("")
+    for i, (second, k) in enumerate(zip(result.frame_seconds, result.frame_budgets, strict=True)):
+        unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
+        budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(BAR_WIDTH * k / largest))
     out.print(budgets)
     _print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")

@@ -51,12 +51,12 @@ def publish_command(options: PublishOptions) -> None:
             for note in prepared.notes:
                 _print(f"[yellow]Note:[/] {escape(note)}", err)
             if prepared.checks:
-                _print_checks(prepared.checks, "a tiny twin of it" if options.verify == "twin" else "what was staged")
+                _print_checks(prepared.checks, f"{'a tiny twin of ' * (options.verify == 'twin')}what was staged")
             if failures(prepared.checks):
                 raise typer.Exit(1)
             _print_operations(prepared.operations, options.target, prepared.remote)
             if options.dry_run:
-                _print("Nothing was sent.")
+                _print(escape(f"Staged in {options.folder}; nothing was sent. {prepared.weights}"))
                 return
             done = publish(api, options, prepared.staged, prepared.remote)
     if done.pull_request is not None:

@@ -159,9 +159,9 @@ def model_card(
         tags=TAGS,
         **license_fields,
     )
-    return ModelCard.from_template(
+    return _card(
+        "model_card.md",
         data,
-        template_path=str(Path(__file__).with_name("model_card.md")),
         marker=MODEL_MARKER,
         family=family,
         base=None if options.base_model is None else _linked(options.base_model),
@@ -176,36 +176,33 @@ def model_card(
         figure_caption=options.figure_caption,
         results=options.results,
         published=family.published if is_vidcom2 else None,  # the authors' figures are on their method
-        transformers_version=OLDEST_TRANSFORMERS,
-        vidcom2_version=importlib.metadata.version("vidcom2"),
         command=options.command,
         files=files,
         base_files=base.files,
-        citation=CITATION,
     )
 
 
 def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], command: str) -> ModelCard:
     """The card of a `custom_generate` repo, which is for the families that have a stock class."""
     data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag=PIPELINE_TASK,
-        tags=[CUSTOM_GENERATE, *TAGS],
-        license="apache-2.0",
+        library_name="transformers", pipeline_tag=PIPELINE_TASK, tags=[CUSTOM_GENERATE, *TAGS], license="apache-2.0"
     )
-    return ModelCard.from_template(
+    return _card(
+        "custom_generate_card.md",
         data,
-        template_path=str(Path(__file__).with_name("custom_generate_card.md")),
         marker=CUSTOM_GENERATE_MARKER,
         repo=repo,
         models=" and ".join(family.name for family in NATIVE_FAMILIES.values()),
         settings=setting_rows(CompressionSettings().as_dict()),
-        transformers_version=OLDEST_TRANSFORMERS,
-        vidcom2_version=importlib.metadata.version("vidcom2"),
         command=command,
         files=files,
-        citation=CITATION,
     )
+
+
+def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:
+    fields |= {"transformers_version": OLDEST_TRANSFORMERS, "citation": CITATION}
+    fields |= {"vidcom2_version": importlib.metadata.version("vidcom2")}
+    return ModelCard.from_template(data, template_path=str(Path(__file__).with_name(template)), **fields)
 
 
 def _card_data(folder: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Prepared:
     """What would be sent, and where to.
 
     Attributes:
+        weights: one sentence on those of the staged folder.
         checks: what verification found; empty if none was asked for.
         notes: sentences for the user.
     """
@@ -37,6 +38,7 @@ class Prepared:
     staged: StagedRepo
     remote: Remote
     operations: list[Operation]
+    weights: str
     checks: list[Check]
     notes: list[str]
 
@@ -49,6 +51,7 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         PublishError: if the Hub does not have the base, or the repo would be harmed.
         VerificationError: if the process that checks dies.
     """
+    options.check()
     report("Looking at the repo")
     check_replaceable(folder)
     remote, notes = _remote(api, options)
@@ -65,10 +68,8 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
             notes.append(f"Not taken from the base: {left_out}")
     operations = plan(staged, remote)
     check_deletions(options, operations, remote)
-    sentence = complete(staged)
-    if options.folder is not None:
-        notes.append(f"Staged in {folder}. {sentence}")
-    return Prepared(staged, remote, operations, _verified(staged, options.verify, report), notes)
+    weights = complete(staged)
+    return Prepared(staged, remote, operations, weights, _verified(staged, options.verify, report), notes)
 
 
 def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:

@@ -225,7 +225,7 @@ def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Rem
                     f"the Hub did not answer: a pull request may have been opened in {options.target!r}. Look there "
                     "before you try again."
                 ) from error
-            if pause is None or TRIED_BY_THE_CLIENT.search(route):
+            if pause is None or not route or TRIED_BY_THE_CLIENT.search(route):  # hf_xet's errors name no route
                 raise
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")

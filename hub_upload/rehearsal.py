@@ -48,6 +48,6 @@ def shrunk(config: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
     for name, value in tiny.items():
         if isinstance(value, dict) and isinstance(small.get(name), dict):
             small[name] = shrunk(small[name], value)
-        elif SIZE.search(name):
+        elif SIZE.search(str(name)):
             small[name] = value
     return small

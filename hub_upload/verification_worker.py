@@ -288,6 +288,16 @@ def check_processor(repo: Repo) -> str:
     return f"{type(repo.processor).__name__}, {repo.video_tokens} video tokens for {NUM_FRAMES} frames"
 
 
+def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
+    """Least and most tokens of a video that a method may keep."""
+    if method not in OWN_METHODS:
+        return 1, math.ceil(ratio * frames * per_frame) + frames
+    # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
+    # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
+    whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
+    return (ratio * whole * per_frame - 0.5) * frames, (ratio * per_frame + 1) * frames
+
+
 def check_generate(repo: Repo) -> str:
     """`generate` prefills the compressed prompt and returns the full one."""
     input_ids, ratio = repo.inputs["input_ids"], repo.config["retention_ratio"]
@@ -300,14 +310,8 @@ def check_generate(repo: Repo) -> str:
         f"{lengths} tokens were prefilled, at {ratio} and at 1.0, but {[repo.short_length, full]} were expected.",
     )
     compression = repo.features().video_compressions[0]
-    kept, per_frame = len(compression.indices), compression.tokens_per_frame
-    frames = len(compression.frame_budgets)
-    least, most = 1.0, math.ceil(ratio * frames * per_frame) + frames
-    if repo.config.get("compression_method", OWN_METHODS[0]) in OWN_METHODS:
-        # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind,
-        # the grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
-        whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
-        least, most = (ratio * whole * per_frame - 0.5) * frames, (ratio * per_frame + 1) * frames
+    kept, frames, per_frame = len(compression.indices), len(compression.frame_budgets), compression.tokens_per_frame
+    least, most = bounds(repo.config.get("compression_method", OWN_METHODS[0]), ratio, frames, per_frame)
     require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
     require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
     return f"{full} prompt tokens, {repo.short_length} prefilled"

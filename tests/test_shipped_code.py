@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
 from vidcom2.configuration.saved_with_code import check_before_copy
+from vidcom2.families import FAMILIES, NATIVE_FAMILIES
 from vidcom2.hub_upload.verification import failures, verify
+from vidcom2.modeling import custom_generate
 from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
 from vidcom2.tiny_llava_video import tiny_llava_video
 
@@ -65,10 +69,39 @@ def test_what_a_repo_holds_differs_from_the_package_in_the_names_of_rooms_alone(
 
 
 def test_configuration_imports_nothing_from_modeling_and_no_file_name_is_used_twice() -> None:
-    assert not [path for path in (ROOT / "configuration").glob("*.py") if "modeling." in path.read_text("utf-8")]
+    at_once = re.compile(r"^from \.\.modeling", flags=re.MULTILINE)
+    assert not [path for path in (ROOT / "configuration").glob("*.py") if at_once.search(path.read_text("utf-8"))]
     folders = (ROOT / "src" / "vidcom2", *(ROOT / room for room in (*ROOMS, "hub_upload")))
     names = [path.name for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"]
     assert len(names) == len(set(names))
+
+
+def test_what_a_repo_looks_like_is_said_in_one_file_that_needs_no_other() -> None:
+    tree = ast.parse((ROOT / "src" / "vidcom2" / "repo_shape.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+    assert not any(getattr(node, "level", 0) for node in imports)
+
+
+def test_custom_generate_is_for_the_families_with_a_stock_class() -> None:
+    assert {name: family.model_class for name, family in NATIVE_FAMILIES.items()} == custom_generate.MODEL_CLASSES
+
+
+def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:
+    family = FAMILIES[case.config_class.model_type]
+    assert family.native == case.native and family.model_class is case.model_class
+    for name, accepted in family.settings.items():
+        assert getattr(case.config_class(), name) == accepted[0]
+        for value in accepted:
+            assert getattr(case.config_class(**{name: value}), name) == value
+        with pytest.raises(ValueError, match=f"must be one of {', '.join(map(repr, accepted))}"):
+            case.config_class(**{name: "none of them"})
+
+
+def test_loading_imports_the_files_of_the_family_at_hand_alone() -> None:
+    code = "import sys, vidcom2.checkpoints; print([name for name in sys.modules if 'modeling_vidcom2' in name])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> None:
@@ -418,9 +451,8 @@ def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, t
         with pytest.raises(ValueError, match="`retention_ratio` is 2"):
             family.stock.generate(**call, trust_remote_code=True, retention_ratio=2)
     else:
-        with pytest.raises(
-            ValueError, match="VidCom² generates for the stock classes of 'llava_onevision', 'qwen2_vl'"
-        ):
+        stock = ", ".join(map(repr, NATIVE_FAMILIES))
+        with pytest.raises(ValueError, match=f"VidCom² generates for the stock classes of {stock}"):
             family.stock.generate(**call, trust_remote_code=True)
 
 

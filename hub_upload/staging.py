@@ -120,9 +120,13 @@ def check_replaceable(folder: Path) -> None:
         raise StagingError(f"{str(folder)!r} is no folder. Name a new one with `--output`.")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    listed = _staged_list(folder)
-    if listed is None:
-        raise StagingError(f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it.")
+    try:
+        listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
+        listed.items()
+    except (OSError, ValueError, AttributeError):
+        raise StagingError(
+            f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it."
+        ) from None
     there = {path: _content(folder / path) for path in _files(folder) if path != STAGED_LIST}
     others = [path for path, content in there.items() if listed.get(path) != content]
     if others:
@@ -130,15 +134,6 @@ def check_replaceable(folder: Path) -> None:
             f"{str(folder)!r} was staged by `vidcom2 publish`, but {', '.join(others)} in it is yours, or "
             "was changed since. Name a new folder with `--output`, or remove that."
         )
-
-
-def _staged_list(folder: Path) -> dict[str, str] | None:
-    """Path -> content of what an earlier staging put there; None if there was none."""
-    try:
-        listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return listed if isinstance(listed, dict) else None
 
 
 def _content(path: Path) -> str:

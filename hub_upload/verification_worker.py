@@ -70,36 +70,23 @@ class Repo:
         self.pinned = {} if self.is_folder or revision is None else {"revision": revision}
 
     @cached_property
-    def files(self) -> list[str]:
+    def files(self) -> dict[str, str | None]:
+        """Path -> sha256 where the Hub tells it, which is of large files."""
         if self.is_folder:
-            root = Path(self.name)
-            return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-        return HfApi().list_repo_files(self.name, revision=self.revision)
-
-    @cached_property
-    def known_sha256(self) -> dict[str, str]:
-        """Of the large files of a Hub repo, which the Hub knows."""
-        if self.is_folder:
-            return {}
+            paths = sorted(path for path in Path(self.name).rglob("*") if path.is_file())
+            return dict.fromkeys(str(path.relative_to(self.name)) for path in paths)
         siblings = HfApi().model_info(self.name, revision=self.revision, files_metadata=True).siblings
-        return {sibling.rfilename: sibling.lfs.sha256 for sibling in siblings if sibling.lfs is not None}
-
-    def sha256(self, file: str) -> str:
-        if file in self.known_sha256:
-            return self.known_sha256[file]
-        return shape.sha256_of(self.path(file))
+        return {sibling.rfilename: sibling.lfs and sibling.lfs.sha256 for sibling in siblings}
 
     def path(self, file: str) -> Path:
+        why = f"there is no {file} in the repo."
         if file.endswith(".py"):
-            require(
-                file in self.files,
-                f"there is no {file} in the repo, though config.json names it. Was it saved by the stock class, which "
-                "leaves the code behind? Load it with the VidCom2 class of the `vidcom2` package, and save it again.",
+            why += (
+                " Was it saved by the stock class, which leaves the code behind? Load it with the VidCom2 class of the "
+                "`vidcom2` package, and save it again."
             )
-        require(file in self.files, f"there is no {file} in the repo.")
-        if self.is_folder:
-            return Path(self.name, file)
-        return Path(hf_hub_download(self.name, file, revision=self.revision))
+        require(file in self.files, why)
+        return Path(self.name, file) if self.is_folder else Path(hf_hub_download(self.name, file, **self.pinned))
 
     def json(self, file: str) -> dict[str, Any]:
         return json.loads(self.path(file).read_text(encoding="utf-8"))
@@ -155,11 +142,6 @@ class Repo:
         inputs = self.processor(text=[prompt], videos=[video()], do_sample_frames=False, return_tensors="pt")
         return inputs.to(self.device, self.model.dtype)
 
-    @cached_property
-    def kept_tokens(self) -> int:
-        """Tokens of the video that `get_video_features` leaves, structure among them."""
-        return sum(map(len, self.features().pooler_output))
-
     def features(self) -> Any:
         names = inspect.signature(self.model.get_video_features).parameters
         with torch.no_grad():
@@ -171,9 +153,8 @@ class Repo:
 
     @cached_property
     def short_length(self) -> int:
-        """Length of the compressed prompt."""
-        text_tokens = self.inputs["input_ids"].shape[1] - self.video_tokens
-        return text_tokens + self.kept_tokens
+        """Length of the compressed prompt: its text, and what `get_video_features` leaves, structure among it."""
+        return self.inputs["input_ids"].shape[1] - self.video_tokens + sum(map(len, self.features().pooler_output))
 
     def drop_model(self) -> None:
         """One model in memory at a time; the next use of `model` loads it again."""
@@ -218,7 +199,7 @@ def check_files(repo: Repo) -> str:
     require(bool(named), "config.json has no `auto_map`: without it the stock model loads, uncompressed.")
     code = repo.code([value.rpartition("--")[2].split(".")[0] for value in named])
     weights = shape.weight_files(repo.files, repo.json)
-    missing = sorted(weights - set(repo.files))
+    missing = sorted(weights - repo.files.keys())
     require(not missing, f"the weights {missing} are not in the repo.")
     return f"{len(code)} code files, {len(weights)} of weights, no pickle"
 
@@ -248,7 +229,7 @@ def check_card(repo: Repo) -> str:
         raise Skipped("the card lists no files")
     missing = [file for file in listed if file not in repo.files]
     require(not missing, f"there is no {', '.join(missing)} in the repo, which the card lists.")
-    changed = [file for file, sha in listed.items() if repo.sha256(file) != sha]
+    changed = [file for file, sha in listed.items() if sha != (repo.files[file] or shape.sha256_of(repo.path(file)))]
     require(not changed, f"{changed} are not the files that the card lists by sha256: they changed after it was made.")
     unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
     require(not unlisted, f"{unlisted} are code that the card does not list.")

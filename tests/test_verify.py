@@ -16,7 +16,7 @@ from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.rehearsal import rehearse_with_twin, shrunk
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage, stage_custom_generate
-from vidcom2.hub_upload.verification import WORKER, VerificationError, failures, verify
+from vidcom2.hub_upload.verification import WORKER, NotVidCom2Error, VerificationError, failures, verify
 
 
 @pytest.fixture(scope="module")
@@ -172,22 +172,19 @@ def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path)
     assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
 
 
-def test_what_is_no_vidcom2_repo_is_one_line(staged: StagedRepo, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "model.safetensors").write_bytes(b"")
-    stock = staged.base.folder
-    for folder, reason in (
-        (tmp_path / "empty", "holds nothing: it is no checkpoint, and no `custom_generate` repo."),
-        (tmp_path / "weights", "holds no config.json: it is no checkpoint"),
-        (
-            stock,
-            "is no VidCom² repo: neither its files nor its config.json name VidCom². Make one of it: `vidcom2 publish",
-        ),
-        (tmp_path / "typo", "there is no folder"),
-    ):
-        code, out, error = vidcom2("verify", str(folder))
-        assert code == 2 and reason in error and len(error.splitlines()) == 1 and not out, error
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ((), "holds nothing: it is no checkpoint, and no `custom_generate` repo"),
+        (("model.safetensors",), "holds no config.json: it is no checkpoint"),
+        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one of it"),
+    ],
+)
+def test_what_is_no_vidcom2_repo_is_told_so(files: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(NotVidCom2Error, match=reason):
+        verify(str(tmp_path))
 
 
 def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -> None:

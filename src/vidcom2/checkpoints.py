@@ -122,6 +122,10 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
         CheckpointError: if VidCom² has no class for it; `what` says whose config it is.
     """
     model_type = config.get("model_type")
+    if model_type is None:
+        raise CheckpointError(
+            f"cannot load {what}, its config: it names no `model_type`. Is it whole? Download it again."
+        )
     if model_type not in FAMILIES:
         raise CheckpointError(
             f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}. "

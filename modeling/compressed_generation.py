@@ -6,6 +6,7 @@ generate  compresses, calls the parent's `generate`, and puts the caller's full 
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -48,6 +49,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     inner_class: type[VidCom2ModelMixin]
     output_class: type[Any]  # a dataclass
     model: VidCom2ModelMixin
+    get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
     # `Trainer` would divide by a number of labels that counts those of dropped tokens. So it averages the loss instead.
     accepts_loss_kwargs = False
 

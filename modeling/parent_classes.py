@@ -18,14 +18,10 @@ if TYPE_CHECKING:
         config_class: type[FamilyConfig]
 
         def forward(self, **inputs: Any) -> Any: ...
-
-    class ParentInnerModel(ParentModel):
-        """Without a head."""
-
         def get_image_features(self, **inputs: Any) -> Any: ...
         def get_video_features(self, **inputs: Any) -> Any: ...
 
-    class ParentQwenModel(ParentInnerModel):
+    class ParentQwenModel(ParentModel):
         """Qwen's, without a head."""
 
         visual: Any
@@ -43,4 +39,4 @@ if TYPE_CHECKING:
         """A KV cache of any kind."""
 
 else:
-    ParentModel = ParentInnerModel = ParentQwenModel = ParentModelWithHead = ParentCache = object
+    ParentModel = ParentQwenModel = ParentModelWithHead = ParentCache = object

@@ -16,7 +16,7 @@ from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import check_given_once, pop_settings, take_parents_signatures
 from .compression import compress_with
-from .parent_classes import ParentInnerModel
+from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
 
 # A `ModelOutput` with `pooler_output`. Transformers declares that as possibly None, and the whole as possibly a tuple.
@@ -34,8 +34,9 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
             tokens, one (K_i, dim) tensor per video.
     """
 
-    pooler_output: Sequence[Tensor] = field(default=cast(Any, None))  # which it never is, but `ModelOutput` asks for it
-    video_compressions: tuple[VideoCompression, ...] | None = None
+    # None only in what this project's classes pass to each other; but `ModelOutput` asks for this default.
+    pooler_output: Sequence[Tensor] = field(default=cast(Any, None))
+    video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
     deepstack_features: list[tuple[Tensor, ...]] | None = None
 
 
@@ -53,7 +54,7 @@ def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-class VideoFeaturesMixin(SavedWithCode, ParentInnerModel):
+class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

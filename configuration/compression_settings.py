@@ -10,7 +10,7 @@ from typing import Any
 from .compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
 
 
-def _number(accepted: str, holds: Callable[[float], bool]) -> dict[str, Any]:
+def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
     """Field metadata for a finite real number for which `holds`."""
 
     def normalize(value: Any) -> float:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -38,7 +38,7 @@ def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
     return not isinstance(logits_to_keep, int) or logits_to_keep != 0
 
 
-def is_2d(mask: Any) -> bool:
+def is_2d(mask: Any) -> TypeGuard[Tensor]:
     """Whether it is a padding mask. `generate` prepares 4-D masks for static caches, one per kind of attention."""
     return isinstance(mask, Tensor) and mask.ndim == 2
 
@@ -65,7 +65,8 @@ def with_signature_of(parent_method: Callable) -> Callable:
         parameters = list(inspect.signature(parent_method).parameters.values())
         names = [parameter.name for parameter in parameters[1:]]
         ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in SETTING_NAMES]
-        wrapper.__signature__ = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
+        shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
+        wrapper.__dict__["__signature__"] = shown
         return wrapper
 
     return decorate

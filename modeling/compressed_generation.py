@@ -6,6 +6,7 @@ generate  compresses, calls the parent's `generate`, and puts the caller's full 
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
-from transformers.utils import ModelOutput
-from transformers.utils.generic import can_return_tuple
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from ..configuration.saved_with_code import SavedWithCode
@@ -28,25 +28,28 @@ from .call_arguments import (
 )
 from .conversation_cache import CachedPrompt
 from .full_prompt_view import FullPromptView, view_of
+from .parent_classes import ParentModelWithHead
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
 from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
 from .video_features import VidCom2VideoFeatures
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
-GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]
+GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 
 
-class VidCom2GenerationMixin(SavedWithCode):
+class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     """Comes before the parent class in the bases of a model with a head. A family says:
 
     - `inner_class`, its `VidCom2ModelMixin` around the parent's inner model;
     - `output_class`, the parent's output with a `prompt_positions` field;
-    - `config_class`.
+    - `config`, its config.
     """
 
     inner_class: type[VidCom2ModelMixin]
-    output_class: type[ModelOutput]
+    output_class: type[Any]  # a dataclass
+    model: VidCom2ModelMixin
+    get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
     # `Trainer` would divide by a number of labels that counts those of dropped tokens. So it averages the loss instead.
     accepts_loss_kwargs = False
 
@@ -250,7 +253,7 @@ class VidCom2GenerationMixin(SavedWithCode):
         check_compressible(kwargs)
         # 1. The conversation: what is in the cache, and what is new.
         kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
-        input_ids, mask, cache = (kwargs.get(name) for name in ("input_ids", "attention_mask", "past_key_values"))
+        input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
         _check_whole_conversation(input_ids, mask, cached)
         self._check_generation(kwargs, cached, settings)

@@ -6,7 +6,7 @@ Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from .method_random import random_tokens
 from .method_vidcom2 import vidcom2
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
 
 # What the rows of `COMPRESSION_METHODS` that are this project's own compute.
@@ -70,7 +71,12 @@ def compress(
     return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
 
 
-@torch.compiler.disable  # the sizes depend on the content: compiling this would break the graph at each of them
+def _not_compiled(function: Function) -> Function:
+    """The sizes depend on the content: compiling this would break the graph at each of them."""
+    return cast(Function, torch.compiler.disable(function))
+
+
+@_not_compiled
 @torch.no_grad()
 def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
     """`compress` with settings that are already checked."""

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .parent_classes import ParentCache
+
 
 @dataclass(frozen=True)
 class CachedPrompt:
@@ -115,13 +117,13 @@ class CachedPrompt:
             cache.cached_prompt = self
 
 
-class RemembersPrompt:
+class RemembersPrompt(ParentCache):
     """Comes before a cache's own class in its bases: what it remembers follows its rows and its length."""
 
     cached_prompt: CachedPrompt | None = None
     in_use = False  # by a model of this project, at this moment
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
         self._follow(beam_idx)
 

@@ -19,7 +19,7 @@ class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
           `second_per_grid_ts`.
     """
 
-    config_class = VidCom2Qwen2_5_VLConfig
+    config: VidCom2Qwen2_5_VLConfig
 
     def tower_order(self, video_grid_thw: Tensor) -> Tensor:
         """As the mixin says: window by window, for the window attention of the tower."""
@@ -38,6 +38,6 @@ class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_
     conversation's own, also while other chats run on the same model.
     """
 
-    config_class = VidCom2Qwen2_5_VLConfig
+    config: VidCom2Qwen2_5_VLConfig
     inner_class = VidCom2Qwen2_5_VLModel
     output_class = VidCom2QwenCausalLMOutputWithPast

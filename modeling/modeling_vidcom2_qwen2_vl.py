@@ -16,7 +16,7 @@ class VidCom2Qwen2VLModel(QwenVideoModelMixin, Qwen2VLModel):
         - M-RoPE positions are computed on the full prompt, and every survivor keeps its own (t, h, w).
     """
 
-    config_class = VidCom2Qwen2VLConfig
+    config: VidCom2Qwen2VLConfig
 
 
 class VidCom2Qwen2VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2VLForConditionalGeneration):
@@ -30,6 +30,6 @@ class VidCom2Qwen2VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2VLForC
     conversation's own, also while other chats run on the same model.
     """
 
-    config_class = VidCom2Qwen2VLConfig
+    config: VidCom2Qwen2VLConfig
     inner_class = VidCom2Qwen2VLModel
     output_class = VidCom2QwenCausalLMOutputWithPast

@@ -6,13 +6,14 @@ learns that the prompt was longer. Whoever calls it, a class with a head or anot
 on the compressed prompt.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.utils import ModelOutput, logging
-from transformers.utils.generic import can_return_tuple
+from transformers.utils import logging
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from .call_arguments import (
@@ -29,6 +30,7 @@ from .call_arguments import (
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
 from .registration import register_like
+from .video_compression import VideoCompression
 from .video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 
 logger = logging.get_logger(__name__)
@@ -41,12 +43,13 @@ class PromptRecord:
         logits_to_keep: of the caller: the positions of the prompt for which hidden states are wanted.
 
     Attributes:
-        prompt: what the inner model made of the prompt; None if it compressed nothing.
+        prompt: what the inner model made of the prompt, where it ran another one than the caller's.
     """
+
+    prompt: ShortPrompt
 
     def __init__(self, logits_to_keep: int | Tensor = 0):
         self.logits_to_keep = logits_to_keep
-        self.prompt: ShortPrompt | None = None
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
@@ -298,7 +301,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             self._check_original_positions()
         input_ids = new["input_ids"]
         attended = new["attention_mask"].bool()
-        kept = attended & self._kept(input_ids, attended, features)
+        kept = attended & self._kept(input_ids, attended, None if features is None else features.video_compressions)
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
@@ -347,17 +350,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "(`max_position_embeddings`): its answer may be poor. Pass fewer frames or a smaller `retention_ratio`."
             )
 
-    def _kept(self, input_ids: Tensor, attended: Tensor, features: VidCom2VideoFeatures | None) -> Tensor:
+    def _kept(self, input_ids: Tensor, attended: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
         """(B, L) bool: False at the placeholders of dropped tokens.
 
         Raises:
             ValueError: if the placeholders of each prompt do not belong to whole videos, or some are masked.
         """
         kept = torch.ones_like(input_ids, dtype=torch.bool)
-        if features is None:
+        if compressions is None:
             return kept
         is_video = input_ids == self.config.video_token_id
-        indices, sizes = zip(*map(self.placeholders, features.video_compressions), strict=True)
+        indices, sizes = zip(*map(self.placeholders, compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
         if not any(counts):
             raise ValueError(

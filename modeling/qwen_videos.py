@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.utils import ModelOutput
 
 from .call_arguments import is_2d
+from .parent_classes import ParentQwenModel
 from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoTokens
-from .video_features import inputs_of
+from .video_features import ParentFeatures, inputs_of
 
 IMAGE, VIDEO = 1, 2  # types of tokens; text is 0
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
@@ -35,7 +35,7 @@ class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
     prompt_positions: torch.LongTensor | None = None
 
 
-class QwenVideoModelMixin(VidCom2ModelMixin):
+class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
     """Comes before the parent's inner model in the bases of a Qwen family's. A "frame" is one of the t temporal patches
     of `video_grid_thw`, two frames of the file, with a token for each block of 2 × 2 patches; all of them are scored.
     """
@@ -48,7 +48,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         with_tower_states: bool,
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
-    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """As the mixin says, of the patches of all videos (Σ t·h·w, channels · 2 · patch²) and their grids (t, h, w)
         in patches, (num_videos, 3)."""
         if video_grid_thw is None or pixel_values_videos.numel() == 0:

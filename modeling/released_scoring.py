@@ -4,6 +4,8 @@ Only the channels that vary least are compared, means are of unit-length tokens,
 distance, and Eq. 5 has no ε.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ def gaussian_similarity(products: Tensor, token_norms: Tensor, centre_norms: Ten
     cosine_part = torch.where(nonzero, products / token_norms, 0.0)
     squared_distance = (nonzero.float() - 2 * cosine_part + centre_norms.square()).clamp(min=0)
     exponents = torch.stack([squared_distance / (-2 * width) for width in GAUSSIAN_WIDTHS])
-    return sum(exponents.exp_())  # term by term: equal tokens get equal sums wherever they stand
+    return cast(Tensor, sum(exponents.exp_()))  # term by term: equal tokens get equal sums wherever they stand
 
 
 def low_variance_channels(video_tokens: Tensor) -> Tensor:

@@ -53,12 +53,13 @@ def float32_blocks(video_tokens: Tensor, channels: Tensor | None = None) -> Iter
     in_place = video_tokens.dtype == torch.float32 and channels is None
     block_bytes = BLOCK_BYTES if in_place or video_tokens.device.type != "cpu" else CPU_BUFFER_BYTES
     step = min(num_frames, max(1, block_bytes // (4 * tokens_per_frame * dim)))
+    buffer = None
     if not in_place:
         buffer = torch.empty(step, tokens_per_frame, dim, dtype=torch.float32, device=video_tokens.device)
     for start in range(0, num_frames, step):
         frames = slice(start, min(start + step, num_frames))
         block = video_tokens[frames]
-        if not in_place:
+        if buffer is not None:
             block = float32_copy(block, channels, out=buffer[: len(block)])
         yield frames, block
 

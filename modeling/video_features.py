@@ -3,13 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
@@ -17,7 +16,11 @@ from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import check_given_once, pop_settings, take_parents_signatures
 from .compression import compress_with
+from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
+
+# A `ModelOutput` with `pooler_output`. Transformers declares that as possibly None, and the whole as possibly a tuple.
+ParentFeatures: TypeAlias = Any
 
 
 @dataclass
@@ -31,7 +34,9 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
             tokens, one (K_i, dim) tensor per video.
     """
 
-    video_compressions: tuple[VideoCompression, ...] | None = None
+    # None only in what this project's classes pass to each other; but `ModelOutput` asks for this default.
+    pooler_output: Sequence[Tensor] = field(default=cast(Any, None))
+    video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
     deepstack_features: list[tuple[Tensor, ...]] | None = None
 
 
@@ -49,7 +54,7 @@ def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-class VideoFeaturesMixin(SavedWithCode):
+class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -62,7 +67,7 @@ class VideoFeaturesMixin(SavedWithCode):
 
     def encode_videos(
         self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
         tokens of each video that are scored, with their grid.
 
@@ -83,8 +88,8 @@ class VideoFeaturesMixin(SavedWithCode):
         prompt. Structure tokens stay, also those of a frame that keeps nothing."""
         return compression.indices, compression.num_tokens
 
-    def features_for_parent(self, features: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
-        """The kept tokens of all videos as the parent's `forward` takes them."""
+    def features_for_parent(self, features: Sequence[Tensor]) -> Any:
+        """The kept tokens of all videos as the parent's `forward` takes them: tensors, or one."""
         return features
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -130,15 +135,15 @@ class VideoFeaturesMixin(SavedWithCode):
             kept.append(video[self.placeholders(compression)[0]])
         return tuple(kept)
 
-    def parent_video_features(self, **kwargs: Any) -> ModelOutput:
+    def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
         """The parent's `get_video_features`: all tokens."""
         return super().get_video_features(**kwargs | {"return_dict": True})
 
-    def _encode_whole(self, inputs: dict[str, Any]) -> ModelOutput:
+    def _encode_whole(self, inputs: dict[str, Any]) -> ParentFeatures:
         """The parent's features of the prompt's videos: all tokens."""
         return self._encode(super().get_video_features, inputs)
 
-    def _encode(self, encoder: Callable, inputs: dict[str, Any], **settings: Any) -> ModelOutput:
+    def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:
         """Features of the prompt's images or videos, from whichever arguments their encoder names."""
         names = inspect.signature(encoder).parameters
         return encoder(**{name: inputs[name] for name in names if name in inputs} | settings, return_dict=True)

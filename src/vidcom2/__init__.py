@@ -6,6 +6,7 @@ What the package exports is in `__init__.pyi`, for people, editors and type chec
 
 import importlib
 import importlib.metadata
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def __dir__() -> list[str]:
     return [*_names(), "__version__"]
 
 
-def _write_code(saved: object, folder: str) -> None:
+def _write_code(saved: object, folder: str | PathLike[str]) -> None:
     importlib.import_module(f"{__name__}.shipped_code").write_code(saved, folder)
 
 

@@ -4,7 +4,7 @@ import inspect
 import warnings
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
@@ -16,6 +16,7 @@ from .video import Video, read_video
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
+    from .modeling.compressed_generation import VidCom2GenerationMixin
     from .run import Run
 
 DEMO_WARNING = (
@@ -125,7 +126,9 @@ def ask(
         checkpoint = load_checkpoint(model, **placement, revision=revision, **settings)
         settings = {}  # now the model's own
     else:
-        checkpoint = Checkpoint(model.config.name_or_path or type(model).__name__, model, processor)
+        # Both are checked above.
+        loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
+        checkpoint = Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own)
     answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
     if not measure:
         return answer
@@ -147,7 +150,8 @@ def prepare_inputs(
             positions from the times of frames, and in bfloat16 neighbours would share one.
     """
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    text = processor.apply_chat_template(chat, add_generation_prompt=True)
     inputs = processor(
         text=[text],
         videos=[video.frames],
@@ -204,7 +208,11 @@ def _check_generate_arguments(arguments: dict[str, Any]) -> None:
         )
     if "custom_generate" in arguments:  # which may take arguments of any name
         return
-    known = {*inspect.signature(GenerationMixin.generate).parameters, *GenerationConfig().to_dict(), "tokenizer"}
+    known = {
+        *inspect.signature(vars(GenerationMixin)["generate"]).parameters,
+        *GenerationConfig().to_dict(),
+        "tokenizer",
+    }
     unknown = sorted(arguments.keys() - known)
     if unknown:
         raise OptionError(

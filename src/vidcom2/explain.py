@@ -107,6 +107,7 @@ class Explanation:
         """(T,) in [0, 1], lengths of bars of u_t. It is a negated similarity: bars grow from a little below the least
         unique frame, and all are full where all frames are alike."""
         u = self.frame_uniqueness
+        assert u is not None, "the method has no score of frames"
         finite = u[np.isfinite(u)]
         if not finite.size:
             return np.zeros(len(u))
@@ -135,6 +136,7 @@ class Explanation:
         is not finite. Kept tokens are outlined."""
         from matplotlib import colormaps
 
+        assert self.token_uniqueness is not None, "the method has no score of tokens"
         u = self.token_uniqueness[index]
         finite = np.isfinite(u)
         low, high = (u[finite].min(), u[finite].max()) if finite.any() else (0.0, 0.0)
@@ -167,6 +169,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
     compression = encode_video(model, inputs)
     num_frames = len(compression.frame_budgets)
+    assert compression.grid is not None, "models tell the grid"
     height, width = compression.grid
     kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -107,10 +107,10 @@ def _draw_header(
             figure.text(RIGHT / width, 1 - top / height, line, fontsize=size, color=color, va="top")
             top += step
     grey = (LIGHT * (1 - DIMMED) + 128 * DIMMED) / 255
-    outline = tuple(value / 255 for value in OUTLINE_COLOR)
+    red, green, blue = (value / 255 for value in OUTLINE_COLOR)
     handles = [
-        Patch(facecolor="white", edgecolor=outline, linewidth=2, label="kept"),
-        Patch(facecolor=(grey,) * 3, label="dropped (grey)"),
+        Patch(facecolor="white", edgecolor=(red, green, blue), linewidth=2, label="kept"),
+        Patch(facecolor=(grey, grey, grey), label="dropped (grey)"),
     ]
     if with_merged:
         handles.insert(1, Patch(facecolor=MERGED_COLOR, label="merged (pale)"))
@@ -169,7 +169,7 @@ def _draw_row(
         (shares_u, explanation.frame_uniqueness, "{:.4f}", U_COLOR, "frame's\n$u_t$"),
         (explanation.shares_of_budget()[indices], explanation.frame_budgets, "{:d}", K_COLOR, "tokens\nkept $k_t$"),
     ):
-        if shares is None:
+        if shares is None or values is None:
             continue
         # As wide as the frames and half a gap more on each side: bar i is under frame i.
         bars = axes(LEFT - GAP / 2, top + NUMBER, columns * (width + GAP), BARS)
@@ -193,6 +193,7 @@ def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width
         finite = u[np.isfinite(u)]
         ends = [] if not finite.size else [(1, f"{finite.max():.2f}".replace("-", "\N{MINUS SIGN}"))]
         shares.insert(0, (explanation.shares_of_uniqueness(), U_COLOR, "frame's\n$u_t$", ends))
+    strips = []
     for values, color, name, ends in shares:
         strip = axes(LEFT, top, width, STRIP)
         is_drawn = np.isin(everything, drawn)
@@ -203,18 +204,19 @@ def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width
         strip.spines[["top", "right", "left"]].set_visible(False)
         strip.spines["bottom"].set_color("#999999")
         _name(strip, name)
+        strips.append(strip)
         top += STRIP + 0.12
     ticks: list[int] = []
     for i in drawn.tolist():  # those of neighbours would be written over each other
         if not ticks or (i - ticks[-1]) * width / len(everything) >= TICK_WIDTH:
             ticks.append(i)
     labels = [f"{explanation.label(i).split()[1]}\n{explanation.seconds[i]:.1f} s" for i in ticks]
-    strip.set_xticks(ticks, labels, fontsize=7.5)
-    strip.tick_params(length=2)
+    strips[-1].set_xticks(ticks, labels, fontsize=7.5)
+    strips[-1].tick_params(length=2)
 
 
 def _name(axes: "Axes", text: str) -> None:
     """What a row is, in the figure's left margin."""
-    figure, box = axes.figure, axes.get_position()
+    figure, box = cast("Figure", axes.figure), axes.get_position()
     left = RIGHT / figure.get_size_inches()[0]
     figure.text(left, (box.y0 + box.y1) / 2, text, va="center", fontsize=8.5)

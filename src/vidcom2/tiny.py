@@ -1,6 +1,6 @@
 """Tiny random checkpoints in the real format, for the demo, the tests and the README: no download, no meaning."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -11,6 +11,7 @@ from transformers import (
     LlavaOnevisionProcessor,
     LlavaOnevisionVideoProcessor,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
@@ -64,9 +65,13 @@ def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHA
     )
 
 
+def token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    return cast(int, tokenizer.convert_tokens_to_ids(token))  # of a list of tokens it would be a list
+
+
 def tiny_llava_onevision(
     image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
-) -> TinyModel:
+) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
     """A stock LLaVA-OneVision with random float32 weights, and its processor.
 
     Args:
@@ -98,8 +103,8 @@ def tiny_llava_onevision(
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         },
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_token_index=token_id(tokenizer, "<image>"),
+        video_token_index=token_id(tokenizer, "<video>"),
         image_grid_pinpoints=[[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]],
         tie_word_embeddings=tie_word_embeddings,
     )
@@ -169,10 +174,9 @@ def _tiny_qwen(
         width_field: the one that says how wide its output is.
     """
     tokenizer = tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
-    ids = dict(zip(QWEN2_VL_TOKENS, tokenizer.convert_tokens_to_ids(QWEN2_VL_TOKENS)))
     num_heads = 4
     half = hidden_size // num_heads // 2
-    config = model_class.config_class(
+    config = cast(Any, model_class.config_class)(  # whose fields are the family's
         vision_config={
             "depth": 2,
             "num_heads": 2,
@@ -200,10 +204,10 @@ def _tiny_qwen(
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         },
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
+        image_token_id=token_id(tokenizer, "<|image_pad|>"),
+        video_token_id=token_id(tokenizer, "<|video_pad|>"),
+        vision_start_token_id=token_id(tokenizer, "<|vision_start|>"),
+        vision_end_token_id=token_id(tokenizer, "<|vision_end|>"),
         tie_word_embeddings=tie_word_embeddings,
     )
     with torch.random.fork_rng(devices=[]):

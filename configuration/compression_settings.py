@@ -7,24 +7,10 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-# Filled by `register_compression_method`: name -> function(video_tokens, settings) -> TokenScores.
-COMPRESSION_METHODS: dict[str, Callable] = {}
+from .compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
 
 
-def register_compression_method(name: str) -> Callable:
-    """Make a function selectable as `compression_method=name`; a taken name is a ValueError."""
-
-    def register(scorer: Callable) -> Callable:
-        known = COMPRESSION_METHODS.setdefault(name, scorer)
-        if known is not scorer and known.__qualname__ != scorer.__qualname__:  # re-import of the same file is fine
-            raise ValueError(f"`compression_method` {name!r} is taken by {known.__qualname__}; choose another name.")
-        COMPRESSION_METHODS[name] = scorer
-        return scorer
-
-    return register
-
-
-def _number(accepted: str, holds: Callable[[float], bool]) -> dict[str, Any]:
+def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
     """Field metadata for a finite real number for which `holds`."""
 
     def normalize(value: Any) -> float:
@@ -54,13 +40,15 @@ def _choice(*names: str) -> dict[str, Any]:
 
 def _method_name() -> dict[str, Any]:
     def normalize(value: Any) -> str:
-        from ..modeling.compression import compress  # noqa: F401  (its import registers this project's methods)
-
         if not isinstance(value, str) or value not in COMPRESSION_METHODS:
             raise ValueError
         return value
 
-    return {"normalize": normalize, "accepted": lambda: f"one of {', '.join(map(repr, sorted(COMPRESSION_METHODS)))}"}
+    def accepted() -> str:
+        known = ", ".join(map(repr, sorted(COMPRESSION_METHODS)))
+        return f"one of {known} (a method of your own is known once its module is imported)"
+
+    return {"normalize": normalize, "accepted": accepted}
 
 
 def _window() -> dict[str, Any]:
@@ -82,7 +70,8 @@ class CompressionSettings:
 
     Attributes:
         retention_ratio: fraction of the video tokens kept, R in the paper, in (0, 1]. 1.0 keeps everything.
-        compression_method: which selector, `"vidcom2"` or the baseline `"random"` (paper, Table 1).
+        compression_method: which selector, `"vidcom2"`, the baseline `"random"` (paper, Table 1), or what
+            `register_compression_method` added. A method reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, `"released"` for what the authors' published code computes.
         compression_rounding: frame budgets from r_t·M: `"ceil"` as the paper, `"round"` as the released code,
             `"exact"` for a total that depends on the sizes alone.
@@ -98,7 +87,8 @@ class CompressionSettings:
         compression_video_weight: weight b in the same sum.
 
     Raises:
-        ValueError: on a value outside the accepted set, from the constructor and on assignment alike.
+        ValueError: on a value outside the accepted set, from the constructor and on assignment alike; from the
+            constructor also on a setting that is not at its default, though the method does not read it.
     """
 
     retention_ratio: float = field(
@@ -120,11 +110,17 @@ class CompressionSettings:
             value = checked_setting(name, value)
         super().__setattr__(name, value)
 
+    def __post_init__(self, **kwargs: Any) -> None:
+        of_config = getattr(super(), "__post_init__", None)
+        if of_config is not None:
+            of_config(**kwargs)
+        check_all_read(CompressionSettings.as_dict(self))
+
     def compression_settings(self, **overrides: Any) -> "CompressionSettings":
         """These settings alone, without the config around them; `overrides` that are not None replace the stored ones.
 
         Raises:
-            ValueError: on a value outside the accepted set.
+            ValueError: on a value outside the accepted set, or one that the method does not read.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         return CompressionSettings(**CompressionSettings.as_dict(self) | given)
@@ -149,6 +145,18 @@ def checked_setting(name: str, value: Any) -> Any:
         raise ValueError(
             f"`{name}` is {value!r}, but must be {accepted}. The default is {_FIELDS[name].default!r}."
         ) from None
+
+
+def check_all_read(settings: dict[str, Any]) -> None:
+    """Raises a ValueError on a setting of another value than its default that the method does not read."""
+    method = COMPRESSION_METHODS[settings["compression_method"]]
+    for name, value in settings.items():
+        if name not in READ_BY_EVERY_METHOD + method.settings and value != _FIELDS[name].default:
+            read = ", ".join(method.settings) or "none but the ratio"
+            raise ValueError(
+                f"`{name}` is {value!r}, but `compression_method={method.name!r}` does not read it (it reads {read}). "
+                f"Leave it at its default, {_FIELDS[name].default!r}, or choose another method."
+            )
 
 
 def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> Any:
@@ -176,4 +184,5 @@ def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> 
         config = copy.copy(config)
     for name, value in settings.items():
         setattr(config, name, value)
+    check_all_read(CompressionSettings.as_dict(config))
     return config

@@ -1,12 +1,31 @@
 """What the configs of all families share."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .compression_settings import CompressionSettings
+from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
-class FamilyConfig(CompressionSettings, SavedWithCode):
+    class ParentConfig(PreTrainedConfig):
+        """What the parents' configs have in common."""
+
+        @property
+        def image_token_id(self) -> int: ...
+        @property
+        def video_token_id(self) -> int: ...
+        @property
+        def vision_config(self) -> Any: ...
+        @property
+        def text_config(self) -> Any: ...
+
+else:
+    ParentConfig = object
+
+
+class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
     """Comes before the parent's config in the bases of a family's.
 
     Attributes:

@@ -2,11 +2,26 @@
 
 import inspect
 from collections.abc import Callable
+from os import PathLike
 from os.path import basename, isfile, join
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from transformers.utils.hub import PushToHubMixin
+
+    class ParentSaved(PushToHubMixin):
+        """What configs, models and processors have in common."""
+
+        _auto_class: ClassVar[str | None]
+
+        @classmethod
+        def register_for_auto_class(cls, *args: Any, **kwargs: Any) -> None: ...
+
+else:
+    ParentSaved = object
 
 
-class SavedWithCode:
+class SavedWithCode(ParentSaved):
     """Comes before the parent class in the bases of a config, a model or a processor.
 
     For a class that came from a Hub repo Transformers knows the files of code, and copies them. For a class of the
@@ -19,7 +34,7 @@ class SavedWithCode:
             `vidcom2` package sets it.
     """
 
-    write_code: ClassVar[Callable[[Any, str], None] | None] = None
+    write_code: ClassVar[Callable[[Any, str | PathLike[str]], None] | None] = None
     check_repo: ClassVar[Callable[[Any, str, Any, str | None], None] | None] = None
 
     @classmethod
@@ -28,7 +43,7 @@ class SavedWithCode:
         if SavedWithCode.write_code is None or cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
             super().register_for_auto_class(*args, **kwargs)
 
-    def save_pretrained(self, save_directory: str, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As the parent's.
 
         Raises:
@@ -44,7 +59,7 @@ class SavedWithCode:
             check_before_copy(type(self), save_directory)
         super().save_pretrained(save_directory, *args, **kwargs)
 
-    def _get_files_timestamps(self, working_dir: str) -> dict[str, float]:
+    def _get_files_timestamps(self, working_dir: str | PathLike[str]) -> dict[str, float]:
         """Files that `push_to_hub=True` leaves out unless they change: not the code, written a moment ago."""
         code = getattr(self, "vidcom2_code_sha256", {})
         stamps = super()._get_files_timestamps(working_dir)
@@ -62,7 +77,7 @@ class SavedWithCode:
         return super().push_to_hub(repo_id, *args, **kwargs)
 
 
-def check_before_copy(saved_class: type, folder: str) -> None:
+def check_before_copy(saved_class: type, folder: str | PathLike[str]) -> None:
     """Refuse a folder in which Transformers would write the code of a class over files of others.
 
     By their names alone, since code in a Hub repo opens no files: a folder with a file that is named after this project

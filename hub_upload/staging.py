@@ -50,17 +50,20 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     Raises:
         CheckpointError: if VidCom² has no class for the base, or a setting is outside its accepted set.
         OptionError: if a setting is of other families only.
+        UnshippableMethodError: if the method is a user's and cannot go along.
         StagingError: if the folder holds something else, or cannot be written; what was written is removed.
     """
     model_class = base.family.model_class
-    config = base.config | base.settings(settings) | fields_of(model_class)
+    config = base.config | base.settings(settings)
+    method = config["compression_method"]
+    config |= fields_of(model_class, method)
     with _new_folder(folder):
         for file in base.files:
             if not file.is_weights:
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
         _write(card.figure.read_bytes(), folder / FIGURE)
-        files = [(CONFIG, sha256_of(folder / CONFIG)), *_write_code(code_of(model_class), folder)]
+        files = [(CONFIG, sha256_of(folder / CONFIG)), *_write_code(code_of(model_class, method), folder)]
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, _files(folder), base)
 

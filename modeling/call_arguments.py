@@ -1,7 +1,9 @@
 """What callers pass: settings for one call, masks, positions to keep, and what a compressed prompt cannot be given."""
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -36,9 +38,38 @@ def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
     return not isinstance(logits_to_keep, int) or logits_to_keep != 0
 
 
-def is_2d(mask: Any) -> bool:
+def is_2d(mask: Any) -> TypeGuard[Tensor]:
     """Whether it is a padding mask. `generate` prepares 4-D masks for static caches, one per kind of attention."""
     return isinstance(mask, Tensor) and mask.ndim == 2
+
+
+def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None:
+    """Show the signatures of the parent's methods where a class inherits a mixin's ones, which take `**kwargs`.
+
+    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass it.
+    """
+    for name in names:
+        ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
+        if getattr(model_class, name) is ours and parents is not None:
+            setattr(model_class, name, with_signature_of(parents)(ours))
+
+
+def with_signature_of(parent_method: Callable) -> Callable:
+    """Show the parent's arguments, and the settings, as the signature of a method that takes `*args, **kwargs`."""
+
+    def decorate(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def wrapper(self, *args, **kwargs):
+            return method(self, **dict(zip(names, args)), **kwargs)
+
+        parameters = list(inspect.signature(parent_method).parameters.values())
+        names = [parameter.name for parameter in parameters[1:]]
+        ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in SETTING_NAMES]
+        shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
+        wrapper.__dict__["__signature__"] = shown
+        return wrapper
+
+    return decorate
 
 
 # ---------------------------------------------------------------------------------------------------------------------

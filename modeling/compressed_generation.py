@@ -6,6 +6,7 @@ generate  compresses, calls the parent's `generate`, and puts the caller's full 
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
-from transformers.utils import ModelOutput
-from transformers.utils.generic import can_return_tuple
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
 from ..configuration.saved_with_code import SavedWithCode
@@ -22,34 +22,40 @@ from .call_arguments import (
     check_compressible,
     check_features_fit,
     pop_settings,
+    take_parents_signatures,
     wants_some_rows,
     without_token_types,
 )
 from .conversation_cache import CachedPrompt
 from .full_prompt_view import FullPromptView, view_of
-from .prompt_compression import PromptRecord, VidCom2ModelMixin, VidCom2VideoFeatures
+from .parent_classes import ParentModelWithHead
+from .prompt_compression import PromptRecord, VidCom2ModelMixin
 from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
+from .video_features import VidCom2VideoFeatures
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
-GENERATE_ARGUMENTS = tuple(inspect.signature(GenerationMixin.generate).parameters)[1:]
+GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 
 
-class VidCom2GenerationMixin(SavedWithCode):
+class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     """Comes before the parent class in the bases of a model with a head. A family says:
 
     - `inner_class`, its `VidCom2ModelMixin` around the parent's inner model;
     - `output_class`, the parent's output with a `prompt_positions` field;
-    - `config_class`.
+    - `config`, its config.
     """
 
     inner_class: type[VidCom2ModelMixin]
-    output_class: type[ModelOutput]
+    output_class: type[Any]  # a dataclass
+    model: VidCom2ModelMixin
+    get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
     # `Trainer` would divide by a number of labels that counts those of dropped tokens. So it averages the loss instead.
     accepts_loss_kwargs = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VidCom2GenerationMixin, "forward")
         register_like(cls)
 
     def __init__(self, config: Any, *args: Any, **settings: Any):
@@ -221,14 +227,13 @@ class VidCom2GenerationMixin(SavedWithCode):
         cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
         if not self.model.uses_mrope or input_ids is None or kwargs.get("position_ids") is not None:
             return super().generate(**kwargs)
-        mask = kwargs.get("attention_mask")
-        mask = self._mask_of_padding(kwargs) if mask is None else mask
+        mask = self._mask_of_padding(kwargs)
         rotary, rope_deltas = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
         order = positions_by_order(mask)
         kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
         result = super().generate(**kwargs)
         offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
-        prompt = CachedPrompt.of_full_prompt(mask, offset)
+        prompt = CachedPrompt.of_full_prompt(mask, offset, rotary)
         self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
         return result
 
@@ -244,25 +249,21 @@ class VidCom2GenerationMixin(SavedWithCode):
     def _generate_short(
         self, kwargs: dict[str, Any], features: VidCom2VideoFeatures | None, settings: CompressionSettings
     ) -> ModelOutput | Tensor:
+        """The parent's `generate` on the compressed prompt, or on what a compressed prompt's cache goes on with."""
         check_compressible(kwargs)
-        input_ids, cache = kwargs["input_ids"], kwargs.get("past_key_values")
-        mask = kwargs.get("attention_mask")
-        mask = self._mask_of_padding(kwargs) if mask is None else mask
+        # 1. The conversation: what is in the cache, and what is new.
+        kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
+        input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
-        if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
-            raise ValueError(
-                f"`input_ids` {tuple(input_ids.shape)} and `attention_mask` {tuple(mask.shape)} must both cover the "
-                f"whole conversation, the {cached.prompt_length} tokens of `past_key_values` and at least one more."
-            )
+        _check_whole_conversation(input_ids, mask, cached)
         self._check_generation(kwargs, cached, settings)
-        new = kwargs | {
-            "input_ids": input_ids[:, cached.prompt_length :],
-            "attention_mask": mask[:, cached.prompt_length :],
-        }
+
+        # 2. The short prompt: the new tokens without the dropped ones.
+        new = kwargs | {name: kwargs[name][:, cached.prompt_length :] for name in ("input_ids", "attention_mask")}
         prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, settings)
         self._check_last_token(prompt)
 
-        # `generate` takes the whole conversation and itself skips what is in the cache.
+        # 3. The parent generates. It is given the whole conversation, short, and itself skips what is in the cache.
         padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
         short_ids = take(input_ids, prompt.cached.positions, padding)
         short = without_token_types(kwargs) | {
@@ -274,18 +275,23 @@ class VidCom2GenerationMixin(SavedWithCode):
             short["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
             short.pop("pixel_values_videos", None)
         self._count_lengths_from(short, input_ids.shape[1] - short_ids.shape[1], input_ids.shape[1])
-        if self._generation_setting(short, "prompt_lookup_num_tokens") is not None:
-            # Lookup proposes copies of the prompt. A placeholder among them would ask for a feature that is not there.
-            suppressed = self._generation_setting(short, "suppress_tokens") or []
-            short["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
-
+        self._keep_lookup_from_placeholders(short)
         view = FullPromptView(input_ids, mask, short_ids.shape[1])
         result = super().generate(**view.of_arguments(short))
+
+        # 4. The full prompt in front of what was generated, and what the cache stands for with the cache.
         self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
         if isinstance(result, Tensor):
             return view.restore(result)
         result.sequences = view.restore(result.sequences)
         return result
+
+    def _keep_lookup_from_placeholders(self, short: dict[str, Any]) -> None:
+        """Prompt lookup proposes copies of the prompt. A placeholder among them would ask for a feature that is not
+        there."""
+        if self._generation_setting(short, "prompt_lookup_num_tokens") is not None:
+            suppressed = self._generation_setting(short, "suppress_tokens") or []
+            short["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
 
     def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any:
         """What `generate` makes of its settings and the caller's processors, shown the full prompt."""
@@ -304,7 +310,9 @@ class VidCom2GenerationMixin(SavedWithCode):
         return view.of_stopping_criteria(super()._get_stopping_criteria(**view.of_criteria_arguments(arguments)))
 
     def _mask_of_padding(self, kwargs: dict[str, Any]) -> Tensor:
-        """(B, L) 0 at pad tokens, as `generate` infers it when the caller passes no mask."""
+        """(B, L) the caller's mask; without one, 0 at pad tokens, as `generate` infers it."""
+        if kwargs.get("attention_mask") is not None:
+            return kwargs["attention_mask"]
         input_ids = kwargs["input_ids"]
         pad, eos = (self._generation_setting(kwargs, name) for name in ("pad_token_id", "eos_token_id"))
         if pad is None or pad in (eos if isinstance(eos, list) else [eos]):
@@ -397,6 +405,14 @@ class VidCom2GenerationMixin(SavedWithCode):
 def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:
     """(..., n) -> (..., P + n): zeros for the cached tokens, which nobody reads."""
     return torch.cat([value.new_zeros(*value.shape[:-1], cached.length), value], dim=-1)
+
+
+def _check_whole_conversation(input_ids: Tensor, mask: Tensor, cached: CachedPrompt) -> None:
+    if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
+        raise ValueError(
+            f"`input_ids` {tuple(input_ids.shape)} and `attention_mask` {tuple(mask.shape)} must both cover the whole "
+            f"conversation, the {cached.prompt_length} tokens of `past_key_values` and at least one more."
+        )
 
 
 def _check_labels(labels: Tensor, input_ids: Tensor, shift_labels: Tensor | None, logits_to_keep: int | Tensor) -> None:

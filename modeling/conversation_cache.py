@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .parent_classes import ParentCache
+
 
 @dataclass(frozen=True)
 class CachedPrompt:
@@ -22,6 +24,8 @@ class CachedPrompt:
         positions: (B, P) the caller's prompt position of each cached token, -1 at padding.
         prompt_length: the number of the caller's tokens that the cache stands for, dropped ones among them.
         position_offset: (B, 1) position of the next token minus number of tokens; None where positions are their order.
+        media_offset: (B, 1) the same before images and videos, which the parent puts elsewhere than text after a video
+            whose frames reach further in time than the text behind it; None if it is the same.
         is_short: whether tokens were dropped, so that only this project's classes can go on from the cache.
         lost: why nobody can go on from it, if so.
     """
@@ -29,6 +33,7 @@ class CachedPrompt:
     positions: Tensor
     prompt_length: int
     position_offset: Tensor | None = None
+    media_offset: Tensor | None = None
     is_short: bool = True
     lost: str | None = None
 
@@ -71,10 +76,20 @@ class CachedPrompt:
         return known.extended(later, later.shape[1])
 
     @classmethod
-    def of_full_prompt(cls, mask: Tensor, position_offset: Tensor) -> "CachedPrompt":
-        """An uncompressed prompt, of a mask (B, L), whose positions go on at the offset (B, 1)."""
+    def of_full_prompt(cls, mask: Tensor, position_offset: Tensor, rotary: Tensor | None = None) -> "CachedPrompt":
+        """An uncompressed prompt, of a mask (B, L), whose positions go on at the offset (B, 1).
+
+        Args:
+            rotary: (3, B, L) its positions t, h and w, if it holds images or videos.
+        """
         positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
-        return cls(torch.where(mask.bool(), positions, -1), mask.shape[1], position_offset, is_short=False)
+        positions = torch.where(mask.bool(), positions, -1)
+        media_offset = None
+        if rotary is not None:  # a whole conversation goes on after the last token, and so do images and videos
+            last = positions.amax(dim=1, keepdim=True).clamp(min=0)
+            following = rotary[1:].amax(dim=0).gather(1, last.to(rotary.device)) + 1
+            media_offset = following - mask.long().sum(dim=1, keepdim=True)
+        return cls(positions, mask.shape[1], position_offset, media_offset, is_short=False)
 
     def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
         """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""
@@ -87,9 +102,9 @@ class CachedPrompt:
 
     def rows(self, indices: Tensor) -> "CachedPrompt":
         """For a cache whose rows were picked, repeated or reordered by `indices` (B',)."""
-        offset = self.position_offset
-        offset = None if offset is None else offset[indices.to(offset.device)]
-        return replace(self, positions=self.positions[indices.to(self.positions.device)], position_offset=offset)
+        of_rows = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
+        picked = {name: of[indices.to(of.device)] for name, of in of_rows.items() if of is not None}
+        return replace(self, **picked)
 
     def repeated(self, repeats: int) -> "CachedPrompt":
         """For `repeats` sequences of each prompt, side by side, as beams are."""
@@ -102,13 +117,13 @@ class CachedPrompt:
             cache.cached_prompt = self
 
 
-class RemembersPrompt:
+class RemembersPrompt(ParentCache):
     """Comes before a cache's own class in its bases: what it remembers follows its rows and its length."""
 
     cached_prompt: CachedPrompt | None = None
     in_use = False  # by a model of this project, at this moment
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
         self._follow(beam_idx)
 

@@ -3,19 +3,28 @@
 A Hub repo holds this file as `custom_generate/generate.py`.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from ..configuration.compression_settings import SETTING_NAMES, with_settings
+from .compressed_generation import VidCom2GenerationMixin
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 
-MODEL_CLASSES = {
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
     cls.config_class.model_type: cls
-    for cls in (VidCom2LlavaOnevisionForConditionalGeneration, VidCom2Qwen2VLForConditionalGeneration)
+    for cls in (
+        VidCom2LlavaOnevisionForConditionalGeneration,
+        VidCom2Qwen2VLForConditionalGeneration,
+        VidCom2Qwen2_5_VLForConditionalGeneration,
+    )
 }
 # What others put on a model in place of its methods: accelerate, when it spreads a model over devices, and
 # `model.compile()` calls of the stock `forward`; Transformers the custom `generate` of a repo that has one.
@@ -28,7 +37,7 @@ def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tenso
     """`model.generate` on the compressed prompt, with the tokens that the VidCom² class gives.
 
     Args:
-        model: a stock LLaVA-OneVision or Qwen2-VL; it is not changed.
+        model: a stock LLaVA-OneVision, Qwen2-VL or Qwen2.5-VL; it is not changed.
         **kwargs: arguments of `generate`, and the settings of VidCom²: `retention_ratio` (default 0.25),
             `compression_scoring` and so on.
 
@@ -40,7 +49,7 @@ def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tenso
     return vidcom2_view(model, settings).generate(**kwargs)
 
 
-def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrainedModel:
+def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> VidCom2GenerationMixin:
     """A model of the VidCom² class that shares all modules and weights with a stock one."""
     model_type = model.config.model_type
     model_class = MODEL_CLASSES.get(model_type)
@@ -55,7 +64,7 @@ def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> PreTrained
     return view
 
 
-def _sharing(module: PreTrainedModel, view_class: type[PreTrainedModel], config: Any) -> PreTrainedModel:
+def _sharing(module: nn.Module, view_class: type[Model], config: Any) -> Model:
     """The same modules and weights in another class."""
     view = view_class.__new__(view_class)
     view.__dict__.update({name: value for name, value in vars(module).items() if name not in REPLACED_METHODS})

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -31,10 +31,11 @@ class FullPromptView:
     def num_dropped(self) -> int:
         return self.full_ids.shape[1] - self.short_length
 
-    def restore(self, sequences: Tensor) -> Tensor:
+    def restore(self, sequences: Tensor) -> torch.LongTensor:
         """(B·n, L' + new) -> (B·n, L + new), n sequences of each prompt side by side."""
         prompts = self.full_ids.repeat_interleave(len(sequences) // len(self.full_ids), dim=0)
-        return torch.cat([prompts.to(sequences.device), sequences[:, self.short_length :]], dim=1)
+        full = torch.cat([prompts.to(sequences.device), sequences[:, self.short_length :]], dim=1)
+        return cast(torch.LongTensor, full)
 
     def of_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """`generate`'s arguments, with lists of hooks that carry the view, and a streamer that gets the full prompt."""
@@ -110,7 +111,7 @@ class _FullPromptCriteria(StoppingCriteriaList):
         super().__init__(criteria)
         self.view = view
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         return super().__call__(self.view.restore(input_ids), scores, **kwargs)
 
     @property

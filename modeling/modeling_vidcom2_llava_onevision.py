@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
-from transformers.utils import ModelOutput
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .prompt_compression import VidCom2ModelMixin, inputs_of, with_signature_of
+from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoCompression, VideoTokens
+from .video_features import ParentFeatures, inputs_of
 
 
 @dataclass
@@ -40,14 +40,11 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
     and stays, outside `retention_ratio`.
     """
 
-    config_class = VidCom2LlavaOnevisionConfig
-
-    forward = with_signature_of(LlavaOnevisionModel.forward)(VidCom2ModelMixin.forward)
-    get_video_features = with_signature_of(LlavaOnevisionModel.get_video_features)(VidCom2ModelMixin.get_video_features)
+    config: VidCom2LlavaOnevisionConfig
 
     def encode_videos(
         self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """As the mixin says, of videos (num_videos, num_frames, channels, height, width)."""
         if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
             raise ValueError(
@@ -92,8 +89,6 @@ class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, Llav
     Prompts without video, and `retention_ratio=1.0`, take the parent's path.
     """
 
-    config_class = VidCom2LlavaOnevisionConfig
+    config: VidCom2LlavaOnevisionConfig
     inner_class = VidCom2LlavaOnevisionModel
     output_class = VidCom2LlavaOnevisionCausalLMOutputWithPast
-
-    forward = with_signature_of(LlavaOnevisionForConditionalGeneration.forward)(VidCom2GenerationMixin.forward)

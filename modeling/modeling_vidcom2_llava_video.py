@@ -1,6 +1,6 @@
 """LLaVA-Video with VidCom²: what differs from LLaVA-OneVision."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from .modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionModel,
 )
 from .video_compression import VideoCompression
+from .video_features import ParentFeatures
 
 
 class LlavaVideoModel(LlavaOnevisionModel):
@@ -26,7 +27,7 @@ class LlavaVideoModel(LlavaOnevisionModel):
     As in the original, a frame passes the projector before it is pooled. Images are LLaVA-OneVision's.
     """
 
-    config_class = VidCom2LlavaVideoConfig
+    config: VidCom2LlavaVideoConfig
 
     def apply_pooling(self, image_features: Tensor) -> Tensor:
         """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim)."""
@@ -61,6 +62,7 @@ class LlavaVideoModel(LlavaOnevisionModel):
             vision_feature_select_strategy=vision_feature_select_strategy,
             **kwargs | {"return_dict": True},
         )
+        outputs = cast(ParentFeatures, outputs)
         outputs.pooler_output = outputs.pooler_output[:, :-1]  # the parent's newline
         return outputs
 
@@ -68,7 +70,7 @@ class LlavaVideoModel(LlavaOnevisionModel):
 class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration):
     """The uncompressed LLaVA-Video: LLaVA-OneVision around a `LlavaVideoModel`."""
 
-    config_class = VidCom2LlavaVideoConfig
+    config: VidCom2LlavaVideoConfig
 
     def __init__(self, config: VidCom2LlavaVideoConfig):
         super(LlavaOnevisionForConditionalGeneration, self).__init__(config)  # whose own builds the stock inner model
@@ -90,7 +92,7 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
     order: they tell which positions of the prompt a frame still fills, not which feature came from which.
     """
 
-    config_class = VidCom2LlavaVideoConfig
+    config: VidCom2LlavaVideoConfig
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """(placeholders, dim) of a video -> (num_frames, tokens_per_frame, dim) without the newlines."""
@@ -131,5 +133,5 @@ class VidCom2LlavaVideoForConditionalGeneration(
         - the parent is the uncompressed LLaVA-Video, and the inner `model` a `VidCom2LlavaVideoModel`.
     """
 
-    config_class = VidCom2LlavaVideoConfig
+    config: VidCom2LlavaVideoConfig
     inner_class = VidCom2LlavaVideoModel

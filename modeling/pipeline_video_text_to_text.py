@@ -1,7 +1,7 @@
 """`pipeline("video-text-to-text")`: a task that the Hub has and Transformers does not."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from transformers import ImageTextToTextPipeline
 
@@ -68,7 +68,7 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
         if num_frames is not None:
             sampling = {"num_frames": num_frames, "do_sample_frames": True}
             kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
-        return super().__call__(text=chats, **kwargs)
+        return super().__call__(text=cast(Any, chats), **kwargs)  # its annotations know of no chats
 
 
 def _is_chat(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from transformers import LlavaOnevisionProcessor
 from transformers.processing_utils import MultiModalData, ProcessingKwargs, VideosKwargs
@@ -32,7 +32,7 @@ class LlavaVideoVideosKwargs(VideosKwargs, total=False):
 
 class LlavaVideoProcessorKwargs(ProcessingKwargs, total=False):
     videos_kwargs: LlavaVideoVideosKwargs
-    _defaults = {}  # noqa: RUF012  (Transformers 5.19 asks for it)
+    _defaults = {}  # noqa: RUF012  # pyright: ignore[reportGeneralTypeIssues]  (Transformers 5.19 asks for it)
 
 
 def time_instruction(seconds: Sequence[float], duration: float) -> str:
@@ -131,7 +131,7 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
         return self.video_token * self._num_video_tokens(len(video_inputs["pixel_values_videos"][video_idx]))
 
     def _num_video_tokens(self, num_frames: int) -> int:
-        return num_frames * tokens_per_frame(math.isqrt(self.num_image_tokens), self.spatial_pool_mode)
+        return num_frames * tokens_per_frame(math.isqrt(cast(int, self.num_image_tokens)), self.spatial_pool_mode)
 
     def _get_num_multimodal_tokens(self, image_sizes=None, video_sizes=None, **kwargs: Any) -> MultiModalData:
         data = super()._get_num_multimodal_tokens(image_sizes=image_sizes, **kwargs)

@@ -6,53 +6,34 @@ learns that the prompt was longer. Whoever calls it, a class with a head or anot
 on the compressed prompt.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.utils import ModelOutput, logging
-from transformers.utils.generic import can_return_tuple
+from torch import Tensor
+from transformers.utils import logging
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
-from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import (
     check_compressible,
     check_features_fit,
     check_given_once,
     is_2d,
     pop_settings,
+    take_parents_signatures,
     wants_some_rows,
     whole_videos,
     without_token_types,
 )
-from .compression import compress_with
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
 from .registration import register_like
-from .video_compression import VideoCompression, VideoTokens
+from .video_compression import VideoCompression
+from .video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 
 logger = logging.get_logger(__name__)
-
-
-@dataclass
-class VidCom2VideoFeatures(BaseModelOutputWithPooling):
-    """What `get_video_features` returns.
-
-    Attributes:
-        pooler_output: one (K_i, dim) tensor per video: the tokens that enter the language model.
-        video_compressions: one `VideoCompression` per video.
-        deepstack_features: in families that have them, for each of the first decoder layers what it adds to these
-            tokens, one (K_i, dim) tensor per video.
-    """
-
-    video_compressions: tuple[VideoCompression, ...] | None = None
-    deepstack_features: list[tuple[Tensor, ...]] | None = None
 
 
 class PromptRecord:
@@ -62,49 +43,16 @@ class PromptRecord:
         logits_to_keep: of the caller: the positions of the prompt for which hidden states are wanted.
 
     Attributes:
-        prompt: what the inner model made of the prompt; None if it compressed nothing.
+        prompt: what the inner model made of the prompt, where it ran another one than the caller's.
     """
+
+    prompt: ShortPrompt
 
     def __init__(self, logits_to_keep: int | Tensor = 0):
         self.logits_to_keep = logits_to_keep
-        self.prompt: ShortPrompt | None = None
 
 
-@contextmanager
-def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """A list of what this module of the parent is called with in the meantime; of no module, nothing."""
-    inputs: list[Tensor] = []
-    hook = None
-    if module is not None:
-        hook = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-    try:
-        yield inputs
-    finally:
-        if hook is not None:
-            hook.remove()
-
-
-def with_signature_of(parent_method: Callable) -> Callable:
-    """Show the parent's arguments, and the settings, as the signature of a method that takes `*args, **kwargs`.
-
-    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass it.
-    """
-
-    def decorate(method: Callable) -> Callable:
-        @functools.wraps(method)
-        def wrapper(self, *args, **kwargs):
-            return method(self, **dict(zip(names, args)), **kwargs)
-
-        parameters = list(inspect.signature(parent_method).parameters.values())
-        names = [parameter.name for parameter in parameters[1:]]
-        ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in SETTING_NAMES]
-        wrapper.__signature__ = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
-        return wrapper
-
-    return decorate
-
-
-class VidCom2ModelMixin(SavedWithCode):
+class VidCom2ModelMixin(VideoFeaturesMixin):
     """Comes before the parent's inner model in a class's bases. A family adds what is its own:
 
     - `encode_videos`, the parent's features, and the tokens among them that are scored;
@@ -117,6 +65,7 @@ class VidCom2ModelMixin(SavedWithCode):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VidCom2ModelMixin, "forward")
         register_like(cls)
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any):
@@ -125,33 +74,6 @@ class VidCom2ModelMixin(SavedWithCode):
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
-
-    def encode_videos(
-        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ModelOutput, Sequence[VideoTokens]]:
-        """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
-        tokens of each video that are scored, with their grid.
-
-        Args:
-            with_tower_states: whether they shall have `tower_states` too.
-
-        Raises:
-            ValueError: on an empty video, or sizes that do not fit.
-        """
-        raise NotImplementedError
-
-    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
-        """(T·M,) int64: the placeholder of each scored token, among those of its video."""
-        return torch.arange(compression.num_tokens, device=compression.indices.device)
-
-    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """Which of a video's placeholders stay, int64 in the order of their features, and how many it has in the full
-        prompt. Structure tokens stay, also those of a frame that keeps nothing."""
-        return compression.indices, compression.num_tokens
-
-    def features_for_parent(self, features: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
-        """The kept tokens of all videos as the parent's `forward` takes them."""
-        return features
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """For M-RoPE: positions of n new tokens in the full prompt, (3, B, n), and of the text token after them (B, 1).
@@ -166,73 +88,6 @@ class VidCom2ModelMixin(SavedWithCode):
         """For M-RoPE: the parent's positions of an uncompressed prompt (3, B, L), and its `rope_deltas` (B, 1); None
         each for a prompt of text."""
         raise NotImplementedError
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Video features
-    # -----------------------------------------------------------------------------------------------------------------
-
-    @can_return_tuple
-    def get_video_features(self, *args: Any, **kwargs: Any) -> VidCom2VideoFeatures:
-        """Encode videos and keep their distinctive tokens.
-
-        Args:
-            *args, **kwargs: as the parent's, and the settings of `CompressionSettings` for this call.
-
-        Returns:
-            The parent's output, but `pooler_output` is a tuple of (K_i, dim) tensors, kept tokens and structure of each
-            video, and `video_compressions` tells which tokens of each video they are.
-
-        Raises:
-            ValueError: on an empty video, sizes that do not fit, or a setting outside its accepted set.
-        """
-        names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
-        kwargs |= dict(zip(names, args))
-        settings = self.config.compression_settings(**pop_settings(kwargs))
-        outputs, videos = self.encode_videos(with_tower_states=False, **kwargs)
-        compressions = tuple(compress_with(settings, video) for video in videos)
-        fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
-        if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video
-            fields["deepstack_features"] = [
-                self._kept_features(layer, compressions) for layer in outputs["deepstack_features"]
-            ]
-        return VidCom2VideoFeatures(**fields, video_compressions=compressions)
-
-    def _kept_features(
-        self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
-    ) -> tuple[Tensor, ...]:
-        """Of (placeholders, dim) features of each video those that stay, merged ones in the places where they stand."""
-        kept = []
-        for video, compression in zip(features, compressions, strict=True):
-            if compression.merge is not None:
-                scored = self.scored_placeholders(compression)
-                video = video.index_copy(0, scored[compression.indices], compression.kept(video[scored]))
-            kept.append(video[self.placeholders(compression)[0]])
-        return tuple(kept)
-
-    def parent_video_features(self, **kwargs: Any) -> ModelOutput:
-        """The parent's `get_video_features`: all tokens."""
-        return super().get_video_features(**kwargs | {"return_dict": True})
-
-    def _encode(self, encoder: Callable, inputs: dict[str, Any], **settings: Any) -> ModelOutput:
-        """Features of the prompt's images or videos, from whichever arguments their encoder names."""
-        names = inspect.signature(encoder).parameters
-        return encoder(**{name: inputs[name] for name in names if name in inputs} | settings, return_dict=True)
-
-    def _video_features(self, inputs: dict[str, Any], settings: CompressionSettings) -> VidCom2VideoFeatures | None:
-        """The compressed features of the prompt's videos; None if it has none or they all stay."""
-        given = (inputs.get("mm_encoder_outputs") or {}).get("video")
-        if inputs.get("pixel_values_videos") is None:
-            if given is None or isinstance(given, VidCom2VideoFeatures) or settings.retention_ratio == 1.0:
-                return given if isinstance(given, VidCom2VideoFeatures) else None
-            raise ValueError(
-                f"`mm_encoder_outputs['video']` is a {type(given).__name__} of uncompressed features, but "
-                f"`retention_ratio` is {settings.retention_ratio}. Pass `pixel_values_videos`, the output of this "
-                "model's `get_video_features`, or `retention_ratio=1.0`."
-            )
-        check_given_once(inputs)
-        if settings.retention_ratio == 1.0:
-            return None
-        return self._encode(self.get_video_features, inputs, **settings.as_dict())
 
     def changes_prompt(self, inputs: dict[str, Any]) -> bool:
         """Whether `forward` would run another prompt than the caller's for these arguments."""
@@ -264,12 +119,6 @@ class VidCom2ModelMixin(SavedWithCode):
         is_video = inputs["input_ids"] == self.config.video_token_id
         return sum(map(len, features.pooler_output)) == is_video.sum()
 
-    def _for_parent(self, features: VidCom2VideoFeatures) -> VidCom2VideoFeatures:
-        return VidCom2VideoFeatures(
-            pooler_output=self.features_for_parent(features.pooler_output),
-            deepstack_features=features.deepstack_features,
-        )
-
     # -----------------------------------------------------------------------------------------------------------------
     # forward
     # -----------------------------------------------------------------------------------------------------------------
@@ -296,7 +145,7 @@ class VidCom2ModelMixin(SavedWithCode):
         overrides = pop_settings(inputs)
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
-            outputs = self._encode(super().get_video_features, inputs)
+            outputs = self._encode_whole(inputs)
             return VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
         if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict())
@@ -317,7 +166,7 @@ class VidCom2ModelMixin(SavedWithCode):
     def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
         """The parent's path: nothing to drop among the new tokens. Those in the cache may have been compressed."""
         if inputs.get("pixel_values_videos") is not None:  # here and not in the parent, which would call our encoder
-            encoded = {"video": self._encode(super().get_video_features, inputs)} | self._encoded_images(inputs)
+            encoded = {"video": self._encode_whole(inputs)} | self._encoded_images(inputs)
             given = inputs.get("mm_encoder_outputs") or {}
             inputs = inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
         if inputs.get("position_ids") is not None:
@@ -336,7 +185,7 @@ class VidCom2ModelMixin(SavedWithCode):
             mask = mask[:, -length:] if is_2d(mask) else torch.ones_like(hidden_states[..., 0], dtype=torch.long)
             if rope_deltas is None:  # a prompt of text: the parent counts its padding
                 rope_deltas = length - mask.long().sum(dim=1, keepdim=True)
-            CachedPrompt.of_full_prompt(mask, rope_deltas).attach_to(outputs.past_key_values)
+            CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
         return outputs
 
     def _masked(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -452,13 +301,16 @@ class VidCom2ModelMixin(SavedWithCode):
             self._check_original_positions()
         input_ids = new["input_ids"]
         attended = new["attention_mask"].bool()
-        kept = attended & self._kept(input_ids, attended, features)
+        kept = attended & self._kept(input_ids, attended, None if features is None else features.video_compressions)
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
         extended = cached.extended(positions, input_ids.shape[1])
         order = positions_by_order(mask)[:, cached.length :]
-        offset = 0 if cached.position_offset is None else cached.position_offset.to(input_ids.device)
+        offset = cached.position_offset
+        if cached.media_offset is not None and self.is_placeholder(input_ids).any():
+            offset, extended = cached.media_offset, replace(extended, media_offset=None)
+        offset = 0 if offset is None else offset.to(input_ids.device)
         start = cached_mask.sum(dim=1, keepdim=True) + offset
         num_tokens = mask.sum(dim=1, keepdim=True)
         if self.uses_mrope:  # survivors keep their own (t, h, w), beside the order that attention masks look at
@@ -498,17 +350,17 @@ class VidCom2ModelMixin(SavedWithCode):
                 "(`max_position_embeddings`): its answer may be poor. Pass fewer frames or a smaller `retention_ratio`."
             )
 
-    def _kept(self, input_ids: Tensor, attended: Tensor, features: VidCom2VideoFeatures | None) -> Tensor:
+    def _kept(self, input_ids: Tensor, attended: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
         """(B, L) bool: False at the placeholders of dropped tokens.
 
         Raises:
             ValueError: if the placeholders of each prompt do not belong to whole videos, or some are masked.
         """
         kept = torch.ones_like(input_ids, dtype=torch.bool)
-        if features is None:
+        if compressions is None:
             return kept
         is_video = input_ids == self.config.video_token_id
-        indices, sizes = zip(*map(self.placeholders, features.video_compressions), strict=True)
+        indices, sizes = zip(*map(self.placeholders, compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
         if not any(counts):
             raise ValueError(

@@ -7,13 +7,13 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from ..configuration.video_model_tables import register_as_video_model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from .parent_classes import ParentModel
 
     # Named in config.json, needed by no module: but Transformers saves with a model only the files that these import.
     from .pipeline_video_text_to_text import VideoTextToTextPipeline  # noqa: F401
 
 
-def register_like(model_class: "type[PreTrainedModel]") -> None:
+def register_like(model_class: "type[ParentModel]") -> None:
     """Give a model class, and a user's subclass of it, what Transformers looks up by class name, as the stock class
     that it extends has it.
 

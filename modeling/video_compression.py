@@ -5,7 +5,7 @@ of the video, or in Qwen's families two.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,6 +67,11 @@ class VideoCompression:
     merge: TokenMerge | None = None
     tokens_per_frame: int = 0
     grid: tuple[int, int] | None = None
+
+    @classmethod
+    def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
+        """From a bool mask (T, M) of the tokens that stay, and the scores that there are."""
+        return cls(kept.flatten().nonzero().flatten(), kept.sum(dim=1), **scores)
 
     @property
     def num_tokens(self) -> int:

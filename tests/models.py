@@ -11,6 +11,7 @@ from transformers import (
     LlavaOnevisionForConditionalGeneration,
     PreTrainedModel,
     ProcessorMixin,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
 )
 
@@ -19,11 +20,13 @@ from vidcom2 import (
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaVideoConfig,
     VidCom2LlavaVideoForConditionalGeneration,
+    VidCom2Qwen2_5_VLConfig,
+    VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
 )
 from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
+from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_5_vl, tiny_qwen2_vl
 from vidcom2.tiny_llava_video import tiny_llava_video
 
 RETENTION_RATIO = 0.25
@@ -39,7 +42,7 @@ class ModelCase:
     model_class: type
     stock_class: type
     build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
-    tokens_per_frame: int
+    grid: tuple[int, int]  # rows and columns of a frame's tokens
     structure_tokens: int  # tokens at the end of a video that are not scored and always stay
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
@@ -49,6 +52,11 @@ class ModelCase:
     files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
+    covered: float = 1.0  # which share of a frame's sides its tokens cover
+
+    @property
+    def tokens_per_frame(self) -> int:
+        return self.grid[0] * self.grid[1]
 
     def scored_frames(self, num_frames: int) -> int:
         return -(-num_frames // self.files_frames_per_frame)
@@ -67,7 +75,7 @@ class ModelCase:
         """(3, B, L) M-RoPE positions of the full prompt, by the stock model."""
         if not self.mrope:
             return None
-        names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", "video_grid_thw")
+        names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", *self.video_inputs[1:])
         return stock.model.get_rope_index(**{name: inputs[name] for name in names if name in inputs})[0]
 
 
@@ -79,7 +87,7 @@ MODELS = [
         stock_class=LlavaOnevisionForConditionalGeneration,
         build=tiny_llava_onevision,
         build_arguments={"image_size": IMAGE_SIZE},
-        tokens_per_frame=9,
+        grid=(3, 3),
         structure_tokens=1,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
@@ -98,9 +106,10 @@ MODELS = [
         stock_class=LlavaVideoForConditionalGeneration,
         build=tiny_llava_video,
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
-        tokens_per_frame=9,
+        grid=(3, 3),
         structure_tokens=0,
         newline_every=4,
+        covered=6 / 7,
         native=False,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
@@ -113,9 +122,25 @@ MODELS = [
         stock_class=Qwen2VLForConditionalGeneration,
         build=tiny_qwen2_vl,
         build_arguments={"pixels": (84 * 84, 84 * 112)},
-        tokens_per_frame=12,
+        grid=(3, 4),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
+        files_frames_per_frame=2,
+        mrope=True,
+    ),
+    ModelCase(
+        name="qwen2_5_vl",
+        config_class=VidCom2Qwen2_5_VLConfig,
+        model_class=VidCom2Qwen2_5_VLForConditionalGeneration,
+        stock_class=Qwen2_5_VLForConditionalGeneration,
+        build=tiny_qwen2_5_vl,
+        # Frames without times count as 24 a second, so two frames are 25 / 12 positions long.
+        build_arguments={"pixels": (84 * 84, 84 * 112), "tokens_per_second": 25},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
         image_inputs=("pixel_values", "image_grid_thw"),
         legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
         files_frames_per_frame=2,

@@ -1,18 +1,33 @@
 """A compressed prompt built by hand and run through the stock model: what our classes are compared with."""
 
+from dataclasses import replace
+
 import torch
 from conftest import Family
 from torch import Tensor
 from transformers import BatchFeature
 
-from vidcom2 import compress
+from vidcom2 import VideoCompression, VideoTokens, compress
+
+
+def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:
+    """Of the (T·M, dim) tokens the kept ones, or their merged means."""
+    if compression.merge is None:
+        return [tokens[index] for index in compression.indices.tolist()]
+    means = [torch.zeros_like(tokens[0]) for _ in compression.indices]
+    for output, token, weight in zip(*compression.merge, strict=True):
+        means[int(output)] = means[int(output)] + weight * tokens[int(token)]
+    return means
 
 
 @torch.no_grad()
-def compressed_embeddings(family: Family, inputs: BatchFeature, retention_ratio: float) -> tuple[Tensor, Tensor]:
+def compressed_embeddings(
+    family: Family, inputs: BatchFeature, retention_ratio: float, **settings: str
+) -> tuple[Tensor, Tensor]:
     """Embeddings (1, L', dim) of one prompt without its dropped tokens, and the positions (L',) that remain.
 
-    Uses the stock model's features and the published operator, a Python loop, and nothing of the model classes.
+    Uses the stock model's features and the published operator, a Python loop, and nothing of the model classes but the
+    grids and the states of the tower, for methods that look at them.
     """
     stock = family.stock
     input_ids = inputs["input_ids"][0]
@@ -25,14 +40,26 @@ def compressed_embeddings(family: Family, inputs: BatchFeature, retention_ratio:
 
     dropped = set()
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
-    for video in stock.get_video_features(**family.videos_of(inputs)).pooler_output:
+    for number, video in enumerate(stock.get_video_features(**family.videos_of(inputs)).pooler_output):
         is_scored = family.case.is_scored(len(video))
-        frames = video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1])
+        scored = is_scored.nonzero().flatten()
+        frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))
+        if settings:
+            _, seen = family.model.model.encode_videos(with_tower_states=True, **family.videos_of(inputs))
+            frames = replace(seen[number], tokens=frames.tokens)
+        compression = compress(frames, retention_ratio, **settings)
         stays = ~is_scored
-        stays[is_scored.nonzero().flatten()[compress(frames, retention_ratio).indices]] = True
+        stays[scored[compression.indices]] = True
+        merged = dict(
+            zip(
+                scored[compression.indices].tolist(),
+                kept_features(compression, frames.tokens.flatten(0, 1)),
+                strict=True,
+            )
+        )
         for i, feature in enumerate(video):
             position = video_positions.pop(0)
-            features[position] = feature
+            features[position] = merged.get(i, feature)
             if not stays[i]:
                 dropped.add(position)
     assert not video_positions
@@ -51,9 +78,16 @@ def position_arguments(family: Family, inputs: BatchFeature, remaining: Tensor) 
     return {"position_ids": torch.cat([torch.arange(len(remaining)).view(1, 1, -1), full[:, :, remaining]])}
 
 
-def new_tokens(family: Family, inputs: BatchFeature, retention_ratio: float, max_new_tokens: int, **kwargs) -> Tensor:
+def new_tokens(
+    family: Family,
+    inputs: BatchFeature,
+    retention_ratio: float,
+    max_new_tokens: int,
+    settings: dict[str, str] | None = None,
+    **kwargs,
+) -> Tensor:
     """(rows, new) tokens that the stock model generates from the hand-made compressed prompt."""
-    embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio)
+    embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio, **settings or {})
     kwargs |= position_arguments(family, inputs, remaining)
     return family.stock.generate(inputs_embeds=embeddings, max_new_tokens=max_new_tokens, **kwargs)
 

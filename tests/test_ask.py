@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Family
@@ -71,6 +72,36 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
     assert answer.video_tokens == len(features.pooler_output[0])
 
 
+@pytest.mark.parametrize("by", ["ask", "run"])
+def test_the_times_of_the_frames_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
+    """Also where the model is of bfloat16, in which 201, 202 and 203 are two numbers."""
+    from vidcom2.checkpoints import Checkpoint
+    from vidcom2.run import run
+
+    if "second_per_grid_ts" not in family.case.video_inputs:
+        pytest.skip("the model hears nothing of the times")
+    # 24 frames of a clip of 33.5 s with a variable rate, told in milliseconds.
+    places = np.sort(np.random.default_rng(0).choice(33_000, 24, replace=False))
+    video = Video(np.zeros((24, 60, 80, 3), dtype=np.uint8), places, fps=1000.0, total_num_frames=33_500)
+    model = family.load(retention_ratio=1.0).to(torch.bfloat16)
+    seen = []
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["position_ids"]), with_kwargs=True
+    )
+    if by == "ask":
+        ask(video, family, model, max_new_tokens=1)
+    else:
+        run(Checkpoint("tiny", model, family.processor), video, QUESTION, 1, repeats=1)
+    hook.remove()
+    inputs = prepare_inputs(family.processor, QUESTION, video)
+    is_video = inputs["input_ids"][0] == model.config.video_token_id
+    temporal = seen[0][1, 0, is_video].unique()
+    seconds = 2 * 33.5 / 24  # of two frames, on average: as in the original code, the whole video over its frames
+    per_second = model.config.vision_config.tokens_per_second
+    assert (temporal - temporal[0]).tolist() == [int(t * seconds * per_second) for t in range(12)]
+    assert all(torch.equal(positions, seen[0]) for positions in seen)
+
+
 def test_without_compression_ask_answers_as_the_stock_class(family: Family, video: Video) -> None:
     answer = ask(video, family, family.uncompressing)
     assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.stock, family, video)
@@ -83,7 +114,7 @@ def test_a_named_checkpoint_is_loaded_with_the_settings(family: Family, clip: Pa
     text, _, in_cache = by_hand(family.load(**settings), family, video)
     assert (answer.answer, answer.prompt_tokens) == (text, in_cache)
     assert answer.model == str(family.folder)
-    kept = int(0.6 * answer.compression.token_uniqueness.numel() + 1e-6)
+    kept = int(0.6 * answer.compression.num_tokens + 1e-6)
     assert len(answer.compression.indices) == kept
     assert answer.video.seconds.tolist() == video.seconds.tolist()
 

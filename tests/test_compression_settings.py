@@ -4,7 +4,6 @@ import inspect
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import fields
 from fractions import Fraction
 from typing import Any
@@ -15,14 +14,7 @@ import torch
 from torch import Tensor
 
 from vidcom2 import compress
-from vidcom2.configuration.compression_settings import (
-    COMPRESSION_METHODS,
-    SETTING_NAMES,
-    CompressionSettings,
-    checked_setting,
-    register_compression_method,
-)
-from vidcom2.modeling.compression import TokenScores
+from vidcom2.configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
 
 # The settings table of the design.
 DEFAULTS = {
@@ -186,50 +178,3 @@ def test_settings_can_be_made_before_the_operator_is_imported() -> None:
     code = "from vidcom2.configuration.compression_settings import CompressionSettings; CompressionSettings()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Compression methods
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _methods_restored() -> Iterator[None]:
-    before = dict(COMPRESSION_METHODS)
-    yield
-    COMPRESSION_METHODS.clear()
-    COMPRESSION_METHODS.update(before)
-
-
-def last_tokens_first(video_tokens: Tensor, settings: CompressionSettings) -> TokenScores:
-    position = torch.arange(video_tokens.shape[1]).float().expand(video_tokens.shape[:2])
-    return TokenScores(torch.zeros_like(position), position)
-
-
-@pytest.mark.usefixtures("_methods_restored")
-def test_registered_method_is_selectable() -> None:
-    with pytest.raises(ValueError, match="`compression_method`"):
-        compress(video(), compression_method="last")
-    assert register_compression_method("last")(last_tokens_first) is last_tokens_first
-    got = compress(video(), 2 / 9, compression_method="last")
-    assert got.indices.tolist() == [7, 8, 16, 17, 25, 26, 34, 35]
-    assert CompressionSettings(compression_method="last").compression_method == "last"
-    with pytest.raises(ValueError, match="'last'"):  # the message names what is registered now
-        compress(video(), compression_method="first")
-
-
-@pytest.mark.usefixtures("_methods_restored")
-@pytest.mark.parametrize("name", ["vidcom2", "random"])
-def test_taken_name_is_refused(name: str) -> None:
-    expected = compress(video(), compression_method=name)
-    with pytest.raises(ValueError, match=f"'{name}' is taken"):
-        register_compression_method(name)(last_tokens_first)
-    assert torch.equal(compress(video(), compression_method=name).indices, expected.indices)
-
-
-@pytest.mark.usefixtures("_methods_restored")
-def test_registering_the_same_method_again_changes_nothing() -> None:
-    # A Hub repo's copy of this code and the installed package register the same methods.
-    register_compression_method("last")(last_tokens_first)
-    register_compression_method("last")(last_tokens_first)
-    assert COMPRESSION_METHODS["last"] is last_tokens_first

@@ -83,14 +83,9 @@ def test_the_told_numbers_are_the_models(family: Family) -> None:
 def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
     """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches."""
     explanation = explain(Checkpoint("tiny", family.model, family.processor), read_video(str(DEMO_VIDEO), 2))
-    rows, columns, covered = {
-        "llava_onevision": (3, 3, 1.0),
-        "llava_video": (3, 3, 6 / 7),
-        "qwen2_vl": (3, 4, 1.0),
-    }[family.case.name]
-    assert explanation.kept.shape[1:] == (rows, columns)
-    assert explanation.covered == pytest.approx(covered)
-    assert ("no token covers the white edge" in explanation.subtitle) == (covered < 1)
+    assert explanation.kept.shape[1:] == family.case.grid
+    assert explanation.covered == pytest.approx(family.case.covered)
+    assert ("no token covers the white edge" in explanation.subtitle) == (family.case.covered < 1)
 
 
 def test_frames_keep_their_own_proportions(family: Family) -> None:

@@ -221,9 +221,10 @@ def test_a_forward_that_another_library_replaced_gets_the_loss_of_the_compressed
 
 def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "Liger 0.8 does not import with every Transformers"
-    liger = pytest.importorskip("liger_kernel.transformers.model.qwen2_vl", reason=reason, exc_type=ImportError)
     if not family.case.mrope:
         pytest.skip("Liger has no patch for this family")
+    module = f"liger_kernel.transformers.model.{family.case.name}"
+    liger = pytest.importorskip(module, reason=reason, exc_type=ImportError)
     model = copy.deepcopy(family.model).train()
 
     def fused_loss(hidden_states: Tensor, lm_head_weight: Tensor, labels: Tensor | None, **kwargs: Any) -> Tensor:

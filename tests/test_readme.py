@@ -1,8 +1,10 @@
-"""The README's snippets run, on tiny stand-ins for the checkpoint and the video."""
+"""The snippets of README and docs run, on tiny stand-ins for checkpoints and video; their tables are the code's."""
 
+import itertools
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,20 +13,26 @@ import numpy as np
 import pytest
 from test_cli import vidcom2
 
+from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
 from vidcom2.cli import DEMO_VIDEO
-from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_vl
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.families import FAMILIES
+from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_5_vl
 from vidcom2.tiny_llava_video import tiny_llava_video
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ("docs/using.md", "docs/methods.md", "docs/limits.md", "docs/hub_repos.md")
 CHECKPOINTS = {  # what is named in the README, and what stands in for it
     r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf": partial(tiny_llava_onevision, image_size=84),
-    r"Qwen/Qwen2-VL-\d+B-Instruct": partial(tiny_qwen2_vl, pixels=(84 * 84, 84 * 112)),
+    r"Qwen/Qwen2.5-VL-\d+B-Instruct": partial(tiny_qwen2_5_vl, pixels=(84 * 84, 84 * 112)),
     r'(?<=")llava-video(?=")': partial(tiny_llava_video, image_size=98),
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +52,61 @@ def stand_in(code: str, checkpoints: dict[str, Path], folder: Path) -> str:
     return code.replace("torch.randn(32, 196, 3584)", "torch.randn(32, 196, 64)")
 
 
-def test_the_python_snippets_run_in_their_order(
-    checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+@pytest.fixture
+def methods_restored() -> Iterator[None]:
+    before = dict(COMPRESSION_METHODS)
+    yield
+    COMPRESSION_METHODS.clear()
+    COMPRESSION_METHODS.update(before)
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    onevision = next(folder for name, folder in checkpoints.items() if "onevision" in name)
+    repo = tmp_path / "repo"  # what `vidcom2 publish` would have made of it
+    model = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(onevision, retention_ratio=0.5)
+    model.save_pretrained(repo)
+
+    def run(code: str, where: str) -> None:
+        code = stand_in(code, checkpoints, tmp_path).replace('"org/llava-ov-vidcom2"', repr(str(repo)))
+        exec(compile(code, where, "exec"), namespace)
+
     namespace: dict = {}
     for i, block in enumerate(blocks("python")):
-        exec(compile(stand_in(block, checkpoints, tmp_path), f"README.md, snippet {i}", "exec"), namespace)
-    assert namespace["model"].config.retention_ratio == 0.25
-    assert namespace["answer"][0]["generated_text"] is not None
-    assert namespace["output"].logits.shape[1] < namespace["inputs"]["input_ids"].shape[1]
-    prediction = SimpleNamespace(predictions=np.array([[1, 2, 3]]), label_ids=np.array([[-100, 1, 5]]))
-    assert namespace["compute_metrics"](prediction) == {"accuracy": 0.5}
-    assert " rows: tensor(" in capsys.readouterr().out
+        if "video_tokens = torch.randn" not in block:  # an example of a family starts from nothing
+            namespace = {}
+        run(block, f"README.md, snippet {i}")
+        if "AutoModelForImageTextToText" in block:
+            assert namespace["model"].config.retention_ratio == 0.5
+        if "retention_ratio=0.15" in block:
+            by_hand = dict(namespace)
+    assert by_hand["model"].config.retention_ratio == 0.25
+    for text in DOCS:
+        namespace = dict(by_hand)
+        for i, block in enumerate(blocks("python", (ROOT / text).read_text(encoding="utf-8"))):
+            run(block, f"{text}, snippet {i}")
+        if text == "docs/using.md":
+            assert namespace["answer"][0]["generated_text"] is not None
+            assert namespace["output"].logits.shape[1] < namespace["inputs"]["input_ids"].shape[1]
+            prediction = SimpleNamespace(predictions=np.array([[1, 2, 3]]), label_ids=np.array([[-100, 1, 5]]))
+            assert namespace["compute_metrics"](prediction) == {"accuracy": 0.5}
+            assert " rows: tensor(" in capsys.readouterr().out
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table after a heading of README."""
+    lines = README.split(f"## {heading}\n")[1].strip().splitlines()
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table][2:]
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    shown = {row[0]: row[1] for row in rows("Families")}
+    assert shown == {family.name: f"`{family.classes}ForConditionalGeneration`" for family in FAMILIES.values()}
+    own = [f'`"{name}"`' for name in COMPRESSION_METHODS]
+    assert [row[0] for row in rows("Methods")] == [*own, "yours"]
+    settings = README.split("| field | default |")[1]
+    assert all(f"`{name}`" in settings for name in SETTING_NAMES)
 
 
 def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path) -> None:

@@ -98,9 +98,11 @@ def test_positions_are_those_that_the_language_model_sees(family: Family, video:
     result = run(Checkpoint("tiny", family.model, family.processor), video, "What?", 3, repeats=1)
     inputs = prepare_inputs(family.processor, "What?", video)
     positions = family.case.full_positions(family.stock, inputs)
-    highest = inputs["input_ids"].shape[1] - 1 if positions is None else int(positions.max())
+    if positions is None:
+        positions = torch.arange(inputs["input_ids"].shape[1])
     side = result.uncompressed
-    assert side.num_positions == highest + 1 + side.new_tokens - 1  # the last new token is not read again
+    answered = int(positions[..., -1].max()) + side.new_tokens - 1  # the last new token is not read again
+    assert side.num_positions == 1 + max(int(positions.max()), answered)
     assert side.prompt_tokens == inputs["input_ids"].shape[1] > result.compressed.prompt_tokens
 
 
@@ -111,13 +113,16 @@ def test_a_prompt_longer_than_the_model_was_made_for_is_said_for_each_side(famil
     lengths = {}
     for limit in (32768, "between", 20):
         if limit == "between":
-            limit = lengths["full"] - 1
+            limit = lengths["all tokens"] - 1
         content["text_config"]["max_position_embeddings"] = limit
         (folder / "config.json").write_text(json.dumps(content))
         result = json.loads(vidcom2(*arguments, "--json")[1])
         full, short = result["uncompressed"]["prompt_tokens"], result["compressed"]["prompt_tokens"]
-        lengths = {"full": full, "short": short}
-        expected = [name for name, n in (("retention_ratio=0.25", short), ("all tokens", full)) if n > limit]
+        lengths = {
+            name: max(result[side]["prompt_tokens"], result[side]["num_positions"])
+            for name, side in (("retention_ratio=0.25", "compressed"), ("all tokens", "uncompressed"))
+        }
+        expected = [name for name, length in lengths.items() if length > limit]
         assert result["beyond_max_position_embeddings"] == expected
         assert result["max_position_embeddings"] == limit
     assert expected == ["retention_ratio=0.25", "all tokens"]

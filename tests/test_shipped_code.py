@@ -123,7 +123,7 @@ REACHING_MODULES = {
     *("subprocess", "multiprocessing", "threading", "asyncio", "concurrent", "signal", "ctypes", "cffi", "pty"),
     *("pickle", "marshal", "dill", "importlib", "runpy", "code", "codeop", "builtins", "sys", "site", "platform"),
 }
-HARMLESS = {"os.path": {"basename", "isfile", "join"}}  # which open nothing
+HARMLESS = {"os": {"PathLike"}, "os.path": {"basename", "isfile", "join"}}  # which open nothing
 REACHING_CALLS = {"open", "exec", "eval", "compile", "__import__", "input", "breakpoint", "globals"}
 REACHING_ATTRIBUTES = {
     *("environ", "getenv", "system", "popen", "hub", "load_state_dict_from_url", "load_library", "cpp_extension"),

@@ -51,7 +51,7 @@ def edit_code(path: Path, old: str, new: str) -> None:
 def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
     given = "settings = self.config.compression_settings(**pop_settings(kwargs)"
-    edit_code(repo / "prompt_compression.py", given, f'{given} | {{"retention_ratio": 0.01}}')
+    edit_code(repo / "video_features.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
 
 def with_wrong_auto_map_other_ratio_and_weights(repo: Path) -> None:

@@ -6,6 +6,7 @@ What the package exports is in `__init__.pyi`, for people, editors and type chec
 
 import importlib
 import importlib.metadata
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ if not (Path(__file__).parent / "modeling").is_dir():
         "clone it with `git clone -c core.symlinks=true`, or install it without `-e`."
     )
 
-_exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_exported, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
@@ -26,7 +27,11 @@ def __getattr__(name: str) -> Any:
     return _exported(name)
 
 
-def _write_code(saved: object, folder: str) -> None:
+def __dir__() -> list[str]:
+    return [*_names(), "__version__"]
+
+
+def _write_code(saved: object, folder: str | PathLike[str]) -> None:
     importlib.import_module(f"{__name__}.shipped_code").write_code(saved, folder)
 
 

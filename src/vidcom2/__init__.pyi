@@ -1,30 +1,41 @@
 """What `vidcom2` exports. Type checkers read it, and so does `__init__.py`, which imports each name on first use."""
 
 from .answer import ask
-from .configuration.compression_settings import register_compression_method
+from .configuration.compression_settings import CompressionSettings
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
-from .modeling.compression import compress
+from .modeling.compression import compress, register_compression_method
+from .modeling.frame_budgets import frame_budgets
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .modeling.prompt_positions import labels_at
-from .modeling.video_compression import VideoCompression
+from .modeling.token_ranking import most_unique_tokens
+from .modeling.video_compression import TokenMerge, VideoCompression, VideoTokens
 from .video import Video, read_video
 
 __all__ = [
+    "CompressionSettings",
     "LlavaVideoProcessor",
+    "TokenMerge",
     "VidCom2LlavaOnevisionConfig",
     "VidCom2LlavaOnevisionForConditionalGeneration",
     "VidCom2LlavaVideoConfig",
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
+    "VidCom2Qwen2_5_VLConfig",
+    "VidCom2Qwen2_5_VLForConditionalGeneration",
     "Video",
     "VideoCompression",
+    "VideoTokens",
     "ask",
     "compress",
+    "frame_budgets",
     "labels_at",
+    "most_unique_tokens",
     "read_video",
     "register_compression_method",
 ]

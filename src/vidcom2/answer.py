@@ -4,18 +4,19 @@ import inspect
 import warnings
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
 from .configuration.compression_settings import SETTING_NAMES
-from .modeling.compression import VideoCompression
+from .modeling.video_compression import VideoCompression
 from .options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint
 from .video import Video, read_video
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
+    from .modeling.compressed_generation import VidCom2GenerationMixin
     from .run import Run
 
 DEMO_WARNING = (
@@ -125,7 +126,9 @@ def ask(
         checkpoint = load_checkpoint(model, **placement, revision=revision, **settings)
         settings = {}  # now the model's own
     else:
-        checkpoint = Checkpoint(model.config.name_or_path or type(model).__name__, model, processor)
+        # Both are checked above.
+        loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
+        checkpoint = Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own)
     answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
     if not measure:
         return answer
@@ -135,20 +138,31 @@ def ask(
     return replace(answer, measured=run(checkpoint, video, question, max_new_tokens))
 
 
-def prepare_inputs(processor: ProcessorMixin, prompt: str, video: Video) -> BatchFeature:
+def prepare_inputs(
+    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None
+) -> BatchFeature:
     """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
     It is told when each frame is shown; whether the model hears of it is the family's affair.
+
+    Args:
+        model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
+            positions from the times of frames, and in bfloat16 neighbours would share one.
     """
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    return processor(
+    chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    text = processor.apply_chat_template(chat, add_generation_prompt=True)
+    inputs = processor(
         text=[text],
         videos=[video.frames],
         video_metadata=[video.metadata],
         do_sample_frames=False,
         return_tensors="pt",
     )
+    if model is not None:
+        inputs = inputs.to(model.device)
+        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
+    return inputs
 
 
 @torch.no_grad()
@@ -156,7 +170,7 @@ def _answer(
     checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
 ) -> Answer:
     model, processor = checkpoint.model, checkpoint.processor
-    inputs = prepare_inputs(processor, question, video).to(model.device, model.dtype)
+    inputs = prepare_inputs(processor, question, video, model)
     # Encoded here and not by `generate`, so that what was kept can be told.
     pixels = {"pixel_values_videos": inputs.pop("pixel_values_videos")}
     if "video_grid_thw" in inputs:
@@ -194,7 +208,11 @@ def _check_generate_arguments(arguments: dict[str, Any]) -> None:
         )
     if "custom_generate" in arguments:  # which may take arguments of any name
         return
-    known = {*inspect.signature(GenerationMixin.generate).parameters, *GenerationConfig().to_dict(), "tokenizer"}
+    known = {
+        *inspect.signature(vars(GenerationMixin)["generate"]).parameters,
+        *GenerationConfig().to_dict(),
+        "tokenizer",
+    }
     unknown = sorted(arguments.keys() - known)
     if unknown:
         raise OptionError(

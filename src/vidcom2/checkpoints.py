@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoProcessor, PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
+from .configuration.compression_settings import CompressionSettings, check_all_read
 from .families import FAMILIES, Family
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
@@ -103,12 +104,15 @@ def _load(
 ) -> Checkpoint:
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+        if "model_type" not in fields:
+            raise ValueError("it names no `model_type`")
     family = family_of(f"the model {name!r}", fields)
     check_settings_of(f"the model {name!r}", family, settings)
     model_class = family.model_class
     # Each setting was checked before: what is refused here is in the file, or does not go together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         config = model_class.config_class.from_pretrained(path, revision=revision, **settings)
+        check_all_read(CompressionSettings.as_dict(config))
     with _unreadable(name, "processor", OSError, ValueError, ImportError):
         processor = AutoProcessor.from_pretrained(path, revision=revision)
     with _unreadable(name, "weights", OSError, ImportError, SafetensorError):

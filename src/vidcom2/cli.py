@@ -23,6 +23,7 @@ from .options import (
     check_settings,
     check_video_file,
     find_checkpoint,
+    import_methods,
     written_to,
 )
 
@@ -85,8 +86,19 @@ def common(
         bool,
         typer.Option("--version", help="Print what is installed.", callback=_print_versions, is_eager=True),
     ] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            help="Python module, or file, of yours that registers compression methods; repeatable.",
+            metavar="MODULE",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    pass
+    with one_line_errors():
+        for module in modules or []:
+            import_methods(module)
 
 
 @app.command("run")
@@ -319,13 +331,13 @@ def _print_run(result: "Run") -> None:
     newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
     out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
-    for column, justify in (("frame", "right"), ("second", "right"), ("u_t", "right"), ("k_t", "right"), ("", "left")):
-        budgets.add_column(column, justify=justify)
-    uniqueness = result.frame_uniqueness or [None] * len(result.frame_budgets)
-    rows = zip(result.frame_seconds, uniqueness, result.frame_budgets, strict=True)
-    for i, (second, u, k) in enumerate(rows):
-        shown = "" if u is None else f"{u:.4f}"
-        budgets.add_row(str(i), f"{second:.2f}", shown, str(k), "█" * round(BAR_WIDTH * k / largest))
+    u_t = result.frame_uniqueness  # which not every method has
+    for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
+        budgets.add_column(column, justify="right")
+    budgets.add_column("")
+    for i, (second, k) in enumerate(zip(result.frame_seconds, result.frame_budgets, strict=True)):
+        unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
+        budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(BAR_WIDTH * k / largest))
     out.print(budgets)
     _print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")

@@ -95,8 +95,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     options = []
     for field in dataclasses.fields(CompressionSettings):
         accepted = field.metadata["accepted"]
-        # The methods' names are known when PyTorch is imported, which takes too long for `--help`.
-        text = "Which method selects; a name that is none lists them." if callable(accepted) else f"{accepted}."
+        text = f"{accepted() if callable(accepted) else accepted}."
         default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
         options.append((field.name, field.type, text, default))
     for family in FAMILIES.values():

@@ -24,6 +24,7 @@ from transformers import (
 from .configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .tiny import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
+from .tiny import token_id
 
 # Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, float, float | None], None]
@@ -314,7 +315,7 @@ def _copy_weights(shards: list[Shard], target: Path, progress: Progress) -> None
         for num_bytes in _copy_shard(shard, target / file):
             done += num_bytes
             progress(f"Copying {file}", done, total)
-        weight_map |= {renamed(name): file for name in shard.tensors}
+        weight_map |= {new: file for name in shard.tensors if (new := renamed(name))}
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         (target / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
@@ -374,7 +375,7 @@ def _config(
     tied = bool(original.get("tie_word_embeddings", False))
     text = {name: original[name] for name in (*TEXT_FIELDS, *OPTIONAL_TEXT_FIELDS) if name in original}
     tower = _vision_tower(original["mm_vision_tower"], folder)
-    image, video = (tokenizer.convert_tokens_to_ids(token) for token in ("<image>", "<video>"))
+    image, video = (token_id(tokenizer, token) for token in ("<image>", "<video>"))
     if max(image, video) >= original["vocab_size"]:
         raise ConversionError(
             f"config.json has `vocab_size` {original['vocab_size']}, which leaves no row of the embeddings for "

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
-from transformers import BatchFeature, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
 from .configuration.compression_settings import SETTING_NAMES
-from .configuration.configuration_vidcom2_llava_video import pooled_side
 from .explain_html import draw_html
 from .explain_png import draw_png
+from .families import FAMILIES
 from .run import encode_video, scored_frames
 from .video import Video
 
@@ -43,6 +43,8 @@ class Explanation:
         video_frames: frames that were sampled; Qwen's families make one scored frame of two.
         frame_budgets: (T,) k_t.
         kept: (T, h, w) bool, the grid of a frame's tokens.
+        merged: (T, h, w) bool, tokens that are not kept but enter the mean of one that is; None if the method merges
+            none.
         frame_uniqueness: (T,) u_t, or None if the method has no such score.
         token_uniqueness: (T, h, w) u, -inf at a token that is not finite; or None.
         covered: share of a frame's height, and of its width, that the token grid lies over, from the upper left.
@@ -58,14 +60,16 @@ class Explanation:
     frame_uniqueness: np.ndarray | None = None
     token_uniqueness: np.ndarray | None = None
     covered: float = 1.0
+    merged: np.ndarray | None = None
 
     @property
     def title(self) -> str:
         kept, total = int(self.kept.sum()), self.kept.size
         method = str(self.settings.get("compression_method", "vidcom2"))
+        merged = "" if self.merged is None else f" and merges {int(self.merged.sum()):,} into them"
         return (
             f"{'VidCom²' if method == 'vidcom2' else method} keeps {kept:,} of {total:,} video tokens "
-            f"({kept / total:.1%}) at retention_ratio={self.settings['retention_ratio']}"
+            f"({kept / total:.1%}){merged} at retention_ratio={self.settings['retention_ratio']}"
         )
 
     @property
@@ -103,6 +107,7 @@ class Explanation:
         """(T,) in [0, 1], lengths of bars of u_t. It is a negated similarity: bars grow from a little below the least
         unique frame, and all are full where all frames are alike."""
         u = self.frame_uniqueness
+        assert u is not None, "the method has no score of frames"
         finite = u[np.isfinite(u)]
         if not finite.size:
             return np.zeros(len(u))
@@ -114,11 +119,15 @@ class Explanation:
         return self.frame_budgets / max(self.frame_budgets.max(), 1)
 
     def kept_picture(self, index: int) -> np.ndarray:
-        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, and dropped ones light and grey."""
+        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, merged ones in pale colour, and
+        dropped ones light and grey."""
         frame = self.frames[index]
         grey = (frame @ LUMA) * DIMMED + LIGHT * (1 - DIMMED)
         kept, covered = self._on_pixels(self.kept[index], fill=False), self._on_pixels(None, fill=False)
         picture = np.where(kept[..., None], frame, grey[..., None])
+        if self.merged is not None:
+            pale = frame * DIMMED + LIGHT * (1 - DIMMED)
+            picture = np.where(self._on_pixels(self.merged[index], fill=False)[..., None], pale, picture)
         picture[~covered] = NOT_COVERED
         return _outlined(picture.round().astype(np.uint8), kept)
 
@@ -127,6 +136,7 @@ class Explanation:
         is not finite. Kept tokens are outlined."""
         from matplotlib import colormaps
 
+        assert self.token_uniqueness is not None, "the method has no score of tokens"
         u = self.token_uniqueness[index]
         finite = np.isfinite(u)
         low, high = (u[finite].min(), u[finite].max()) if finite.any() else (0.0, 0.0)
@@ -159,9 +169,15 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
     compression = encode_video(model, inputs)
     num_frames = len(compression.frame_budgets)
-    height, width, covered = _token_grid(model, inputs)
+    assert compression.grid is not None, "models tell the grid"
+    height, width = compression.grid
     kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True
+    merged = None
+    if compression.merge is not None:
+        merged = np.zeros_like(kept)
+        merged[compression.merge.inputs.cpu().numpy()] = True
+        merged = (merged & ~kept).reshape(num_frames, height, width)
     u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
@@ -174,7 +190,8 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
         kept=kept.reshape(num_frames, height, width),
         frame_uniqueness=None if u is None else u.cpu().numpy(),
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
-        covered=covered,
+        covered=_covered(model.config, height),
+        merged=merged,
     )
 
 
@@ -186,20 +203,17 @@ def _settings(model: PreTrainedModel) -> dict[str, object]:
     return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
 
 
-def _token_grid(model: PreTrainedModel, inputs: BatchFeature) -> tuple[int, int, float]:
-    """Rows and columns of a frame's tokens, and which share of the frame's sides they cover.
+def _covered(config: PreTrainedConfig, rows: int) -> float:
+    """Share of a frame's sides that its tokens cover.
 
-    Qwen2-VL's grid has the video's shape. The others' processors squeeze a frame to a square, so a token covers a
-    rectangle of the frame; 2 × 2 patches are pooled to a token, and pixels at the right and lower edge that make no
-    patch, or a patch that makes no token, are not covered.
+    Where the processor squeezes a frame to a square, 2 × 2 patches are pooled to a token, and pixels at the right and
+    lower edge that make no patch, or a patch that makes no token, are not covered.
     """
-    vision = model.config.vision_config
-    if "video_grid_thw" in inputs:
-        _, height, width = (inputs["video_grid_thw"][0] // vision.spatial_merge_size).tolist()
-        return height, width, 1.0
-    patches = vision.image_size // vision.patch_size
-    side = pooled_side(patches, getattr(model.config, "spatial_pool_mode", "bilinear"))
-    return side, side, min(2 * side, patches) * vision.patch_size / vision.image_size
+    family = FAMILIES.get(config.model_type)
+    if family is None or not family.squeezed:  # None: a class of a user's own
+        return 1.0
+    vision = config.vision_config
+    return min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
 
 
 def _picture(frame: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ def draw_html(explanation: "Explanation", path: str) -> None:
         subtitle=explanation.subtitle,
         with_u=explanation.frame_uniqueness is not None,
         with_heat=explanation.token_uniqueness is not None,
+        with_merged=explanation.merged is not None,
         width=width,
         height=height,
         cards=[_card(explanation, index) for index in range(len(explanation.frames))],
@@ -53,8 +54,12 @@ def _card(explanation: "Explanation", index: int) -> dict[str, object]:
 
 
 def _tokens(explanation: "Explanation", index: int) -> dict[str, list]:
-    """What the page tells about the token under the pointer: whether it is kept, and u (null if it is not finite)."""
-    tokens: dict[str, list] = {"kept": explanation.kept[index].ravel().astype(int).tolist()}
+    """What the page tells about the token under the pointer: whether it is kept (1) or merged into one that is (2), and
+    u (null if it is not finite)."""
+    kept = explanation.kept[index].astype(int)
+    if explanation.merged is not None:
+        kept = kept + 2 * explanation.merged[index]
+    tokens: dict[str, list] = {"kept": kept.ravel().tolist()}
     if explanation.token_uniqueness is not None:
         u = explanation.token_uniqueness[index].ravel().astype(float)
         tokens["u"] = [round(value, 4) if np.isfinite(value) else None for value in u.tolist()]

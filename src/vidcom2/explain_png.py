@@ -1,7 +1,8 @@
 """The drawing of `vidcom2 explain -o x.png`: frames, heat maps, bars of u_t and k_t; for long videos a strip of all."""
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -11,10 +12,13 @@ if TYPE_CHECKING:
 
     from .explain import Explanation
 
+    DrawnAxes = Callable[[float, float, float, float], Axes]  # left, top, width, height in inches
+
 MOST_FRAMES = 32  # drawn one by one; of longer videos CHOSEN_FRAMES, under a strip of all
 CHOSEN_FRAMES = 16
 FRAMES_PER_ROW = 8
 U_COLOR, K_COLOR = "#b5367a", "#0e8fa3"
+MERGED_COLOR = "#cfe0ea"  # any pale colour
 UNDRAWN_ALPHA = 0.35  # bars in the strip of frames that are not drawn
 DOTS_PER_INCH = 130
 
@@ -57,7 +61,7 @@ def drawing(explanation: "Explanation") -> "Figure":
         bottom = 1 - (top + high) / figure_height
         return figure.add_axes((left / figure_width, bottom, wide / figure_width, high / figure_height))
 
-    _draw_header(figure, axes, header, with_heat)
+    _draw_header(figure, axes, header, with_heat, explanation.merged is not None)
     top = header_height
     if is_long:
         _draw_strip(explanation, axes, top, figure_width - LEFT - RIGHT, drawn)
@@ -89,7 +93,9 @@ def _header(explanation: "Explanation", width: float, is_long: bool) -> tuple[li
     return textwrap.wrap(explanation.title, int(letters / 14)), textwrap.wrap(" · ".join(notes), int(letters / 9.5))
 
 
-def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[str]], with_heat: bool) -> None:
+def _draw_header(
+    figure: "Figure", axes: "DrawnAxes", header: tuple[list[str], list[str]], with_heat: bool, with_merged: bool
+) -> None:
     from matplotlib.patches import Patch
 
     from .explain import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR
@@ -101,15 +107,18 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
             figure.text(RIGHT / width, 1 - top / height, line, fontsize=size, color=color, va="top")
             top += step
     grey = (LIGHT * (1 - DIMMED) + 128 * DIMMED) / 255
-    outline = tuple(value / 255 for value in OUTLINE_COLOR)
+    red, green, blue = (value / 255 for value in OUTLINE_COLOR)
+    handles = [
+        Patch(facecolor="white", edgecolor=(red, green, blue), linewidth=2, label="kept"),
+        Patch(facecolor=(grey, grey, grey), label="dropped (grey)"),
+    ]
+    if with_merged:
+        handles.insert(1, Patch(facecolor=MERGED_COLOR, label="merged (pale)"))
     figure.legend(
-        handles=[
-            Patch(facecolor="white", edgecolor=outline, linewidth=2, label="kept"),
-            Patch(facecolor=(grey,) * 3, label="dropped (grey)"),
-        ],
+        handles=handles,
         loc="upper left",
         bbox_to_anchor=(RIGHT / width, 1 - (top + 0.02) / height),
-        ncols=2,
+        ncols=len(handles),
         frameon=False,
         fontsize=9.5,
         borderpad=0,
@@ -118,11 +127,12 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
         columnspacing=1.5,
     )
     if with_heat:
-        scale = axes(2.6, top + 0.05, 1.2, 0.13)
+        left = 3.9 if with_merged else 2.6  # beside the legend
+        scale = axes(left, top + 0.05, 1.2, 0.13)
         scale.imshow(np.linspace(0, 1, 64)[None], aspect="auto", cmap=HEAT_COLORS)
         scale.axis("off")
         figure.text(
-            3.9 / width,
+            (left + 1.3) / width,
             1 - (top + 0.11) / height,
             "uniqueness u of tokens, least to most in the frame",
             fontsize=9.5,
@@ -132,7 +142,7 @@ def _draw_header(figure: "Figure", axes: object, header: tuple[list[str], list[s
 
 def _draw_row(
     explanation: "Explanation",
-    axes: object,
+    axes: "DrawnAxes",
     top: float,
     indices: np.ndarray,
     columns: int,
@@ -159,7 +169,7 @@ def _draw_row(
         (shares_u, explanation.frame_uniqueness, "{:.4f}", U_COLOR, "frame's\n$u_t$"),
         (explanation.shares_of_budget()[indices], explanation.frame_budgets, "{:d}", K_COLOR, "tokens\nkept $k_t$"),
     ):
-        if shares is None:
+        if shares is None or values is None:
             continue
         # As wide as the frames and half a gap more on each side: bar i is under frame i.
         bars = axes(LEFT - GAP / 2, top + NUMBER, columns * (width + GAP), BARS)
@@ -174,7 +184,7 @@ def _draw_row(
         top += NUMBER + BARS
 
 
-def _draw_strip(explanation: "Explanation", axes: object, top: float, width: float, drawn: np.ndarray) -> None:
+def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
     """u_t and k_t of all frames over time; those that are drawn below are darker, with their number."""
     everything = np.arange(len(explanation.frames))
     u, k = explanation.frame_uniqueness, explanation.frame_budgets
@@ -183,6 +193,7 @@ def _draw_strip(explanation: "Explanation", axes: object, top: float, width: flo
         finite = u[np.isfinite(u)]
         ends = [] if not finite.size else [(1, f"{finite.max():.2f}".replace("-", "\N{MINUS SIGN}"))]
         shares.insert(0, (explanation.shares_of_uniqueness(), U_COLOR, "frame's\n$u_t$", ends))
+    strips = []
     for values, color, name, ends in shares:
         strip = axes(LEFT, top, width, STRIP)
         is_drawn = np.isin(everything, drawn)
@@ -193,18 +204,19 @@ def _draw_strip(explanation: "Explanation", axes: object, top: float, width: flo
         strip.spines[["top", "right", "left"]].set_visible(False)
         strip.spines["bottom"].set_color("#999999")
         _name(strip, name)
+        strips.append(strip)
         top += STRIP + 0.12
     ticks: list[int] = []
     for i in drawn.tolist():  # those of neighbours would be written over each other
         if not ticks or (i - ticks[-1]) * width / len(everything) >= TICK_WIDTH:
             ticks.append(i)
     labels = [f"{explanation.label(i).split()[1]}\n{explanation.seconds[i]:.1f} s" for i in ticks]
-    strip.set_xticks(ticks, labels, fontsize=7.5)
-    strip.tick_params(length=2)
+    strips[-1].set_xticks(ticks, labels, fontsize=7.5)
+    strips[-1].tick_params(length=2)
 
 
 def _name(axes: "Axes", text: str) -> None:
     """What a row is, in the figure's left margin."""
-    figure, box = axes.figure, axes.get_position()
+    figure, box = cast("Figure", axes.figure), axes.get_position()
     left = RIGHT / figure.get_size_inches()[0]
     figure.text(left, (box.y0 + box.y1) / 2, text, va="center", fontsize=8.5)

@@ -131,6 +131,14 @@ FAMILIES: dict[str, Family] = {
             # The paper's figure on Qwen2-VL.
             published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
         ),
+        Family(
+            model_type="qwen2_5_vl",
+            name="Qwen2.5-VL",
+            module="qwen2_5_vl",
+            classes="VidCom2Qwen2_5_VL",
+            tiny="tiny.tiny_qwen2_5_vl",
+            frame="two frames together: a token for 28 × 28 pixels",
+        ),
     )
 }
 NATIVE_FAMILIES: dict[str, Family] = {name: family for name, family in FAMILIES.items() if family.native}

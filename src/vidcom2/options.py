@@ -1,14 +1,17 @@
 """What the commands and `load_checkpoint` accept, checked before anything takes long: nothing here imports PyTorch,
 Transformers or PyAV."""
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .configuration.compression_settings import SETTING_NAMES, checked_setting
+from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
 from .families import FAMILIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -39,10 +42,10 @@ def check_given(name: str, value: str | None, without: str) -> None:
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Each setting alone; whether they go together is known when the config is made.
+    """Each setting alone, and whether a method that is given reads them.
 
     Raises:
-        OptionError: on an unknown name, or a value outside its accepted set.
+        OptionError: on an unknown name, a value outside its accepted set, or one that the method does not read.
     """
     unknown = sorted(settings.keys() - {*SETTING_NAMES, *FAMILY_SETTINGS})
     if unknown:
@@ -56,6 +59,28 @@ def check_settings(settings: dict[str, Any]) -> None:
                 checked_setting(name, value)
         except ValueError as error:
             raise OptionError(str(error)) from None
+    if "compression_method" in settings:  # else it is the checkpoint's, and what it reads is known later
+        try:
+            CompressionSettings(**{name: value for name, value in settings.items() if name in SETTING_NAMES})
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+
+
+def import_methods(module: str) -> None:
+    """Import a module of the user's, by its name or its file, so that the compression methods in it are known.
+
+    Raises:
+        OptionError: if there is no such module, or its import fails.
+    """
+    path = Path(module).expanduser()
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise OptionError(f"`--import` is {module!r}, but there is no such file.")
+    sys.path.insert(0, str(path.parent.resolve()) if is_file else os.getcwd())  # as for `python FILE` and `python -m`
+    try:
+        import_module(path.stem if is_file else module)
+    except Exception as error:  # whatever the user's code raises
+        raise OptionError(f"`--import {module}` failed: {type(error).__name__}: {error}") from error
 
 
 def check_placement(device: str, dtype: str, attn_implementation: str | None, device_map: str | None) -> None:

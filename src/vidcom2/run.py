@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from .answer import prepare_inputs
 from .checkpoints import Checkpoint
 from .modeling.video_compression import VideoCompression
 from .video import Video
+
+if TYPE_CHECKING:
+    from .modeling.compressed_generation import VidCom2GenerationMixin
 
 # Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, float, float | None], None]
@@ -95,7 +98,7 @@ class Run:
         }
 
 
-def encode_video(model: PreTrainedModel, inputs: BatchFeature) -> VideoCompression:
+def encode_video(model: "VidCom2GenerationMixin", inputs: BatchFeature) -> VideoCompression:
     """What VidCom² keeps of the prompt's one video; the language model does not run."""
     arguments = {name: inputs[name] for name in ("pixel_values_videos", "video_grid_thw") if name in inputs}
     with torch.no_grad():
@@ -125,7 +128,7 @@ def run(
         baseline: without it the full prompt, which may not fit where the compressed one does, never runs.
     """
     model, processor = checkpoint.model, checkpoint.processor
-    inputs = prepare_inputs(processor, prompt, video).to(model.device, model.dtype)
+    inputs = prepare_inputs(processor, prompt, video, model)
     settings = model.config.compression_settings()
     ratios = [settings.retention_ratio, 1.0] if baseline else [settings.retention_ratio]
     sides: list[list[_Call]] = [[] for _ in ratios]
@@ -173,7 +176,7 @@ class _Call:
     new_tokens: Tensor  # (new,) ids
 
 
-def _call(model: PreTrainedModel, inputs: BatchFeature, ratio: float, max_new_tokens: int) -> _Call:
+def _call(model: "VidCom2GenerationMixin", inputs: BatchFeature, ratio: float, max_new_tokens: int) -> _Call:
     with _language_model_steps(model) as steps:
         start = _now()
         out = model.generate(**inputs, retention_ratio=ratio, max_new_tokens=max_new_tokens, do_sample=False)
@@ -281,7 +284,7 @@ def environment(model: PreTrainedModel) -> dict[str, str]:
         "device": name if len(devices) == 1 else f"{name} (spread over {', '.join(devices)})",
         "threads": str(torch.get_num_threads()),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "attention": model.config._attn_implementation,
+        "attention": str(model.config._attn_implementation),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }

@@ -1,12 +1,7 @@
-"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them.
-
-A Hub repo is one flat folder: a line `from ..configuration.x import y` of the package is `from .x import y` there.
-Nothing else differs.
-"""
+"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them."""
 
 import hashlib
 import json
-import re
 from os.path import lexists
 from pathlib import Path
 from typing import Any
@@ -18,42 +13,34 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
 from .configuration.saved_with_code import refuse_taken
 from .families import FAMILIES
-from .repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, import_closure, sha256_of
+from .repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
+from .shipped_files import shipped_files
+from .shipped_methods import REGISTERED_METHODS, code_of_method
 
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
 CODE_FIELDS = ("auto_map", "custom_pipelines", SHA256_FIELD)
-ROOMS = ("modeling", "configuration")  # where shipped modules are; a module's name is in one of them
-FROM_ANOTHER_ROOM = re.compile(rf"^(\s*)from \.\.(?:{'|'.join(ROOMS)})\.", flags=re.MULTILINE)
 LICENSE = "LICENSE-vidcom2"  # the base may have a LICENSE of its own
 # Those of the families that have no processor in Transformers.
 PROCESSORS = {family.processor for family in FAMILIES.values()} - {None}
-
-
-def source_of(module: str) -> str:
-    """The flat source of a shipped module, from the checkout or the installed package."""
-    for room in ROOMS:
-        path = Path(__file__).parent / room / f"{module}.py"
-        if path.is_file():
-            return FROM_ANOTHER_ROOM.sub(r"\1from .", path.read_text(encoding="utf-8"))
-    raise FileNotFoundError(f"there is no shipped module {module!r}: the installation of vidcom2 is incomplete.")
-
-
-def shipped_files(*modules: str) -> dict[str, bytes]:
-    """File name -> content, of these modules and all that they import, in alphabetical order."""
-    return {f"{module}.py": source.encode() for module, source in import_closure(modules, source_of).items()}
 
 
 def module_of(cls: type) -> str:
     return cls.__module__.rpartition(".")[2]
 
 
-def code_of(model_class: type[PreTrainedModel]) -> dict[str, bytes]:
-    """The code of a model repo: config, model, pipeline and, where the project has its own, processor."""
+def code_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, bytes]:
+    """The code of a model repo: config, model, pipeline and, where the project has its own, processor; and the
+    compression method, if it is a user's.
+
+    Raises:
+        UnshippableMethodError: if the method cannot go along.
+    """
     config_class = model_class.config_class
     named = [PIPELINE, FAMILIES[config_class.model_type].processor]
     modules = [name.partition(".")[0] for name in named if name is not None]
-    return shipped_files(module_of(config_class), module_of(model_class), *modules)
+    files = shipped_files(module_of(config_class), module_of(model_class), *modules) | code_of_method(method)
+    return dict(sorted(files.items()))
 
 
 def code_of_custom_generate() -> dict[str, bytes]:
@@ -66,7 +53,7 @@ def code_of_custom_generate() -> dict[str, bytes]:
     return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
-def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
+def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, Any]:
     """What a repo's config.json says about its code.
 
     `architectures` is the custom name: with the stock one, a pipeline that cannot load the custom class would fall
@@ -80,7 +67,7 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
         "architectures": [model_class.__name__],
         "auto_map": {"AutoConfig": f"{module_of(config_class)}.{config_class.__name__}"}
         | dict.fromkeys(auto_classes, model),
-        SHA256_FIELD: {name: sha256(content) for name, content in code_of(model_class).items()},
+        SHA256_FIELD: {name: sha256(content) for name, content in code_of(model_class, method).items()},
     }
     if model_class.can_generate():
         pipeline = {"impl": PIPELINE, "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
@@ -107,6 +94,8 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         _name_code(saved)
     target = Path(folder)
     written = written_before(target / CONFIG)
+    if isinstance(saved, ProcessorMixin) and REGISTERED_METHODS in written:  # with the model came its method
+        code.pop(REGISTERED_METHODS, None)
     changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
     taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
     refuse_taken(taken, f"the folder {str(folder)!r}")
@@ -158,7 +147,10 @@ def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin)
         module = module_of(type(saved))
         return shipped_files(module) if f"{module}.{type(saved).__name__}" in PROCESSORS else {}
     model_class = _class_saved_with(saved)
-    return {} if model_class is None else code_of(model_class)
+    if model_class is None:
+        return {}
+    config = saved if isinstance(saved, PreTrainedConfig) else saved.config
+    return code_of(model_class, config.compression_method)
 
 
 def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrainedModel] | None:
@@ -183,7 +175,7 @@ def _name_code(config: PreTrainedConfig) -> None:
             vars(config).pop(name, None)
     model_class = _class_saved_with(config)
     if model_class is not None:
-        fields = fields_of(model_class)
+        fields = fields_of(model_class, config.compression_method)
         for name in CODE_FIELDS:
             if name in fields:
                 setattr(config, name, fields[name])

@@ -1,5 +1,7 @@
 """Tiny random checkpoints in the real format, for the demo, the tests and the README: no download, no meaning."""
 
+from typing import Any, cast
+
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
@@ -9,9 +11,11 @@ from transformers import (
     LlavaOnevisionProcessor,
     LlavaOnevisionVideoProcessor,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     ProcessorMixin,
-    Qwen2VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
@@ -22,6 +26,8 @@ PATCH_SIZE = 14
 QWEN2_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LLAVA_TOKENS = [*QWEN2_TOKENS, "<image>", "<video>"]
 QWEN2_VL_TOKENS = [*QWEN2_TOKENS, "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+
+TinyModel = tuple[PreTrainedModel, ProcessorMixin]
 
 
 def chat_template(image: str, video: str) -> str:
@@ -59,9 +65,13 @@ def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHA
     )
 
 
+def token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    return cast(int, tokenizer.convert_tokens_to_ids(token))  # of a list of tokens it would be a list
+
+
 def tiny_llava_onevision(
     image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
-) -> tuple[PreTrainedModel, ProcessorMixin]:
+) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
     """A stock LLaVA-OneVision with random float32 weights, and its processor.
 
     Args:
@@ -93,8 +103,8 @@ def tiny_llava_onevision(
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         },
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_token_index=token_id(tokenizer, "<image>"),
+        video_token_index=token_id(tokenizer, "<video>"),
         image_grid_pinpoints=[[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]],
         tie_word_embeddings=tie_word_embeddings,
     )
@@ -113,32 +123,68 @@ def tiny_llava_onevision(
     return model, processor
 
 
-def tiny_qwen2_vl(
-    hidden_size: int = 32,
-    num_layers: int = 2,
-    seed: int = 0,
-    tie_word_embeddings: bool = False,
-    pixels: tuple[int, int] = (196 * 196, 196 * 280),
-) -> tuple[PreTrainedModel, ProcessorMixin]:
+def tiny_qwen2_vl(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: Any) -> TinyModel:
     """A stock Qwen2-VL with random float32 weights, and its processor.
 
     Args:
         pixels: least and most pixels of a frame; two frames take one token per 28 × 28 pixels.
+        **kwargs: as `_tiny_qwen` takes them.
+    """
+    vision = {"embed_dim": 32, "mlp_ratio": 2}
+    return _tiny_qwen(Qwen2VLForConditionalGeneration, Qwen2VLProcessor, vision, pixels, "hidden_size", **kwargs)
+
+
+def tiny_qwen2_5_vl(
+    pixels: tuple[int, int] = (196 * 196, 196 * 280), tokens_per_second: int = 2, **kwargs: Any
+) -> TinyModel:
+    """A stock Qwen2.5-VL with random float32 weights, and its processor. Its vision tower has a block whose patches
+    look around in windows of 4 × 4, and one where they see the whole frame.
+
+    Args:
+        pixels: as of `tiny_qwen2_vl`.
+        tokens_per_second: positions that M-RoPE gives a second of the video.
+        **kwargs: as `_tiny_qwen` takes them.
+    """
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "window_size": 4 * PATCH_SIZE,
+        "fullatt_block_indexes": [1],
+        "tokens_per_second": tokens_per_second,
+    }
+    return _tiny_qwen(
+        Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, vision, pixels, "out_hidden_size", **kwargs
+    )
+
+
+def _tiny_qwen(
+    model_class: type[PreTrainedModel],
+    processor_class: type[ProcessorMixin],
+    vision: dict[str, Any],
+    pixels: tuple[int, int],
+    width_field: str,
+    hidden_size: int = 32,
+    num_layers: int = 2,
+    seed: int = 0,
+    tie_word_embeddings: bool = False,
+) -> TinyModel:
+    """
+    Args:
+        vision: fields of the vision tower's config that not all families have.
+        width_field: the one that says how wide its output is.
     """
     tokenizer = tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
-    ids = dict(zip(QWEN2_VL_TOKENS, tokenizer.convert_tokens_to_ids(QWEN2_VL_TOKENS)))
     num_heads = 4
     half = hidden_size // num_heads // 2
-    config = Qwen2VLConfig(
+    config = cast(Any, model_class.config_class)(  # whose fields are the family's
         vision_config={
             "depth": 2,
-            "embed_dim": 32,
             "num_heads": 2,
-            "mlp_ratio": 2,
             "patch_size": PATCH_SIZE,
             "spatial_merge_size": 2,
             "temporal_patch_size": 2,
-            "hidden_size": hidden_size,
+            width_field: hidden_size,
+            **vision,
         },
         text_config={
             "vocab_size": len(tokenizer),
@@ -158,17 +204,17 @@ def tiny_qwen2_vl(
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         },
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
+        image_token_id=token_id(tokenizer, "<|image_pad|>"),
+        video_token_id=token_id(tokenizer, "<|video_pad|>"),
+        vision_start_token_id=token_id(tokenizer, "<|vision_start|>"),
+        vision_end_token_id=token_id(tokenizer, "<|vision_end|>"),
         tie_word_embeddings=tie_word_embeddings,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2VLForConditionalGeneration(config).eval()
+        model = model_class(config).eval()
     size = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
-    processor = Qwen2VLProcessor(
+    processor = processor_class(
         image_processor=Qwen2VLImageProcessor(**size),
         video_processor=Qwen2VLVideoProcessor(**size),
         tokenizer=tokenizer,

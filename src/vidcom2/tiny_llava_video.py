@@ -1,5 +1,7 @@
 """A tiny random LLaVA-Video, made of the tiny LLaVA-OneVision."""
 
+from typing import Any
+
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
@@ -10,7 +12,7 @@ from .tiny import tiny_llava_onevision
 
 
 def tiny_llava_video(
-    image_size: int = 196, spatial_pool_mode: str = "average", **kwargs: object
+    image_size: int = 196, spatial_pool_mode: str = "average", **kwargs: Any
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
     """The uncompressed LLaVA-Video with random float32 weights, and its processor.
 
@@ -20,7 +22,7 @@ def tiny_llava_video(
         **kwargs: as `tiny_llava_onevision` takes them.
     """
     onevision, processor = tiny_llava_onevision(image_size, **kwargs)
-    fields = onevision.config.to_dict() | {"spatial_pool_mode": spatial_pool_mode}
+    fields: dict[str, Any] = onevision.config.to_dict() | {"spatial_pool_mode": spatial_pool_mode}
     for name in ("model_type", "architectures", "transformers_version"):
         fields.pop(name, None)
     with torch.random.fork_rng(devices=[]):

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import httpx
 import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.stream import Disposition
 
 # Called with what is being done, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
@@ -99,7 +102,7 @@ def read_video(source: str | PathLike[str], num_frames: int, progress: Progress 
                 decoded = _decode(path, source, timeline, wanted, "AUTO", progress)
             if not decoded.reached_end:  # threads that decode ahead swallow the frames around damage at the end
                 decoded = _decode(path, source, timeline, wanted, "SLICE", progress)
-        except av.FFmpegError as error:
+        except FFmpegError as error:
             raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error
     if not decoded.frames:
         raise VideoError(
@@ -174,7 +177,7 @@ def _look_through(path: str, source: str, progress: Progress) -> _Timeline:
             if count % 100 == 0:
                 progress("Looking through the file", count, None)
         rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
-        tick = stream.time_base
+        tick = cast(Fraction, stream.time_base)  # that of a stream in a file is known
     if not count:
         raise VideoError(f"the video {source!r} has no frames. Is it complete?")
     stamps, durations = np.array(sorted(stamped), dtype=np.int64).reshape(-1, 2).T
@@ -230,7 +233,7 @@ class _Decoded:
     lost: int = 0
     reached_end: bool = False
     is_out_of_order: bool = False
-    first_error: av.FFmpegError | None = None
+    first_error: FFmpegError | None = None
 
 
 def _decode(
@@ -242,7 +245,7 @@ def _decode(
     count, refused, rank = 0, 0, -1
     first = last = None
 
-    def keep(frame: av.VideoFrame) -> None:
+    def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
         # A stream may change its size on the way; the frames of a video have one.
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
         result.frames.append(_upright(pixels, *_display_matrix(first)))
@@ -254,7 +257,7 @@ def _decode(
         for packet in _packets(container, stream):
             try:
                 frames = packet.decode()
-            except av.FFmpegError as error:
+            except FFmpegError as error:
                 refused += 1
                 result.first_error = result.first_error or error
                 continue
@@ -273,32 +276,32 @@ def _decode(
                         return result
                 rank = max(rank, at)
                 if remaining and rank >= remaining[0]:
-                    keep(last)
+                    keep(last, first)
                     remaining = [r for r in remaining if r > rank]
                 progress("Decoding", rank + 1, total)
         result.reached_end = not remaining
-        if remaining and last is not None and rank not in result.ranks:
-            keep(last)
+        if remaining and first is not None and last is not None and rank not in result.ranks:
+            keep(last, first)
     if refused:
         result.lost = max(refused, total - count)
     return result
 
 
-def _opened(path: str) -> av.container.InputContainer:
+def _opened(path: str) -> InputContainer:
     return av.open(path, metadata_errors="ignore")  # a title in another encoding is no reason
 
 
-def _video_stream(container: av.container.InputContainer, source: str) -> av.VideoStream:
+def _video_stream(container: InputContainer, source: str) -> av.VideoStream:
     """The one that players choose. The cover picture of a song is none."""
     stream = container.streams.best("video")
-    if stream is None or stream.disposition & av.stream.Disposition.attached_pic:
+    if stream is None or stream.disposition & Disposition.attached_pic:
         raise VideoError(f"{source!r} holds no video stream, only {[s.type for s in container.streams]}.")
     if stream.codec_context is None:
         raise VideoError(f"the video {source!r} is in a format that FFmpeg {av.ffmpeg_version_info} cannot decode.")
-    return stream
+    return cast(av.VideoStream, stream)
 
 
-def _packets(container: av.container.InputContainer, stream: av.VideoStream) -> Iterator[av.Packet]:
+def _packets(container: InputContainer, stream: av.VideoStream) -> Iterator[av.Packet]:
     """All packets in file order, over damaged places of the container; the last is empty and flushes the decoder."""
     errors_in_a_row = 0
     while True:
@@ -307,7 +310,7 @@ def _packets(container: av.container.InputContainer, stream: av.VideoStream) -> 
                 errors_in_a_row = 0
                 yield packet
             return
-        except av.FFmpegError:
+        except FFmpegError:
             errors_in_a_row += 1
             if errors_in_a_row > MOST_ERRORS_IN_A_ROW:
                 return

@@ -1,0 +1,47 @@
+"""The table of compression methods: their names, and what each reads. What they compute is in `modeling/`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CompressionMethod:
+    """A row of the table.
+
+    Attributes:
+        name: value of the setting `compression_method`.
+        settings: the settings that it reads, beside those of `READ_BY_EVERY_METHOD`. Others must be at their default.
+        needs: fields of `VideoTokens` that must be there: `"grid"`, `"tower_states"`.
+        function: (VideoTokens, CompressionSettings) -> VideoCompression of a registered method; None for this project's
+            own, which `modeling/compression.py` lists.
+    """
+
+    name: str
+    settings: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    function: Callable[..., Any] | None = None
+
+
+READ_BY_EVERY_METHOD = ("compression_method", "retention_ratio", "compression_positions")
+NEEDS = ("grid", "tower_states")
+
+# This project's own methods, and what `register_compression_method` adds.
+COMPRESSION_METHODS: dict[str, CompressionMethod] = {
+    method.name: method
+    for method in (
+        CompressionMethod(
+            "vidcom2",
+            settings=(
+                "compression_scoring",
+                "compression_rounding",
+                "compression_temperature",
+                "compression_frame_score",
+                "compression_window",
+                "compression_frame_weight",
+                "compression_video_weight",
+            ),
+        ),
+        CompressionMethod("random", settings=("compression_rounding",)),
+    )
+}

@@ -1,0 +1,42 @@
+"""What the mixins take from the classes that they come before in the bases of a family's, told to type checkers.
+
+At run time a mixin has no parent: `super()` finds the family's.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import Cache, PreTrainedModel
+
+    from ..configuration.family_config import FamilyConfig
+
+    class ParentModel(PreTrainedModel):
+        """A video LLM with or without a head."""
+
+        config: FamilyConfig
+        config_class: type[FamilyConfig]
+
+        def forward(self, **inputs: Any) -> Any: ...
+        def get_image_features(self, **inputs: Any) -> Any: ...
+        def get_video_features(self, **inputs: Any) -> Any: ...
+
+    class ParentQwenModel(ParentModel):
+        """Qwen's, without a head."""
+
+        visual: Any
+
+        def get_rope_index(self, input_ids: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]: ...
+
+    class ParentModelWithHead(ParentModel):
+        """With a head."""
+
+        def generate(self, **arguments: Any) -> Any: ...
+        def _get_logits_processor(self, **arguments: Any) -> Any: ...
+        def _get_stopping_criteria(self, **arguments: Any) -> Any: ...
+
+    class ParentCache(Cache):
+        """A KV cache of any kind."""
+
+else:
+    ParentModel = ParentQwenModel = ParentModelWithHead = ParentCache = object

@@ -1,0 +1,171 @@
+"""Video features of all families: what the parent encodes, and of that what stays."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils.generic import can_return_tuple
+
+from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_settings import CompressionSettings
+from ..configuration.saved_with_code import SavedWithCode
+from .call_arguments import check_given_once, pop_settings, take_parents_signatures
+from .compression import compress_with
+from .parent_classes import ParentModel
+from .video_compression import VideoCompression, VideoTokens
+
+# A `ModelOutput` with `pooler_output`. Transformers declares that as possibly None, and the whole as possibly a tuple.
+ParentFeatures: TypeAlias = Any
+
+
+@dataclass
+class VidCom2VideoFeatures(BaseModelOutputWithPooling):
+    """What `get_video_features` returns.
+
+    Attributes:
+        pooler_output: one (K_i, dim) tensor per video: the tokens that enter the language model.
+        video_compressions: one `VideoCompression` per video.
+        deepstack_features: in families that have them, for each of the first decoder layers what it adds to these
+            tokens, one (K_i, dim) tensor per video.
+    """
+
+    # None only in what this project's classes pass to each other; but `ModelOutput` asks for this default.
+    pooler_output: Sequence[Tensor] = field(default=cast(Any, None))
+    video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
+    deepstack_features: list[tuple[Tensor, ...]] | None = None
+
+
+@contextmanager
+def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """A list of what this module of the parent is called with in the meantime; of no module, nothing."""
+    inputs: list[Tensor] = []
+    hook = None
+    if module is not None:
+        hook = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+    try:
+        yield inputs
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
+class VideoFeaturesMixin(SavedWithCode, ParentModel):
+    """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VideoFeaturesMixin, "get_video_features")
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a family decides
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def encode_videos(
+        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
+        tokens of each video that are scored, with their grid.
+
+        Args:
+            with_tower_states: whether they shall have `tower_states` too.
+
+        Raises:
+            ValueError: on an empty video, or sizes that do not fit.
+        """
+        raise NotImplementedError
+
+    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
+        """(T·M,) int64: the placeholder of each scored token, among those of its video."""
+        return torch.arange(compression.num_tokens, device=compression.indices.device)
+
+    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
+        """Which of a video's placeholders stay, int64 in the order of their features, and how many it has in the full
+        prompt. Structure tokens stay, also those of a frame that keeps nothing."""
+        return compression.indices, compression.num_tokens
+
+    def features_for_parent(self, features: Sequence[Tensor]) -> Any:
+        """The kept tokens of all videos as the parent's `forward` takes them: tensors, or one."""
+        return features
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What all families share
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @can_return_tuple
+    def get_video_features(self, *args: Any, **kwargs: Any) -> VidCom2VideoFeatures:
+        """Encode videos and keep their distinctive tokens.
+
+        Args:
+            *args, **kwargs: as the parent's, and the settings of `CompressionSettings` for this call.
+
+        Returns:
+            The parent's output, but `pooler_output` is a tuple of (K_i, dim) tensors, kept tokens and structure of each
+            video, and `video_compressions` tells which tokens of each video they are.
+
+        Raises:
+            ValueError: on an empty video, sizes that do not fit, or a setting outside its accepted set.
+        """
+        names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
+        kwargs |= dict(zip(names, args))
+        settings = self.config.compression_settings(**pop_settings(kwargs))
+        needs = COMPRESSION_METHODS[settings.compression_method].needs
+        outputs, videos = self.encode_videos(with_tower_states="tower_states" in needs, **kwargs)
+        compressions = tuple(compress_with(settings, video) for video in videos)
+        fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
+        if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video
+            fields["deepstack_features"] = [
+                self._kept_features(layer, compressions) for layer in outputs["deepstack_features"]
+            ]
+        return VidCom2VideoFeatures(**fields, video_compressions=compressions)
+
+    def _kept_features(
+        self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
+    ) -> tuple[Tensor, ...]:
+        """Of (placeholders, dim) features of each video those that stay, merged ones in the places where they stand."""
+        kept = []
+        for video, compression in zip(features, compressions, strict=True):
+            if compression.merge is not None:
+                scored = self.scored_placeholders(compression)
+                video = video.index_copy(0, scored[compression.indices], compression.kept(video[scored]))
+            kept.append(video[self.placeholders(compression)[0]])
+        return tuple(kept)
+
+    def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
+        """The parent's `get_video_features`: all tokens."""
+        return super().get_video_features(**kwargs | {"return_dict": True})
+
+    def _encode_whole(self, inputs: dict[str, Any]) -> ParentFeatures:
+        """The parent's features of the prompt's videos: all tokens."""
+        return self._encode(super().get_video_features, inputs)
+
+    def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:
+        """Features of the prompt's images or videos, from whichever arguments their encoder names."""
+        names = inspect.signature(encoder).parameters
+        return encoder(**{name: inputs[name] for name in names if name in inputs} | settings, return_dict=True)
+
+    def _video_features(self, inputs: dict[str, Any], settings: CompressionSettings) -> VidCom2VideoFeatures | None:
+        """The compressed features of the prompt's videos; None if it has none or they all stay."""
+        given = (inputs.get("mm_encoder_outputs") or {}).get("video")
+        if inputs.get("pixel_values_videos") is None:
+            if given is None or isinstance(given, VidCom2VideoFeatures) or settings.retention_ratio == 1.0:
+                return given if isinstance(given, VidCom2VideoFeatures) else None
+            raise ValueError(
+                f"`mm_encoder_outputs['video']` is a {type(given).__name__} of uncompressed features, but "
+                f"`retention_ratio` is {settings.retention_ratio}. Pass `pixel_values_videos`, the output of this "
+                "model's `get_video_features`, or `retention_ratio=1.0`."
+            )
+        check_given_once(inputs)
+        if settings.retention_ratio == 1.0:
+            return None
+        return self._encode(self.get_video_features, inputs, **settings.as_dict())
+
+    def _for_parent(self, features: VidCom2VideoFeatures) -> VidCom2VideoFeatures:
+        return VidCom2VideoFeatures(
+            pooler_output=self.features_for_parent(features.pooler_output),
+            deepstack_features=features.deepstack_features,
+        )

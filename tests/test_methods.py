@@ -1,0 +1,387 @@
+"""Methods of users: one of each kind that the interface is for, in every family and mode, and what is refused."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from models import make_image, make_video
+from PIL import Image
+from reference import new_tokens
+from torch import Tensor
+
+from vidcom2 import (
+    CompressionSettings,
+    TokenMerge,
+    VideoCompression,
+    VideoTokens,
+    compress,
+    frame_budgets,
+    register_compression_method,
+)
+from vidcom2.answer import prepare_inputs
+from vidcom2.checkpoints import Checkpoint
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
+from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.explain import DIMMED, LIGHT, draw_html, draw_png, explain
+from vidcom2.modeling.compression import OWN_METHODS
+from vidcom2.video import read_video
+
+METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
+
+
+@pytest.fixture(autouse=True)
+def _methods_restored() -> Iterator[None]:
+    before = dict(COMPRESSION_METHODS)
+    yield
+    COMPRESSION_METHODS.clear()
+    COMPRESSION_METHODS.update(before)
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> str:
+    importlib.reload(importlib.import_module(f"methods_of_users.{request.param}"))
+    return request.param
+
+
+def video_tokens(num_frames: int = 4, tokens_per_frame: int = 9) -> Tensor:
+    return torch.randn(num_frames, tokens_per_frame, 8, generator=torch.Generator().manual_seed(0))
+
+
+# -- in models --------------------------------------------------------------------------------------------------------
+
+
+def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
+    """In a padded batch, greedy and with beams, with images beside the videos."""
+    settings = {"compression_method": method}
+    # Two frames become one in the second, so that a merge differs from dropping.
+    for ratio, call in ((0.25, {}), (0.5, {"num_beams": 2})):
+        first = family.inputs(family.prompt("What?", videos=1), videos=[make_video(0)])
+        second = family.inputs(
+            family.prompt("Who is to be seen here?", videos=1, images=1), videos=[make_video(1)], images=[make_image(2)]
+        )
+        both = family.inputs(
+            family.prompt("What?", videos=1),
+            family.prompt("Who is to be seen here?", videos=1, images=1),
+            videos=[make_video(0), make_video(1)],
+            images=[make_image(2)],
+        )
+        call = {"max_new_tokens": 4, "do_sample": False} | call
+        got = family.model.generate(**both, retention_ratio=ratio, **settings, **call)
+        for row, inputs in enumerate((first, second)):
+            expected = new_tokens(family, inputs, ratio, settings=settings, **call)
+            assert got[row, both["input_ids"].shape[1] :].tolist() == expected[0].tolist()
+
+
+def test_methods_differ_from_one_another(family: Family) -> None:
+    inputs = family.videos_of(family.one_video())
+    seen = {}
+    for method in METHODS:
+        importlib.reload(importlib.import_module(f"methods_of_users.{method}"))
+        features = family.model.get_video_features(**inputs, retention_ratio=0.5, compression_method=method)
+        seen[method] = torch.cat(features.pooler_output)
+    names = list(seen)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            assert seen[first].shape != seen[second].shape or not torch.equal(seen[first], seen[second])
+
+
+def test_a_frame_may_keep_nothing_and_its_structure_stays(family: Family) -> None:
+    importlib.reload(importlib.import_module("methods_of_users.whole_frames"))
+    inputs = family.one_video()
+    features = family.model.get_video_features(
+        **family.videos_of(inputs), retention_ratio=0.5, compression_method="whole_frames"
+    )
+    compression, case = features.video_compressions[0], family.case
+    frames = case.scored_frames(8)
+    assert sorted(set(compression.frame_budgets.tolist())) == [0, case.tokens_per_frame]
+    assert compression.frame_uniqueness is None and compression.token_uniqueness is None
+    structure = case.video_tokens(8) - frames * case.tokens_per_frame
+    assert len(features.pooler_output[0]) == frames // 2 * case.tokens_per_frame + structure
+
+
+def test_merged_features_stand_where_their_index_is(family: Family) -> None:
+    importlib.reload(importlib.import_module("methods_of_users.merged_in_time"))
+    inputs = family.one_video()
+    features = family.model.get_video_features(
+        **family.videos_of(inputs), retention_ratio=0.5, compression_method="merged_in_time"
+    )
+    whole = family.stock.get_video_features(**family.videos_of(inputs)).pooler_output[0]
+    is_scored = family.case.is_scored(len(whole))
+    frames = whole[is_scored].unflatten(0, (-1, family.case.tokens_per_frame))
+    means = (frames[0::2] * 2 + frames[1::2]) / 3
+    got = features.pooler_output[0]
+    stays = ~is_scored
+    stays[is_scored.nonzero().flatten()[features.video_compressions[0].indices]] = True
+    torch.testing.assert_close(got[is_scored[stays]], means.flatten(0, 1))
+    assert torch.equal(got[~is_scored[stays]], whole[~is_scored])
+
+
+def test_training_reaches_the_features_through_a_merge(family: Family) -> None:
+    importlib.reload(importlib.import_module("methods_of_users.merged_in_time"))
+    model = family.load(compression_method="merged_in_time", retention_ratio=0.5).train()
+    inputs = family.one_video()
+    labels = inputs["input_ids"].clone()
+    labels[labels == model.config.video_token_id] = -100
+    model(**inputs, labels=labels).loss.backward()
+    reached = [
+        p.grad.abs().sum() > 0 for name, p in model.named_parameters() if "projector" in name or "merger" in name
+    ]
+    assert reached and all(reached)
+
+
+def test_a_second_turn_goes_on_from_the_cache_as_starting_anew(family: Family, method: str) -> None:
+    call = {"max_new_tokens": 3, "do_sample": False, "compression_method": method, "return_dict_in_generate": True}
+    inputs = family.one_video()
+    first = family.model.generate(**inputs, **call)
+    more = family.processor.tokenizer(" And then?", return_tensors="pt")["input_ids"]
+    input_ids = torch.cat([first.sequences, more], dim=1)
+    second = family.model.generate(input_ids=input_ids, past_key_values=first.past_key_values, **call)
+    media = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+    media.pop("mm_token_type_ids", None)
+    anew = family.model.generate(input_ids=input_ids, **media, **call)
+    assert torch.equal(second.sequences, anew.sequences)
+
+
+def test_at_ratio_one_all_tokens_stay_whatever_the_method_says(family: Family, method: str) -> None:
+    inputs = family.videos_of(family.one_video())
+    got = family.model.get_video_features(**inputs, retention_ratio=1.0, compression_method=method)
+    expected = family.stock.get_video_features(**inputs).pooler_output
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(got.pooler_output, expected, strict=True))
+    assert got.video_compressions[0].merge is None
+
+
+def test_deepstack_features_are_kept_and_merged_like_the_tokens(family: Family) -> None:
+    """Of families that add features to the first decoder layers; here such features are made up."""
+    importlib.reload(importlib.import_module("methods_of_users.merged_in_time"))
+    model = family.load(compression_method="merged_in_time", retention_ratio=0.5).model
+    encode = model.encode_videos
+
+    def with_deepstack(*args, **kwargs):
+        outputs, videos = encode(*args, **kwargs)
+        outputs["deepstack_features"] = [[factor * video for video in outputs.pooler_output] for factor in (2.0, 3.0)]
+        return outputs, videos
+
+    model.encode_videos = with_deepstack
+    features = model.get_video_features(**family.videos_of(family.one_video()))
+    for layer, factor in zip(features.deepstack_features, (2.0, 3.0), strict=True):
+        torch.testing.assert_close(layer[0], factor * features.pooler_output[0])
+    passed_on = model._for_parent(features).deepstack_features
+    assert passed_on is features.deepstack_features
+
+
+# -- the operator -----------------------------------------------------------------------------------------------------
+
+
+def test_kept_gathers_or_merges_whatever_lies_at_the_tokens() -> None:
+    merge = TokenMerge(torch.tensor([0, 0, 1]), torch.tensor([0, 3, 2]), torch.tensor([0.25, 0.75, 1.0]))
+    compression = VideoCompression(torch.tensor([0, 2]), torch.tensor([1, 1]), merge=merge, tokens_per_frame=2)
+    features = torch.arange(24.0).view(4, 2, 3)
+    expected = torch.stack([0.25 * features[0] + 0.75 * features[3], features[2]])
+    torch.testing.assert_close(compression.kept(features), expected)
+    assert compression.kept(features.bfloat16()).dtype == torch.bfloat16
+    assert compression.num_tokens == 4
+    unmerged = VideoCompression(torch.tensor([0, 2]), torch.tensor([1, 1]), tokens_per_frame=2)
+    assert torch.equal(unmerged.kept(features), features[[0, 2]])
+
+
+def test_frame_budgets_serve_scores_of_others() -> None:
+    settings = CompressionSettings(retention_ratio=0.5, compression_temperature=0.5)
+    u = torch.tensor([0.0, 1.0, 0.0])
+    budgets, num_kept = frame_budgets(u, 10, settings)
+    sigma = torch.softmax(u / 0.5, dim=0)
+    assert budgets.tolist() == torch.ceil(10 * 0.5 * (1 + sigma - 1 / 3)).int().tolist() and num_kept == budgets.sum()
+
+
+# -- registering ------------------------------------------------------------------------------------------------------
+
+
+def first_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    kept = torch.zeros(video.tokens.shape[:2], dtype=torch.bool)
+    kept[:, :2] = True
+    return VideoCompression.of_mask(kept)
+
+
+def test_a_registered_method_is_selectable_everywhere() -> None:
+    with pytest.raises(ValueError, match="`compression_method` is 'first'"):
+        compress(video_tokens(), compression_method="first")
+    assert register_compression_method("first")(first_tokens) is first_tokens
+    got = compress(video_tokens(), compression_method="first")
+    assert got.indices.tolist() == [0, 1, 9, 10, 18, 19, 27, 28] and got.tokens_per_frame == 9
+    assert CompressionSettings(compression_method="first").compression_method == "first"
+    with pytest.raises(ValueError, match=r"'first', 'random', 'vidcom2'.*once its module is imported"):
+        compress(video_tokens(), compression_method="last")
+
+
+def test_a_taken_name_is_refused_even_to_a_function_of_the_same_name() -> None:
+    def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression: ...
+
+    for name in ("vidcom2", "random"):
+        with pytest.raises(ValueError, match=f"'{name}' is taken by this project"):
+            register_compression_method(name)(vidcom2)
+    register_compression_method("first")(first_tokens)
+    register_compression_method("first")(first_tokens)  # a reload
+    source = "def first_tokens(video, settings): ..."
+    elsewhere: dict[str, Callable] = {"__name__": "elsewhere"}
+    exec(source, elsewhere)
+    with pytest.raises(ValueError, match=r"'first' is taken by test_methods\.first_tokens; choose another name"):
+        register_compression_method("first")(elsewhere["first_tokens"])
+    assert COMPRESSION_METHODS["first"].function is first_tokens
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "name of a compression method is ''"),
+        ({"name": None}, "name of a compression method is None"),
+        (
+            {"name": "mine", "settings": ("temperature",)},
+            r"`settings` of .* is \('temperature',\).*retention",
+        ),
+        ({"name": "mine", "settings": "retention_ratio"}, "`settings` of method 'mine' is 'retention_ratio'"),
+        ({"name": "mine", "needs": ("pixels",)}, r"`needs` of method 'mine' is \('pixels',\).*grid, tower_states"),
+    ],
+)
+def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        register_compression_method(**arguments)
+    assert "mine" not in COMPRESSION_METHODS
+
+
+def test_the_table_and_the_functions_of_this_project_agree() -> None:
+    own = {name for name, row in COMPRESSION_METHODS.items() if row.function is None}
+    assert own == set(OWN_METHODS)
+    assert all(
+        set(row.settings) <= set(SETTING_NAMES) - set(READ_BY_EVERY_METHOD) for row in COMPRESSION_METHODS.values()
+    )
+
+
+class Recorder(SimpleNamespace):
+    """Settings that note which of them are read."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name.startswith(("compression_", "retention_")):
+            object.__getattribute__(self, "read").add(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("name", OWN_METHODS)
+def test_a_method_reads_what_its_row_declares_and_no_more(name: str) -> None:
+    read: set[str] = set()
+    for rounding in ("ceil", "exact"):
+        settings = CompressionSettings.as_dict(CompressionSettings()) | {"compression_rounding": rounding}
+        OWN_METHODS[name](VideoTokens(video_tokens()), Recorder(read=read, **settings))
+    # Frame Compression Adjustment asks two settings that do not matter to equal scores of frames.
+    read -= {"compression_temperature", "compression_frame_score"} if name == "random" else set()
+    assert read == {"retention_ratio", *COMPRESSION_METHODS[name].settings}
+
+
+# -- settings that a method does not read ------------------------------------------------------------------------------
+
+
+def test_settings_that_a_method_does_not_read_are_refused_wherever_they_are_set(family: Family) -> None:
+    register_compression_method("first", settings=("compression_window",))(first_tokens)
+    message = (
+        r"`compression_temperature` is 0\.5, but `compression_method='{}'` does not read it.*Leave it at its default"
+    )
+    wrong = {"compression_method": "random", "compression_temperature": 0.5}
+    with pytest.raises(ValueError, match=message.format("random")):
+        compress(video_tokens(), **wrong)
+    with pytest.raises(ValueError, match=message.format("first")):
+        compress(video_tokens(), **wrong | {"compression_method": "first"})
+    with pytest.raises(ValueError, match=message.format("random")):
+        family.case.config_class(**wrong)
+    with pytest.raises(ValueError, match=message.format("random")):
+        family.load(**wrong)
+    inputs = family.one_video()
+    for call in (family.model, family.model.generate):
+        with pytest.raises(ValueError, match=message.format("random")):
+            call(**inputs, **wrong)
+    compress(video_tokens(), compression_method="first", compression_window=2, compression_positions="original")
+
+
+# -- what a method returns --------------------------------------------------------------------------------------------
+
+GOOD = {"indices": torch.tensor([0, 5, 9]), "frame_budgets": torch.tensor([2, 1, 0, 0])}
+GOOD_MERGE = TokenMerge(torch.tensor([0, 1, 2, 2]), torch.tensor([0, 5, 9, 10]), torch.tensor([1.0, 1.0, 0.5, 0.5]))
+OF_NOTHING = {"indices": torch.tensor([], dtype=torch.int64), "frame_budgets": torch.tensor([0, 0, 0, 0])}
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "a NoneType, not a `VideoCompression`"),
+        (GOOD | {"indices": [0, 5, 9]}, r"`indices` that are not int64 \(K,\)"),
+        (GOOD | {"indices": torch.tensor([0.0, 5.0, 9.0])}, r"`indices` that are not int64 \(K,\)"),
+        (GOOD | {"indices": torch.tensor([5, 0, 9])}, "`indices` that do not ascend within the 36 tokens"),
+        (GOOD | {"indices": torch.tensor([0, 0, 9])}, "`indices` that do not ascend"),
+        (GOOD | {"indices": torch.tensor([-1, 0, 9])}, "`indices` that do not ascend"),
+        (GOOD | {"indices": torch.tensor([0, 5, 36])}, "`indices` that do not ascend"),
+        (OF_NOTHING, "no token at all"),
+        (GOOD | {"frame_budgets": torch.tensor([2, 1, 0])}, r"`frame_budgets` that are not int64 \(4,\)"),
+        (GOOD | {"frame_budgets": torch.tensor([1, 1, 1, 0])}, "`frame_budgets` that are not what `indices` keep"),
+        (GOOD | {"frame_uniqueness": torch.zeros(3)}, r"`frame_uniqueness` that is no float tensor of shape \(4,\)"),
+        (GOOD | {"token_uniqueness": torch.zeros(36)}, r"`token_uniqueness` that is no float tensor of shape \(4, 9\)"),
+        (GOOD | {"merge": GOOD_MERGE._replace(weights=torch.tensor([1.0, 1.0, 1.0, 1.0]))}, "a `merge` that is no"),
+        (GOOD | {"merge": GOOD_MERGE._replace(outputs=torch.tensor([0, 1, 2, 3]))}, "a `merge` that is no"),
+        (GOOD | {"merge": GOOD_MERGE._replace(inputs=torch.tensor([0, 5, 9, 36]))}, "a `merge` that is no"),
+        (GOOD | {"merge": GOOD_MERGE._replace(inputs=torch.tensor([0, 5, 9]))}, "a `merge` that is no"),
+    ],
+)
+def test_what_a_method_returns_is_checked(returned: dict | None, message: str) -> None:
+    def careless(video: VideoTokens, settings: CompressionSettings) -> VideoCompression | None:
+        return None if returned is None else VideoCompression(**returned)
+
+    register_compression_method("careless")(careless)
+    with pytest.raises(ValueError, match=f"`compression_method='careless'` returned {message}"):
+        compress(video_tokens(), compression_method="careless")
+
+
+def test_what_fits_is_returned_as_it_is() -> None:
+    register_compression_method("careful")(lambda video, settings: VideoCompression(**GOOD, merge=GOOD_MERGE))
+    got = compress(VideoTokens(video_tokens(), grid=(3, 3)), compression_method="careful")
+    assert got.merge is GOOD_MERGE and got.grid == (3, 3)
+
+
+def test_a_method_that_looks_at_more_than_a_tensor_says_so() -> None:
+    importlib.reload(importlib.import_module("methods_of_users.inner_contrast"))
+    with pytest.raises(ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states`.*Pass `VideoTokens`"):
+        compress(video_tokens(), compression_method="inner_contrast")
+    video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7))
+    assert compress(video, compression_method="inner_contrast").frame_budgets.tolist() == [2] * 4
+
+
+# -- drawn ------------------------------------------------------------------------------------------------------------
+
+
+def test_explain_tells_what_any_method_keeps_and_merges(family: Family, method: str, tmp_path: Path) -> None:
+    model = family.load(compression_method=method, retention_ratio=0.5)
+    video = read_video(str(DEMO_VIDEO), 8)
+    explanation = explain(Checkpoint("tiny", model, family.processor), video)
+    inputs = {name: each for name, each in prepare_inputs(family.processor, "", video).items() if name != "input_ids"}
+    compression = model.model(**inputs, only_video_features="kept", return_dict=True).video_compressions[0]
+    assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
+    assert explanation.title.startswith(f"{method} keeps {len(compression.indices)} of {compression.num_tokens}")
+    if method == "merged_in_time":
+        assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token enters one that is kept
+        assert f"and merges {compression.num_tokens - len(compression.indices)} into them" in explanation.title
+        first = int(np.flatnonzero(explanation.merged.any(axis=(1, 2)))[0])
+        frame = explanation.frames[first].astype(float)
+        pale = (frame * DIMMED + LIGHT * (1 - DIMMED)).round()
+        drawn = explanation.kept_picture(first)
+        height, width = (int(side * explanation.covered) for side in drawn.shape[:2])
+        assert np.abs(drawn[:height, :width] - pale[:height, :width]).max() <= 1
+    else:
+        assert explanation.merged is None and "merges" not in explanation.title
+    if family.case.name == "llava_onevision":
+        for draw, name in ((draw_png, "x.png"), (draw_html, "x.html")):
+            draw(explanation, str(tmp_path / name))
+        page = (tmp_path / "x.html").read_text(encoding="utf-8")
+        assert ("merged into a kept one (pale)" in page) == (method == "merged_in_time")
+        with Image.open(tmp_path / "x.png") as picture:
+            assert picture.size[0] > 1000

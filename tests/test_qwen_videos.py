@@ -1,0 +1,258 @@
+"""What Qwen's families share: states of the vision tower patch by patch, and positions that follow videos' times."""
+
+import copy
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from models import RETENTION_RATIO, make_image, make_video
+from reference import compressed_embeddings, new_tokens, position_arguments
+from test_forward import labels_of
+from test_generate import batch_of_two, run
+from torch import Tensor, nn
+from transformers import BatchFeature
+
+TIMES = "second_per_grid_ts"
+
+
+@pytest.fixture(autouse=True)
+def _qwen(family: Family) -> None:
+    if not family.case.mrope:
+        pytest.skip("not a Qwen family")
+
+
+@pytest.fixture(scope="module")
+def timed(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """With attention that looks at positions: that of random weights hardly does."""
+    if TIMES not in family.case.video_inputs:
+        pytest.skip("the family's positions count frames")
+    stock = copy.deepcopy(family.stock)
+    with torch.no_grad():
+        for layer in stock.get_decoder().layers:
+            for weight in layer.self_attn.parameters():
+                weight.mul_(10)
+    folder = tmp_path_factory.mktemp("timed")
+    stock.save_pretrained(folder)
+    return Family(family.case, folder, stock, family.processor)
+
+
+@contextmanager
+def seen_positions(model: nn.Module) -> Iterator[list[Tensor]]:
+    """The (3, B, n) positions of each call of the language model."""
+    seen: list[Tensor] = []
+
+    def look(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        seen.append(kwargs["position_ids"][-3:])
+
+    hook = model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+# -- tower states -----------------------------------------------------------------------------------------------------
+
+
+def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Tensor]]:
+    """A wide and a high video (T, 3, H, W) that the processor does not resize, and what it makes of them."""
+    rng = np.random.default_rng(0)
+    videos = [
+        rng.integers(0, 256, (frames, 3, *size), dtype=np.uint8) for frames, *size in ((4, 84, 112), (6, 112, 84))
+    ]
+    inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=videos))
+    assert inputs["video_grid_thw"].tolist() == [[2, 6, 8], [3, 8, 6]]
+    return videos, inputs
+
+
+@torch.no_grad()
+def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> None:
+    """With a tower of no blocks they are embedded patches: a convolution over the whole video."""
+    model = copy.deepcopy(family.model.model)
+    model.visual.blocks = nn.ModuleList()
+    pixels, inputs = videos_of_two_shapes(family)
+    _, videos = model.encode_videos(with_tower_states=True, **inputs)
+    weight, processor = model.visual.patch_embed.proj.weight, family.processor.video_processor
+    mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
+    for video, frames in zip(videos, pixels, strict=True):
+        normalized = (torch.from_numpy(frames).transpose(0, 1) / 255 - mean) / std
+        expected = nn.functional.conv3d(normalized[None], weight, stride=weight.shape[2:])[0]  # (V, t, h, w)
+        assert video.tower_grid == tuple(expected.shape[2:])
+        torch.testing.assert_close(video.tower_states, expected.flatten(2).permute(1, 2, 0), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_tower_states_are_what_the_tokens_are_merged_from(family: Family) -> None:
+    model, (_, inputs) = family.model.model, videos_of_two_shapes(family)
+    outputs, videos = model.encode_videos(with_tower_states=True, **inputs)
+    for video, pooled in zip(videos, outputs.pooler_output, strict=True):
+        (rows, columns), (height, width) = video.grid, video.tower_grid
+        assert (height, width) == (2 * rows, 2 * columns)
+        for t, states in enumerate(video.tower_states):
+            blocks = [
+                states[y * width + x]
+                for row in range(rows)
+                for column in range(columns)
+                for y in (2 * row, 2 * row + 1)
+                for x in (2 * column, 2 * column + 1)
+            ]
+            torch.testing.assert_close(model.visual.merger(torch.stack(blocks)), video.tokens[t], rtol=0, atol=1e-6)
+        assert torch.equal(video.tokens.flatten(0, 1), pooled)
+
+
+@torch.no_grad()
+def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Family) -> None:
+    inputs = family.videos_of(family.one_video())
+    (with_states,), (without,) = (family.model.model.encode_videos(with_tower_states=w, **inputs)[1] for w in (1, 0))
+    assert without.tower_states is None and without.tower_grid is None
+    assert torch.equal(with_states.tokens, without.tokens)
+    assert not family.model.model.visual.merger._forward_pre_hooks
+
+
+# -- times of videos --------------------------------------------------------------------------------------------------
+
+
+def two_videos(family: Family, *seconds: float) -> BatchFeature:
+    """Two videos whose scored frames are so many seconds long, 4 and 3 of them, with an image before."""
+    prompt = family.prompt("Compare.", videos=2, images=1)
+    inputs = family.inputs(prompt, videos=[make_video(0), make_video(1, 6)], images=[make_image(3)])
+    inputs[TIMES] = torch.tensor(seconds)
+    return inputs
+
+
+def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
+    """(3, L): text counts on; a frame's t is its time, at so many positions a second."""
+    config = family.model.config
+    media = {config.image_token_id: [], config.video_token_id: []}
+    for grid in inputs["image_grid_thw"].tolist():
+        media[config.image_token_id].append((grid, 0.0))
+    for grid, seconds in zip(inputs["video_grid_thw"].tolist(), inputs[TIMES].tolist(), strict=True):
+        media[config.video_token_id].append((grid, seconds))
+    positions, place = [], 0
+    for token, group in itertools.groupby(inputs["input_ids"][0].tolist()):
+        if token not in media:
+            for _ in group:
+                positions.append((place, place, place))
+                place += 1
+            continue
+        (frames, height, width), seconds = media[token].pop(0)
+        for t, y, x in itertools.product(range(frames), range(height // 2), range(width // 2)):
+            time = int(t * seconds * config.vision_config.tokens_per_second)
+            positions.append((place + time, place + y, place + x))
+        place += max(height, width) // 2
+    return torch.tensor(positions).T
+
+
+def test_each_videos_positions_are_as_far_apart_as_its_frames_are_in_time(timed: Family) -> None:
+    inputs = two_videos(timed, 0.4375, 1.3125)
+    expected = positions_by_hand(timed, inputs)
+    remaining = timed.model(**inputs).prompt_positions.unique()
+    for ratio, rows in ((RETENTION_RATIO, remaining), (1.0, torch.arange(expected.shape[1]))):
+        with seen_positions(timed.model) as seen:
+            timed.model(**inputs, retention_ratio=ratio)
+            run(timed.model, inputs, max_new_tokens=1, retention_ratio=ratio)
+        assert len(seen) == 2 and all(torch.equal(positions[:, 0], expected[:, rows]) for positions in seen)
+    assert not torch.equal(positions_by_hand(timed, two_videos(timed, 1.3125, 0.4375)), expected)
+
+
+def test_generate_and_loss_are_those_of_the_prompt_compressed_by_hand(timed: Family) -> None:
+    answers = set()
+    for seconds in ((0.4375, 1.3125), (1.3125, 0.4375), (1.0, 1.0)):
+        inputs = two_videos(timed, *seconds)
+        expected = new_tokens(timed, inputs, RETENTION_RATIO, 6, do_sample=False, pad_token_id=256)
+        ours = run(timed.model, inputs)[:, inputs["input_ids"].shape[1] :]
+        assert torch.equal(ours, expected)
+        labels = labels_of(timed, inputs)
+        embeddings, remaining = compressed_embeddings(timed, inputs, RETENTION_RATIO)
+        positions = position_arguments(timed, inputs, remaining)
+        theirs = timed.stock(inputs_embeds=embeddings, labels=labels[:, remaining], **positions)
+        trained = copy.deepcopy(timed.model).train()(**inputs, labels=labels)
+        torch.testing.assert_close(trained.loss, theirs.loss, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(trained.logits, theirs.logits, rtol=0, atol=1e-5)
+        answers.add(round(trained.loss.item(), 4))
+    assert len(answers) == 3, "times matter"
+
+
+def test_without_times_a_frame_is_one_second_long(timed: Family) -> None:
+    inputs = two_videos(timed, 1.0, 1.0)
+    without = {name: value for name, value in inputs.items() if name != TIMES}
+    assert torch.equal(timed.model(**without).logits, timed.model(**inputs).logits)
+    assert torch.equal(run(timed.model, without), run(timed.model, inputs))
+
+
+def test_rows_of_a_padded_batch_keep_the_times_of_their_own_videos(timed: Family) -> None:
+    both, alone = batch_of_two(timed)
+    seconds = [0.4375, 1.3125]
+    assert (both["attention_mask"][:, 0] == 0).any() and len(both[TIMES]) == 2
+    both[TIMES] = torch.tensor(seconds)
+    together = timed.model(**both)
+    generated = run(timed.model, both)[:, both["input_ids"].shape[1] :]
+    for row, inputs in enumerate(alone):
+        inputs[TIMES] = torch.tensor(seconds[row : row + 1])
+        own = both["attention_mask"][row].bool()
+        torch.testing.assert_close(together.logits[row, own], timed.model(**inputs).logits[0], rtol=0, atol=1e-5)
+        assert torch.equal(generated[row], run(timed.model, inputs)[0, inputs["input_ids"].shape[1] :])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("times", ["the video's own", "those of all turns"])
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, times: str) -> None:
+    first, second = timed.one_video(seed=0), timed.one_video(seed=1, num_frames=6)
+    first[TIMES], second[TIMES] = torch.tensor([0.4375]), torch.tensor([1.3125])
+    turn = run(timed.model, first, retention_ratio=ratio, return_dict_in_generate=True)
+    whole = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
+    whole["mm_token_type_ids"] = timed.model.model.token_types(whole["input_ids"])
+    whole |= {name: torch.cat([first[name], second[name]]) for name in timed.case.video_inputs}
+    anew = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
+
+    media = timed.videos_of(second)
+    if times == "those of all turns":
+        media[TIMES] = torch.tensor([0.4375, 1.3125])
+    out = run(
+        timed.model,
+        {"input_ids": whole["input_ids"], **media},
+        retention_ratio=ratio,
+        past_key_values=turn.past_key_values,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
+    torch.testing.assert_close(out.logits[0], anew, rtol=0, atol=1e-5)
+
+    cache = timed.model(**first, use_cache=True, retention_ratio=ratio).past_key_values
+    new = whole["input_ids"][:, first["input_ids"].shape[1] :]
+    by_loop = timed.model(input_ids=new, **media, past_key_values=cache, retention_ratio=ratio)
+    torch.testing.assert_close(by_loop.logits[:, -1], anew, rtol=0, atol=1e-5)
+
+
+def test_at_ratio_1_a_second_turn_of_text_goes_on_as_the_parents(timed: Family) -> None:
+    inputs = two_videos(timed, 0.4375, 1.3125)
+    logits = []
+    for model in (timed.stock, timed.load(retention_ratio=1.0)):
+        turn = run(model, inputs, return_dict_in_generate=True)
+        ids = torch.cat([turn.sequences, timed.inputs("Why?")["input_ids"]], dim=1)
+        second = {"input_ids": ids, "past_key_values": turn.past_key_values}
+        out = run(model, second, return_dict_in_generate=True, output_logits=True)
+        logits.append(torch.stack(out.logits))
+    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-5)
+
+
+def test_times_may_be_a_list(timed: Family) -> None:
+    inputs = two_videos(timed, 0.4375, 1.3125)
+    as_list = {**inputs, TIMES: inputs[TIMES].tolist()}
+    assert torch.equal(timed.model(**as_list).logits, timed.model(**inputs).logits)
+    assert torch.equal(run(timed.model, as_list), run(timed.model, inputs))
+
+
+@pytest.mark.parametrize("times", [torch.tensor([1.0]), [], 1.0, torch.tensor(1.0)], ids=str)
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_fewer_times_than_videos_are_refused(timed: Family, times: Any, ratio: float) -> None:
+    inputs = {**two_videos(timed, 1.0, 1.0), TIMES: times}
+    for call in (timed.model, timed.model.model, timed.model.generate):
+        with pytest.raises(ValueError, match=rf"has 2 videos, but `{TIMES}` is .*1?.*\. Pass it as the processor"):
+            call(**inputs, retention_ratio=ratio)

@@ -11,9 +11,10 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from ..configuration.compression_settings import CompressionSettings
-from ..families import NATIVE_FAMILIES, Family
-from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
+from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.families import NATIVE_FAMILIES, Family
+from vidcom2.repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
+
 from .base_checkpoint import Base
 
 # First in a card, by what its repo is. Each new publication replaces the card.

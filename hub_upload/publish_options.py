@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ..options import OptionError, check_settings
+from vidcom2.options import OptionError, check_settings
 
 VERIFY_MODES = ("full", "twin", "none")
 

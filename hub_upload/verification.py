@@ -11,9 +11,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
 
-from ..families import NATIVE_FAMILIES
-from ..options import OptionError
-from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
+from vidcom2.families import NATIVE_FAMILIES
+from vidcom2.options import OptionError
+from vidcom2.repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
+
 from .hub_calls import PublishError, hub_errors
 
 WORKER = Path(__file__).with_name("verification_worker.py")

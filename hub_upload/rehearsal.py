@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from vidcom2.checkpoints import no_progress_bars
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.repo_shape import CARD, CONFIG
 from vidcom2.shipped_code import CODE_FIELDS
@@ -29,7 +30,7 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
     config = json.loads((staged.folder / CONFIG).read_text(encoding="utf-8"))
     stock_class = family.uncompressed_class
     full, (tiny, _) = stock_class.config_class.from_pretrained(staged.folder), family.build_tiny()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), no_progress_bars():
         torch.manual_seed(0)
         stock_class(type(full)(**shrunk(full.to_dict(), tiny.config.to_dict()))).save_pretrained(folder)
     saved = json.loads((folder / CONFIG).read_text(encoding="utf-8"))

@@ -69,16 +69,29 @@ def load_checkpoint(
     placed = {option: value for option, value in placed.items() if value is not None}
     if name is not None:
         return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
-    with tempfile.TemporaryDirectory() as folder:
-        was_shown = is_progress_bar_enabled()
-        disable_progress_bar()  # nothing is downloaded, nothing takes long
-        try:
-            for part in FAMILIES["llava_onevision"].build_tiny(hidden_size=256, num_layers=4):
-                part.save_pretrained(folder)
-            return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
-        finally:
-            if was_shown:
-                enable_progress_bar()
+    with tiny_checkpoint(FAMILIES["llava_onevision"], hidden_size=256, num_layers=4) as folder:
+        return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
+
+
+@contextmanager
+def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
+    """A folder with a tiny random checkpoint of the uncompressed model, as long as it is needed."""
+    with tempfile.TemporaryDirectory() as folder, no_progress_bars():
+        for part in family.build_tiny(**sizes):
+            part.save_pretrained(folder)
+        yield folder
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """For what is tiny: nothing is downloaded, nothing takes long."""
+    was_shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            enable_progress_bar()
 
 
 def _load(

@@ -2,18 +2,21 @@
 
 import glob
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from transformers import PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.hf_api import RepoFile
 
-from ..checkpoints import MODEL_CLASSES, CheckpointError
-from ..shipped_code import sha256_of
-from .hub_calls import hub_errors, with_retries
+from ..checkpoints import CheckpointError, check_settings_of, family_of
+from ..configuration.compression_settings import SETTING_NAMES
+from ..families import Family
+from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
+from .hub_calls import hub_errors
 
 # What a repo keeps of its base beside the weights. Whatever else may lie in a folder, a log or a token, must not be
 # published by accident.
@@ -21,8 +24,7 @@ TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.jso
 TEMPLATES = ("chat_template.*", "additional_chat_templates/*.jinja")
 OTHER_SETTINGS = ("*processor_config.json", "generation_config.json")
 TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
-READ_ONLY = ("config.json", "README.md")  # replaced by new ones
-INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
+READ_ONLY = (CONFIG, CARD)  # replaced by new ones
 
 
 @dataclass(frozen=True)
@@ -67,25 +69,28 @@ class Base:
     @property
     def config(self) -> dict[str, Any]:
         """config.json, without the path that Transformers may have left in it."""
-        return {
-            name: value for name, value in read_json(self.folder / "config.json").items() if name != "_name_or_path"
-        }
+        return {name: value for name, value in read_json(self.folder / CONFIG).items() if name != "_name_or_path"}
 
     @property
-    def model_class(self) -> type[PreTrainedModel]:
-        """The VidCom² class for it.
+    def family(self) -> Family:
+        """Raises a CheckpointError if VidCom² has no class for it."""
+        return family_of(f"the base {self.name!r}", self.config)
+
+    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings of a repo made from it: those given, else its own, else the defaults.
 
         Raises:
-            CheckpointError: if there is none.
+            CheckpointError: if one is outside its accepted set, or they do not go together.
+            OptionError: if one that is given is of other families only.
         """
-        model_type = self.config.get("model_type")
-        if model_type not in MODEL_CLASSES:
-            raise CheckpointError(
-                f"the base {self.name!r} is of type {model_type!r}, but VidCom² has classes for "
-                f"{', '.join(map(repr, MODEL_CLASSES))}. Checkpoints of LLaVA-Video are converted first: "
-                "`vidcom2 convert-llava-video`."
-            )
-        return MODEL_CLASSES[model_type]
+        check_settings_of(f"the base {self.name!r}", self.family, given)
+        names = (*SETTING_NAMES, *self.family.settings)
+        own = {name: value for name, value in self.config.items() if name in names}
+        try:
+            checked = self.family.config_class(**own | dict(given))
+        except (ValueError, StrictDataclassError) as error:
+            raise CheckpointError(f"the settings for {self.name!r} cannot be used: {error}") from error
+        return {name: getattr(checked, name) for name in names}
 
     @property
     def weights(self) -> tuple[BaseFile, ...]:
@@ -107,22 +112,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def local_base(folder: Path, progress: Callable[[str, float, float | None], None] = lambda *_: None) -> Base:
-    """A base in a folder. Hashes its weights.
+def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) -> Base:
+    """A base in a folder. Hashes its weights, and reports what it hashes.
 
     Raises:
         CheckpointError: if it is not a whole checkpoint in safetensors of a family that VidCom² knows.
     """
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
-    name = folder.resolve().name
-    kept = _kept(name, paths, _shards(folder, paths))
-    base = Base(name, None, folder, (), _left_out(paths, kept))
-    _ = base.model_class  # which is refused, if at all, before the hashing
+    base = _base(folder.resolve().name, None, folder, paths)
     files = []
-    for done, path in enumerate(kept):
-        progress(f"Hashing {path}", done, len(kept))
-        files.append(BaseFile(path, (folder / path).stat().st_size, sha256_of(folder / path)))
+    for kept in base.files:
+        report(f"Hashing {kept.path}")
+        files.append(replace(kept, size=(folder / kept.path).stat().st_size, sha256=sha256_of(folder / kept.path)))
     return replace(base, files=tuple(files))
 
 
@@ -131,37 +133,31 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
 
     Raises:
         CheckpointError: if it is not a whole checkpoint in safetensors of a family that VidCom² knows.
+        PublishError: if the Hub does not have it, or cannot be reached.
     """
     with hub_errors(name):
-        info = with_retries(lambda: api.model_info(name, revision=revision, files_metadata=True))
-        remote = {sibling.rfilename: sibling for sibling in info.siblings}
-        paths = sorted(remote)
-        small = [path for path in paths if _is_kept(path) or path in (*READ_ONLY, INDEX)]
-        folder = Path(
-            api.snapshot_download(name, revision=info.sha, allow_patterns=[glob.escape(path) for path in small])
-        )
-        kept = _kept(name, paths, _shards(folder, paths))
-        large = [path for path in kept if remote[path].lfs is not None]
-        infos = with_retries(lambda: api.get_paths_info(name, large, revision=info.sha)) if large else []
-        copyable = {file.path for file in infos if file.xet_hash}
+        commit = api.model_info(name, revision=revision).sha
+        listed = api.list_repo_tree(name, recursive=True, revision=commit)
+        remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
+        folder = _downloaded(api, name, commit, [p for p in remote if _is_kept(p) or p in (*READ_ONLY, INDEX)])
+        base = _base(name, commit, folder, sorted(remote))
         files = []
-        for path in kept:
-            lfs = remote[path].lfs
-            sha = sha256_of(folder / path) if lfs is None else lfs.sha256
-            files.append(BaseFile(path, remote[path].size, sha, path in copyable))
-        base = Base(name, info.sha, folder, tuple(files), _left_out(paths, kept))
-    _ = base.model_class  # which is refused, if at all, before weights are downloaded
-    return base
+        for kept in base.files:
+            file = remote[kept.path]
+            sha256 = file.lfs.sha256 if file.lfs is not None else sha256_of(folder / kept.path)
+            # The Hub copies what it has in Xet, into which older files have not all been moved.
+            files.append(BaseFile(kept.path, file.size, sha256, on_server=bool(file.lfs and file.xet_hash)))
+    return replace(base, files=tuple(files))
 
 
-def download(api: HfApi, base: Base, paths: Iterable[str]) -> None:
-    """Bring files of a base on the Hub into its folder."""
+def download_weights(api: HfApi, base: Base) -> None:
+    """Bring the weights of a base on the Hub into its folder."""
     with hub_errors(base.name):
-        with_retries(
-            lambda: api.snapshot_download(
-                base.name, revision=base.revision, allow_patterns=[glob.escape(path) for path in paths]
-            )
-        )
+        _downloaded(api, base.name, base.revision, [file.path for file in base.weights])
+
+
+def _downloaded(api: HfApi, name: str, commit: str | None, paths: list[str]) -> Path:
+    return Path(api.snapshot_download(name, revision=commit, allow_patterns=[glob.escape(path) for path in paths]))
 
 
 def is_read(path: str) -> bool:
@@ -177,21 +173,15 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(path, pattern) and path.count("/") == pattern.count("/") for pattern in patterns)
 
 
-def _shards(folder: Path, paths: list[str]) -> set[str]:
-    """The files of weights that Transformers would load."""
-    if SINGLE_FILE in paths or INDEX not in paths:
-        return {SINGLE_FILE}
-    weight_map = read_json(folder / INDEX).get("weight_map") or {}
-    return set(weight_map.values())
-
-
-def _kept(name: str, paths: list[str], weights: set[str]) -> list[str]:
-    if "config.json" not in paths:
-        raise CheckpointError(f"the base {name!r} has no config.json: it is not a checkpoint of Transformers.")
+def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Base:
+    """The base with the names of its files alone: what is refused is refused before weights are read or downloaded."""
+    if CONFIG not in paths:
+        raise CheckpointError(f"the base {name!r} has no {CONFIG}: it is not a checkpoint of Transformers.")
     if "adapter_config.json" in paths:
         raise CheckpointError(
             f"the base {name!r} is a PEFT adapter. Merge it first: `merge_and_unload`, `save_pretrained`."
         )
+    weights = weight_files(paths, lambda path: read_json(folder / path))
     if (missing := sorted(weights - set(paths))) or not weights:
         raise CheckpointError(
             f"the base {name!r} lacks the weights {missing}. Only safetensors are published: load a checkpoint of "
@@ -201,10 +191,10 @@ def _kept(name: str, paths: list[str], weights: set[str]) -> list[str]:
         raise CheckpointError(
             f"the base {name!r} has weights in sub-folders, {nested}. Save it with `save_pretrained`."
         )
-    index = set() if SINGLE_FILE in weights else {INDEX}
-    return [path for path in paths if path in weights | index or _is_kept(path)]
-
-
-def _left_out(paths: list[str], kept: list[str]) -> tuple[str, ...]:
-    replaced = {*kept, *READ_ONLY, ".gitattributes"}
-    return tuple(path for path in paths if path not in replaced)
+    if SINGLE_FILE not in weights:
+        weights.add(INDEX)
+    kept = [path for path in paths if path in weights or _is_kept(path)]
+    left_out = [path for path in paths if path not in {*kept, *READ_ONLY, ".gitattributes"}]
+    base = Base(name, revision, folder, tuple(BaseFile(path, 0, "") for path in kept), tuple(left_out))
+    _ = base.family
+    return base

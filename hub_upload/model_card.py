@@ -4,28 +4,23 @@ import importlib.metadata
 import inspect
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from ..shipped_code import CUSTOM_GENERATE, PIPELINE_TASK, is_native
+from ..configuration.compression_settings import CompressionSettings
+from ..families import NATIVE_FAMILIES, Family
+from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
 from .base_checkpoint import Base
 
 # First in a card, by what its repo is. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 CUSTOM_GENERATE_MARKER = "<!-- written by `vidcom2 publish --custom-generate` -->"
-LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
 OLDEST_TRANSFORMERS = "5.19"
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
-FAMILY_NAMES = {
-    "llava_onevision": "LLaVA-OneVision",
-    "vidcom2_llava_video": "LLaVA-Video",
-    "qwen2_vl": "Qwen2-VL",
-}
 CITATION = """@article{liu2025vidcom2,
   title   = {Video Compression Commander: Plug-and-Play Inference Acceleration for Video Large Language Models},
   author  = {Liu, Xuyang and Wang, Yiyu and Ma, Junpeng and Zhang, Linfeng},
@@ -33,34 +28,8 @@ CITATION = """@article{liu2025vidcom2,
   year    = {2025}
 }"""
 
-# The paper's own figures: Table 1 (average over its benchmarks), Table 2, and the figure on Qwen2-VL.
-PUBLISHED = {
-    "llava_onevision": (
-        "LLaVA-OneVision-7B",
-        [
-            ("average quality kept at 25 % of the tokens", "99.6 %"),
-            ("average quality kept at 15 % of the tokens", "95.1 %"),
-            ("LLM generation time at 25 % (MVBench, A100)", "−70.8 %"),
-            ("whole model's time at 25 % (MVBench, A100)", "−43.0 %"),
-        ],
-    ),
-    "vidcom2_llava_video": (
-        "LLaVA-Video-7B",
-        [
-            ("average quality kept at 25 % of the tokens", "93.6 %"),
-            ("average quality kept at 15 % of the tokens", "88.5 %"),
-        ],
-    ),
-    "qwen2_vl": ("Qwen2-VL", [("VideoMME (Long) kept at 25 % of the tokens", "101.2 %")]),
-}
-
 # What a result file must say about where its figures come from.
 PROVENANCE = ("model", "date", "command", "device", "torch", "transformers", "vidcom2_commit")
-
-
-def listed_files(card: str) -> dict[str, str]:
-    """Path -> sha256 of the files that a card lists."""
-    return dict(LISTED.findall(card))
 
 
 class ResultsError(ValueError):
@@ -117,28 +86,28 @@ def _shown(value: Any) -> str:
     return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A row of the table of settings."""
+def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> list[dict[str, str]]:
+    """The settings with what they mean, from the dataclass, from what a family has besides, and their docstrings."""
+    accepted = {field.name: field.metadata["accepted"] for field in fields(CompressionSettings)}
+    meanings = _described(CompressionSettings)
+    if family is not None and family.settings:
+        accepted |= {name: f"one of {', '.join(map(repr, names))}" for name, names in family.settings.items()}
+        meanings |= _described(family.config_class)
+    return [
+        {
+            "name": name,
+            "value": json.dumps(values[name]),
+            "accepted": what() if callable(what) else what,
+            "meaning": meanings[name],
+        }
+        for name, what in accepted.items()
+    ]
 
-    name: str
-    value: str
-    accepted: str
-    meaning: str
 
-
-def setting_rows(settings: CompressionSettings) -> list[Setting]:
-    """The settings with what they mean, from the dataclass and its docstring."""
-    attributes = inspect.getdoc(CompressionSettings).split("Attributes:")[1].split("Raises:")[0]
-    meanings = dict(re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", attributes, flags=re.MULTILINE))
-    values = asdict(settings)
-    rows = []
-    for field in fields(CompressionSettings):
-        accepted = field.metadata["accepted"]
-        accepted = accepted() if callable(accepted) else accepted
-        shown = f"`{json.dumps(values[field.name])}`"
-        rows.append(Setting(field.name, shown, accepted, " ".join(meanings[field.name].split())))
-    return rows
+def _described(documented: type) -> dict[str, str]:
+    """What the docstring of a class says of its fields."""
+    found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(documented), flags=re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
 
 
 @dataclass(frozen=True)
@@ -173,8 +142,8 @@ def model_card(
         files: (path, sha256) of all that is not the base's.
         figure: path of the picture in the repo.
     """
-    family = config["model_type"]
-    settings = CompressionSettings(**{name: config[name] for name in SETTING_NAMES})
+    family = base.family
+    is_vidcom2 = config["compression_method"] == "vidcom2"
     of_base = _card_data(base.folder)
     license_fields = {
         name: of_base[name] for name in ("license", "license_name", "license_link", "language") if name in of_base
@@ -190,54 +159,50 @@ def model_card(
         tags=TAGS,
         **license_fields,
     )
-    model, figures = PUBLISHED[family]
-    return ModelCard.from_template(
+    return _card(
+        "model_card.md",
         data,
-        template_path=str(Path(__file__).with_name("model_card.md")),
         marker=MODEL_MARKER,
-        family=FAMILY_NAMES[family],
+        family=family,
         base=None if options.base_model is None else _linked(options.base_model),
         base_revision=base.revision,
-        share=f"{100 * settings.retention_ratio:g} %",
+        share=f"{100 * config['retention_ratio']:g} %",
+        method=None if is_vidcom2 else config["compression_method"],
         license_text=_license_text(of_base),
         repo=options.repo,
         tag=options.tag,
-        is_native=is_native(base.model_class),
-        settings=setting_rows(settings),
+        settings=setting_rows(config, family),
         figure=figure,
         figure_caption=options.figure_caption,
         results=options.results,
-        published={"model": model, "figures": figures},
-        transformers_version=OLDEST_TRANSFORMERS,
-        vidcom2_version=importlib.metadata.version("vidcom2"),
+        published=family.published if is_vidcom2 else None,  # the authors' figures are on their method
         command=options.command,
         files=files,
         base_files=base.files,
-        citation=CITATION,
     )
 
 
-def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], models: Sequence[str], command: str) -> ModelCard:
-    """The card of a `custom_generate` repo, for these `model_type`s."""
+def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], command: str) -> ModelCard:
+    """The card of a `custom_generate` repo, which is for the families that have a stock class."""
     data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag=PIPELINE_TASK,
-        tags=[CUSTOM_GENERATE, *TAGS],
-        license="apache-2.0",
+        library_name="transformers", pipeline_tag=PIPELINE_TASK, tags=[CUSTOM_GENERATE, *TAGS], license="apache-2.0"
     )
-    return ModelCard.from_template(
+    return _card(
+        "custom_generate_card.md",
         data,
-        template_path=str(Path(__file__).with_name("custom_generate_card.md")),
         marker=CUSTOM_GENERATE_MARKER,
         repo=repo,
-        models=" and ".join(FAMILY_NAMES[model] for model in models),
-        settings=setting_rows(CompressionSettings()),
-        transformers_version=OLDEST_TRANSFORMERS,
-        vidcom2_version=importlib.metadata.version("vidcom2"),
+        models=" and ".join(family.name for family in NATIVE_FAMILIES.values()),
+        settings=setting_rows(CompressionSettings().as_dict()),
         command=command,
         files=files,
-        citation=CITATION,
     )
+
+
+def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:
+    fields |= {"transformers_version": OLDEST_TRANSFORMERS, "citation": CITATION}
+    fields |= {"vidcom2_version": importlib.metadata.version("vidcom2")}
+    return ModelCard.from_template(data, template_path=str(Path(__file__).with_name(template)), **fields)
 
 
 def _card_data(folder: Path) -> dict[str, Any]:

@@ -1,17 +1,12 @@
 """One commit that makes a Hub repo what was staged: weights copied on the server, all else uploaded."""
 
 import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from huggingface_hub import (
-    CommitInfo,
-    CommitOperationAdd,
-    CommitOperationCopy,
-    CommitOperationDelete,
-    HfApi,
-)
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
 from huggingface_hub.errors import (
     FileDuplicationError,
     HfHubHTTPError,
@@ -20,15 +15,19 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import git_hash
 
-from ..shipped_code import CUSTOM_GENERATE, sha256_of
-from .base_checkpoint import INDEX, SINGLE_FILE, download, is_read
-from .hub_calls import HUB_ERRORS, PublishError, hub_errors, route_of, with_retries
-from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, listed_files
-from .staging import CARD, StagedRepo
+from ..repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
+from .base_checkpoint import download_weights, is_read
+from .hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
+from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER
+from .publish_options import PublishOptions
+from .staging import StagedRepo
 
 NEW_REPO_FILES = {".gitattributes"}
 # Files that would change what is loaded, beside those that Transformers reads of any checkpoint.
 DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
+PAUSES = (1.0, 4.0)  # seconds, before a publication is tried again
+# What huggingface_hub 2 tries again by itself; creating a repo, copying, committing and tagging it does not.
+TRIED_BY_THE_CLIENT = re.compile(r"/preupload/|/xet-(read|write)-token/|/objects/batch|/tree/")
 
 
 @dataclass(frozen=True)
@@ -57,19 +56,24 @@ class Remote:
     Attributes:
         head: its commit.
         files: path -> sha256 of LFS files, git's blob id of others.
+        tags: name -> commit.
         card: README.md, empty if there is none.
     """
 
-    head: str | None
-    files: dict[str, str]
+    head: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
     private: bool | None = None
-    tags: tuple[str, ...] = ()
+    tags: dict[str, str] = field(default_factory=dict)
     card: str = ""
 
     @property
     def listed(self) -> dict[str, str]:
         """Path -> sha256 of what an earlier publication put there, by its card."""
         return listed_files(self.card) if MODEL_MARKER in self.card or CUSTOM_GENERATE_MARKER in self.card else {}
+
+    @property
+    def is_new(self) -> bool:
+        return self.files.keys() <= NEW_REPO_FILES
 
 
 @dataclass(frozen=True)
@@ -82,31 +86,24 @@ class Published:
     pull_request: str | None = None
 
 
-def remote_state(api: HfApi, repo: str, tries: int | None = None) -> Remote:
+def remote_state(api: HfApi, repo: str) -> Remote:
     """What is in the repo now.
 
-    Args:
-        tries: how often a Hub that does not answer is asked.
-
     Raises:
-        HubUnreachable: if it never answers.
+        HubUnreachable: if the Hub does not answer.
         PublishError: if it refuses.
     """
     with hub_errors(repo):
         try:
-            info = with_retries(lambda: api.model_info(repo, files_metadata=True), tries=tries)
-            refs = with_retries(lambda: api.list_repo_refs(repo))
+            info = api.model_info(repo, files_metadata=True)
+            refs = api.list_repo_refs(repo)
         except RepositoryNotFoundError:
-            return Remote(None, {})
-        files = {
-            sibling.rfilename: sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
-            for sibling in info.siblings
-        }
+            return Remote()
+        files = {file.rfilename: file.lfs.sha256 if file.lfs is not None else file.blob_id for file in info.siblings}
         card = ""
         if CARD in files:
-            path = with_retries(lambda: api.hf_hub_download(repo, CARD, revision=info.sha))
-            card = Path(path).read_text(encoding="utf-8")
-    return Remote(info.sha, files, info.private, tuple(tag.name for tag in refs.tags), card)
+            card = Path(api.hf_hub_download(repo, CARD, revision=info.sha)).read_text(encoding="utf-8")
+    return Remote(info.sha, files, info.private, {tag.name: tag.target_commit for tag in refs.tags}, card)
 
 
 def check_login(api: HfApi, repo: str, remote: Remote) -> None:
@@ -117,7 +114,7 @@ def check_login(api: HfApi, repo: str, remote: Remote) -> None:
     """
     with hub_errors(repo):
         try:
-            me = with_retries(api.whoami)
+            me = api.whoami()
         except LocalTokenNotFoundError as error:
             raise PublishError("you are not logged in. Log in with `hf auth login`.") from error
     names = {me["name"], *(org["name"] for org in me.get("orgs", []))}
@@ -125,35 +122,30 @@ def check_login(api: HfApi, repo: str, remote: Remote) -> None:
         raise PublishError(f"{repo!r} is not in a namespace of yours: {', '.join(sorted(names))}. Choose one of these.")
 
 
-def check_target(
-    repo: str, remote: Remote, marker: str, *, force: bool, private: bool, tag: str | None, pull_request: bool
-) -> None:
+def check_target(options: PublishOptions, remote: Remote) -> None:
     """Refuse what would harm a repo that exists.
-
-    Args:
-        marker: of the card that is to be published.
 
     Raises:
         PublishError: if the repo is of another kind, holds what `vidcom2 publish` did not put there, has the tag, or is
             public where a private one is asked for.
     """
-    if tag is not None and pull_request:
-        raise PublishError("`--tag` names a commit of the repo, which a pull request is not yet. Tag it after merging.")
+    repo, tag = options.target, options.tag
     if tag is not None and (not re.fullmatch(r"[\w.+/-]+", tag) or ".." in tag):
         raise PublishError(f"{tag!r} cannot be a tag. Use letters, digits and `.`, `-`, `_`, such as v1.")
     if remote.head is None:
-        if pull_request:
+        if options.pr:
             raise PublishError(f"there is no repo {repo!r} to open a pull request in. Publish without `--pr`.")
         return
     if tag in remote.tags:
         raise PublishError(f"{repo!r} has a tag {tag!r}, which may be pinned by users. Choose another.")
-    if private and not remote.private:
+    if options.private and not remote.private:
         raise PublishError(
             f"{repo!r} exists and is public. Make it private on the Hub first, or leave out `--private`."
         )
+    marker = MODEL_MARKER if options.custom_generate is None else CUSTOM_GENERATE_MARKER
     if remote.listed and marker not in remote.card:
         raise PublishError(f"{repo!r} is a repo of the other kind: a model, or `custom_generate`. Choose another name.")
-    if remote.files.keys() <= NEW_REPO_FILES or force or pull_request:
+    if remote.is_new or options.force or options.pr:
         return
     if not remote.listed:
         shown = ", ".join(sorted(remote.files)[:5])
@@ -169,40 +161,41 @@ def check_target(
         )
 
 
-def check_deletions(repo: str, operations: Sequence[Operation], remote: Remote, *, force: bool) -> None:
-    """Refuse to delete, without `force`, what an earlier publication did not put there.
+def check_deletions(options: PublishOptions, operations: Sequence[Operation], remote: Remote) -> None:
+    """Refuse to delete, unless forced, what an earlier publication did not put there.
 
     Raises:
         PublishError: if there are such files.
     """
     foreign = [op.path for op in operations if op.action == "delete" and op.path not in remote.listed]
-    if foreign and not force:
+    if foreign and not options.force and not options.pr:
         raise PublishError(
-            f"{repo!r} holds {foreign}, which would change what is loaded, and which `vidcom2 publish` did not write. "
-            "Remove them yourself, or with `--force`."
+            f"{options.target!r} holds {foreign}, which would change what is loaded, and which `vidcom2 publish` did "
+            "not write. Remove them yourself, or with `--force`."
         )
 
 
 def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list[Operation]:
     """The operations that turn the repo into what was staged; what it holds already is left out.
 
+    `create_commit` would leave that out too, but only while it sends: a dry run would not say what changes.
+
     Args:
         server_copies: copy the weights on the server where it can; else upload them.
     """
     base = staged.base
     weights = {} if base is None else {file.path: file for file in base.weights}
-    on_server = {} if base is None or not server_copies else {file.path: file for file in base.files if file.on_server}
+    on_server = {file.path for file in base.files if file.on_server} if base is not None and server_copies else set()
     operations = []
     for path in sorted({*staged.files, *weights}):
-        source = base.folder / path if path in weights else staged.folder / path
-        sha256 = weights[path].sha256 if path in weights else sha256_of(source)
-        size = weights[path].size if path in weights else source.stat().st_size
-        if remote.files.get(path) == sha256:
+        is_weights = path in weights
+        file = base.folder / path if is_weights else staged.folder / path
+        sha256 = weights[path].sha256 if is_weights else sha256_of(file)
+        if remote.files.get(path) in ([sha256] if is_weights else [sha256, git_hash(file.read_bytes())]):
             continue
-        if path in on_server:
-            operations.append(Operation("copy", path, size, sha256, f"{base.name}@{base.revision}"))
-        elif path in weights or remote.files.get(path) != git_hash(source.read_bytes()):
-            operations.append(Operation("add", path, size, sha256, str(source)))
+        size = weights[path].size if is_weights else file.stat().st_size
+        action, source = ("copy", f"{base.name}@{base.revision}") if path in on_server else ("add", str(file))
+        operations.append(Operation(action, path, size, sha256, source))
     kept = {*staged.files, *weights}
     stale = [
         path
@@ -212,117 +205,81 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
     return operations + [Operation("delete", path) for path in sorted(stale)]
 
 
-def publish(
-    api: HfApi,
-    repo: str,
-    staged: StagedRepo,
-    remote: Remote,
-    *,
-    private: bool = False,
-    tag: str | None = None,
-    pull_request: bool = False,
-    message: str = "Publish with vidcom2",
-) -> Published:
+def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Remote) -> Published:
     """Make the repo what was staged, in one commit on top of `remote.head`.
 
-    Until that commit nothing of it is to be seen in the repo. If it fails, doing the same again goes on from there:
-    weights that were uploaded are not uploaded twice.
+    Until that commit nothing of it is to be seen in the repo. A Hub that stumbles is asked again; if that fails too,
+    doing the same later goes on from there: weights that were uploaded are not uploaded twice.
 
     Raises:
         PublishError: if the Hub refuses or cannot be reached, or if the repo changed meanwhile.
     """
-    with hub_errors(repo):
-        if remote.head is None:
-            with_retries(lambda: api.create_repo(repo, private=private, exist_ok=True))
-            remote = remote_state(api, repo)
-            if not remote.files.keys() <= NEW_REPO_FILES:
-                raise PublishError(f"{repo!r} was filled by someone else meanwhile. Look at it, and run again.")
-        url = f"{api.endpoint}/{repo}"
-        operations = plan(staged, remote)
-        if operations:
-            try:
-                commit = _commit(api, repo, staged, remote, operations, pull_request, message)
-            except (FileDuplicationError, HfHubHTTPError) as error:
-                if not _is_refused_copy(error):
-                    raise
-                operations = plan(staged, remote, server_copies=False)
-                commit = _commit(api, repo, staged, remote, operations, pull_request, message)
-            done = Published(url, commit.oid, commit.oid, commit.pr_url)
-        else:
-            done = Published(url, None, remote.head)
-        if tag is not None:
-            _tag(api, repo, tag, done.head)
-        return done
+    for pause in (*PAUSES, None):
+        try:
+            with hub_errors(options.target):
+                return _publish_once(api, options, staged, remote)
+        except HubUnreachable as error:
+            route = route_of(error.__cause__)
+            if options.pr and "/commit/" in route:  # a second try could open a second one
+                raise PublishError(
+                    f"the Hub did not answer: a pull request may have been opened in {options.target!r}. Look there "
+                    "before you try again."
+                ) from error
+            if pause is None or not route or TRIED_BY_THE_CLIENT.search(route):  # hf_xet's errors name no route
+                raise
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _publish_once(api: HfApi, options: PublishOptions, staged: StagedRepo, before: Remote) -> Published:
+    repo, tag = options.target, options.tag
+    if before.head is None:
+        api.create_repo(repo, private=options.private, exist_ok=True)
+    now = remote_state(api, repo)
+    operations = plan(staged, now)
+    # An earlier try may have been carried out and not been answered; then nothing is left to do.
+    if operations and now.head != before.head and not (before.head is None and now.is_new):
+        raise PublishError(f"{repo!r} changed while this was being published. Look at it, and run again.")
+    head, pull_request = now.head, None
+    if operations:
+        try:
+            commit = _commit(api, options, staged, now.head, operations)
+        except (FileDuplicationError, HfHubHTTPError) as error:
+            if not _is_refused_copy(error):
+                raise
+            operations = plan(staged, now, server_copies=False)
+            commit = _commit(api, options, staged, now.head, operations)
+        head, pull_request = commit.oid, commit.pr_url
+    if tag is not None and now.tags.get(tag) != head:
+        try:
+            with hub_errors(repo):
+                api.create_tag(repo, tag=tag, revision=head)
+        except PublishError as error:
+            why = status_of(error.__cause__) or type(error.__cause__).__name__
+            text = f"{repo!r} is published at {head}, but the Hub did not tag it {tag!r} ({why}). Run again to tag it."
+            raise type(error)(text) from error.__cause__
+    return Published(f"{api.endpoint}/{repo}", None if head == before.head else head, head, pull_request)
 
 
 def _is_refused_copy(error: Exception) -> bool:
     """Whether the Hub cannot copy weights between these two repos: of different regions, or not for this user."""
     if isinstance(error, FileDuplicationError):
         return True
-    is_about_copying = route_of(error).endswith("/lfs-files/duplicate")
-    return is_about_copying and 400 <= error.response.status_code < 500 and error.response.status_code not in (401, 429)
-
-
-def _tag(api: HfApi, repo: str, tag: str, commit: str) -> None:
-    try:
-        with_retries(lambda: api.create_tag(repo, tag=tag, revision=commit, exist_ok=True))
-        tags = {ref.name: ref.target_commit for ref in with_retries(lambda: api.list_repo_refs(repo)).tags}
-    except HUB_ERRORS as error:
-        why = error.response.status_code if isinstance(error, HfHubHTTPError) else type(error).__name__
-        raise PublishError(
-            f"{repo!r} is published at {commit}, but the Hub did not tag it {tag!r} ({why}). Run again to tag it."
-        ) from error
-    if tags.get(tag) != commit:
-        raise PublishError(
-            f"{repo!r} is published at {commit}, but its tag {tag!r} names {tags.get(tag)}. Tag it anew."
-        )
+    return route_of(error).endswith("/lfs-files/duplicate") and status_of(error) in (400, 403, 404, 409, 422)
 
 
 def _commit(
-    api: HfApi,
-    repo: str,
-    staged: StagedRepo,
-    remote: Remote,
-    operations: Sequence[Operation],
-    pull_request: bool,
-    message: str,
+    api: HfApi, options: PublishOptions, staged: StagedRepo, parent: str | None, operations: Sequence[Operation]
 ) -> CommitInfo:
-    missing = [
-        operation.path for operation in operations if operation.action == "add" and not Path(operation.source).is_file()
-    ]
-    if missing:  # weights on the Hub that it cannot copy
-        with_retries(lambda: download(api, staged.base, missing))
-
-    def commit() -> CommitInfo:
-        return api.create_commit(
-            repo,
-            [_hub_operation(operation) for operation in operations],
-            commit_message=message,
-            parent_commit=remote.head,
-            create_pr=pull_request,
-        )
-
-    def landed(error: Exception) -> CommitInfo | None:
-        """The commit, if it was made and only the answer was lost."""
-        if "/commit/" not in route_of(error):
-            return None
-        if pull_request:
-            raise PublishError(
-                f"the Hub did not answer: a pull request may have been opened in {repo!r}. Look there before you try "
-                "again."
-            )
-        now = remote_state(api, repo)
-        if now.head == remote.head or plan(staged, now):
-            return None
-        return CommitInfo(
-            commit_url=f"{api.endpoint}/{repo}/commit/{now.head}",
-            commit_message=message,
-            commit_description="",
-            oid=now.head,
-            _endpoint=api.endpoint,
-        )
-
-    return with_retries(commit, landed)
+    if any(operation.action == "add" and not Path(operation.source).is_file() for operation in operations):
+        download_weights(api, staged.base)  # which are on the Hub, and which it cannot copy
+    return api.create_commit(
+        options.target,
+        [_hub_operation(operation) for operation in operations],
+        commit_message="Publish with vidcom2",
+        parent_commit=parent,
+        create_pr=options.pr,
+    )
 
 
 def _hub_operation(operation: Operation) -> CommitOperationAdd | CommitOperationCopy | CommitOperationDelete:

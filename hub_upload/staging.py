@@ -6,19 +6,16 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import CheckpointError
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from ..modeling.custom_generate import MODEL_CLASSES as GENERATING_CLASSES
-from ..shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file, sha256_of
+from ..repo_shape import CARD, CONFIG, sha256_of
+from ..shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
 from .base_checkpoint import Base
 from .model_card import CardOptions, custom_generate_card, model_card
 
 FIGURE = "how_it_works.png"
-CARD = "README.md"
 # What tells, in a staged folder, which files are of this project and what is missing; not sent to the Hub.
 STAGED_LIST, MISSING = ".vidcom2-staged.json", "WEIGHTS-ARE-MISSING.txt"
 
@@ -48,31 +45,25 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
 
     Args:
         folder: does not exist yet, is empty, or holds an earlier staging, which is replaced.
-        settings: fields of `CompressionSettings` that replace those of the base's config, or else the defaults.
+        settings: those that replace the base's, or else the defaults.
 
     Raises:
         CheckpointError: if VidCom² has no class for the base, or a setting is outside its accepted set.
+        OptionError: if a setting is of other families only.
+        UnshippableMethodError: if the method is a user's and cannot go along.
         StagingError: if the folder holds something else, or cannot be written; what was written is removed.
     """
-    config, model_class = base.config, base.model_class
-    kept = {name: config[name] for name in SETTING_NAMES if name in config}
-    try:
-        checked = CompressionSettings(**kept | dict(settings))
-    except ValueError as error:
-        raise CheckpointError(f"the settings for {base.name!r} cannot be used: {error}") from error
-    config |= asdict(checked) | fields_of(model_class)
-
+    model_class = base.family.model_class
+    config = base.config | base.settings(settings)
+    method = config["compression_method"]
+    config |= fields_of(model_class, method)
     with _new_folder(folder):
         for file in base.files:
             if not file.is_weights:
-                _copy(base.folder / file.path, folder / file.path)
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        code = code_of(model_class)
-        for name, content in code.items():
-            _write(content, folder / name)
-        _copy(license_file(), folder / LICENSE)
-        _copy(card.figure, folder / FIGURE)
-        files = [(name, sha256_of(folder / name)) for name in ("config.json", *code, LICENSE)]
+                _write((base.folder / file.path).read_bytes(), folder / file.path)
+        _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
+        _write(card.figure.read_bytes(), folder / FIGURE)
+        files = [(CONFIG, sha256_of(folder / CONFIG)), *_write_code(code_of(model_class, method), folder)]
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, _files(folder), base)
 
@@ -84,12 +75,8 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
         StagingError: if the folder holds something else, or cannot be written; what was written is removed.
     """
     with _new_folder(folder):
-        code = code_of_custom_generate()
-        for name, content in code.items():
-            _write(content, folder / name)
-        _copy(license_file(), folder / LICENSE)
-        files = [(name, sha256_of(folder / name)) for name in (*code, LICENSE)]
-        custom_generate_card(repo, files, list(GENERATING_CLASSES), command).save(folder / CARD)
+        files = _write_code(code_of_custom_generate(), folder)
+        custom_generate_card(repo, files, command).save(folder / CARD)
         return StagedRepo(folder, _files(folder))
 
 
@@ -105,31 +92,25 @@ def complete(staged: StagedRepo) -> str:
     Raises:
         StagingError: if the folder cannot be written.
     """
-    with _writing(staged.folder):
-        sentence = _with_weights(staged)
-        listed = {path: _content(staged.folder / path) for path in _files(staged.folder)}
-        (staged.folder / STAGED_LIST).write_text(json.dumps(listed, indent=1), encoding="utf-8")
-    return sentence
-
-
-def _with_weights(staged: StagedRepo) -> str:
-    base = staged.base
-    if base is None:
-        return "It is whole: there are no weights in such a repo."
-    missing = []
-    for weights in base.weights:
-        source = (base.folder / weights.path).absolute()
-        if source.is_file():
-            (staged.folder / weights.path).symlink_to(source)
-        else:
-            missing.append(weights.path)
-    if not missing:
-        return "It loads as it is: its weights are links to those of the base."
-    sentence = (
-        f"It lacks the weights, which stay on the Hub. To load it, fetch them: `hf download {base.name} "
-        f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(staged.folder))}`."
-    )
-    (staged.folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
+    folder, base, missing = staged.folder, staged.base, []
+    sentence = "It loads as it is: its weights are links to those of the base."
+    with _writing(folder):
+        for weights in [] if base is None else base.weights:
+            source = (base.folder / weights.path).absolute()
+            if source.is_file():
+                (folder / weights.path).symlink_to(source)
+            else:
+                missing.append(weights.path)
+        if base is None:
+            sentence = "It is whole: there are no weights in such a repo."
+        elif missing:
+            sentence = (
+                f"It lacks the weights, which stay on the Hub. To load it, fetch them: `hf download {base.name} "
+                f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
+            )
+            (folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
+        listed = {path: _content(folder / path) for path in _files(folder)}
+        (folder / STAGED_LIST).write_text(json.dumps(listed, indent=1), encoding="utf-8")
     return sentence
 
 
@@ -139,9 +120,13 @@ def check_replaceable(folder: Path) -> None:
         raise StagingError(f"{str(folder)!r} is no folder. Name a new one with `--output`.")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    listed = _staged_list(folder)
-    if listed is None:
-        raise StagingError(f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it.")
+    try:
+        listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
+        listed.items()
+    except (OSError, ValueError, AttributeError):
+        raise StagingError(
+            f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it."
+        ) from None
     there = {path: _content(folder / path) for path in _files(folder) if path != STAGED_LIST}
     others = [path for path, content in there.items() if listed.get(path) != content]
     if others:
@@ -149,15 +134,6 @@ def check_replaceable(folder: Path) -> None:
             f"{str(folder)!r} was staged by `vidcom2 publish`, but {', '.join(others)} in it is yours, or "
             "was changed since. Name a new folder with `--output`, or remove that."
         )
-
-
-def _staged_list(folder: Path) -> dict[str, str] | None:
-    """Path -> content of what an earlier staging put there; None if there was none."""
-    try:
-        listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return listed if isinstance(listed, dict) else None
 
 
 def _content(path: Path) -> str:
@@ -191,14 +167,17 @@ def _writing(folder: Path) -> Iterator[None]:
         raise StagingError(f"cannot write {str(folder)!r}: {os.strerror(error.errno)}. Choose another.") from error
 
 
+def _write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]:
+    """Writes it and its licence; returns (path, sha256) of them."""
+    code = {**code, LICENSE: license_file().read_bytes()}
+    for name, content in code.items():
+        _write(content, folder / name)
+    return [(name, sha256_of(folder / name)) for name in code]
+
+
 def _write(content: bytes, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
 
 
 def _files(folder: Path) -> tuple[str, ...]:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
 
-from ..checkpoints import MODEL_CLASSES
+from ..families import NATIVE_FAMILIES
 from ..options import OptionError
-from ..shipped_code import CONFIG, CUSTOM_GENERATE
-from ..tiny import tiny_llava_onevision, tiny_qwen2_vl
-from . import verification_worker
-from .hub_calls import PublishError, hub_errors, with_retries
+from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
+from .hub_calls import PublishError, hub_errors
 
+WORKER = Path(__file__).with_name("verification_worker.py")
 STDERR_LINES = 12  # shown of a worker that died
 
 
@@ -73,7 +72,7 @@ def verify(
     elif name.startswith((".", "/", "~")):
         raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as stderr:
         if _is_custom_generate(name, revision):
             arguments += _pairs(Path(scratch))
         environment = os.environ | {
@@ -82,28 +81,26 @@ def verify(
             "TRANSFORMERS_VERBOSITY": "error",
         }
         # Not as `python FILE`, which would put the folder of that file, with its modules' names, on the path.
-        start = f"import runpy; runpy.run_path({verification_worker.__file__!r}, run_name='__main__')"
-        with tempfile.TemporaryFile("w+") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-c", start, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                cwd=scratch,
-                env=environment,
-            )
-            checks, is_finished = [], False
-            with process:
-                for line in process.stdout:
-                    is_finished = line.strip() == verification_worker.FINISHED
-                    if line.startswith('{"name"'):
-                        checks.append(Check(**json.loads(line)))
-                        progress(checks[-1])
-            if process.returncode != 0 or not is_finished:
-                stderr.seek(0)
-                tail = "\n".join(stderr.read().splitlines()[-STDERR_LINES:])
-                raise VerificationError(f"the checks of {name!r} ended with code {process.returncode}:\n{tail}")
+        start = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
+        command = [sys.executable, "-c", start, *arguments]
+        checks, is_finished = [], False
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=scratch, env=environment
+        ) as process:
+            for line in process.stdout:
+                is_finished = line.strip() == FINISHED
+                if line.startswith('{"name"'):
+                    checks.append(Check(**json.loads(line)))
+                    progress(checks[-1])
+        if process.returncode != 0 or not is_finished:
+            stderr.seek(0)
+            tail = "\n".join(stderr.read().splitlines()[-STDERR_LINES:])
+            raise VerificationError(f"the checks of {name!r} ended with code {process.returncode}:\n{tail}")
     return checks
+
+
+def failures(checks: list[Check]) -> list[Check]:
+    return [check for check in checks if check.status == "failed"]
 
 
 def _is_custom_generate(name: str, revision: str | None) -> bool:
@@ -119,13 +116,13 @@ def _is_custom_generate(name: str, revision: str | None) -> bool:
     else:
         try:
             with hub_errors(name):
-                files = with_retries(lambda: HfApi().list_repo_files(name, revision=revision))
+                files = HfApi().list_repo_files(name, revision=revision)
         except PublishError as error:
             raise type(error)(f"there is no folder {name!r}, and {error}") from error
     what = f"the folder {name!r}" if is_folder else f"the repo {name!r}"
-    if f"{CUSTOM_GENERATE}/generate.py" in files and CONFIG not in files:
-        return True
     if CONFIG not in files:
+        if f"{CUSTOM_GENERATE}/generate.py" in files:
+            return True
         found = "nothing" if not files else f"no {CONFIG}"
         raise NotVidCom2Error(f"{what} holds {found}: it is no checkpoint, and no `{CUSTOM_GENERATE}` repo.")
     if not any("vidcom2" in file for file in files):  # then only config.json could tell
@@ -142,17 +139,12 @@ def _is_custom_generate(name: str, revision: str | None) -> bool:
 def _pairs(folder: Path) -> list[str]:
     """Tiny stock models, and the same with the VidCom² class, as arguments of the worker."""
     arguments = []
-    for build in (tiny_llava_onevision, tiny_qwen2_vl):
-        stock, processor = build()
-        model_type = stock.config.model_type
+    for model_type, family in NATIVE_FAMILIES.items():
+        stock, processor = family.build_tiny()
         folders = folder / model_type, folder / f"vidcom2_{model_type}"
         stock.save_pretrained(folders[0])
-        ours = MODEL_CLASSES[model_type].from_pretrained(folders[0], retention_ratio=0.4)  # not the default
+        ours = family.model_class.from_pretrained(folders[0], retention_ratio=0.4)  # not the default
         ours.save_pretrained(folders[1])
         processor.save_pretrained(folders[1])
         arguments += ["--pair", *map(str, folders)]
     return arguments
-
-
-def failures(checks: list[Check]) -> list[Check]:
-    return [check for check in checks if check.status == "failed"]

@@ -4,35 +4,38 @@ It uses a repo as its users do, through Transformers alone, and prints one line 
 """
 
 import argparse
-import ast
 import gc
+import inspect
 import json
+import math
 import re
+import runpy
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from huggingface_hub import HfApi, ModelCard, hf_hub_download
-from huggingface_hub.utils.sha import sha_fileobj
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
-PIPELINE_TASKS = ("image-text-to-text", "any-to-any", "video-text-to-text")
+# What a repo looks like is said in one file, which needs nothing of `vidcom2`. It is read by its path: with its folder
+# on the path, a repo's code could import the package's other modules, and would seem whole without its own files.
+shape = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "repo_shape.py")))
+
+PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
-LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
-CUSTOM_GENERATE = "custom_generate"
+OWN_METHODS = ("vidcom2", "random")  # whose numbers of tokens follow from the ratio; others may drop whole frames
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
-FINISHED = "all checks were made"  # a repo's code may end the process at any time
 
 
 class Failed(Exception):
@@ -67,54 +70,42 @@ class Repo:
         self.pinned = {} if self.is_folder or revision is None else {"revision": revision}
 
     @cached_property
-    def files(self) -> list[str]:
+    def files(self) -> dict[str, str | None]:
+        """Path -> sha256 where the Hub tells it, which is of large files."""
         if self.is_folder:
-            root = Path(self.name)
-            return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-        return HfApi().list_repo_files(self.name, revision=self.revision)
-
-    @cached_property
-    def known_sha256(self) -> dict[str, str]:
-        """Of the large files of a Hub repo, which the Hub knows."""
-        if self.is_folder:
-            return {}
+            paths = sorted(path for path in Path(self.name).rglob("*") if path.is_file())
+            return dict.fromkeys(str(path.relative_to(self.name)) for path in paths)
         siblings = HfApi().model_info(self.name, revision=self.revision, files_metadata=True).siblings
-        return {sibling.rfilename: sibling.lfs.sha256 for sibling in siblings if sibling.lfs is not None}
-
-    def sha256(self, file: str) -> str:
-        if file in self.known_sha256:
-            return self.known_sha256[file]
-        with self.path(file).open("rb") as content:
-            return sha_fileobj(content).hex()
+        return {sibling.rfilename: sibling.lfs and sibling.lfs.sha256 for sibling in siblings}
 
     def path(self, file: str) -> Path:
+        why = f"there is no {file} in the repo."
         if file.endswith(".py"):
-            require(
-                file in self.files,
-                f"there is no {file} in the repo, though config.json names it. Was it saved by the stock class, which "
-                "leaves the code behind? Load it with the VidCom2 class of the `vidcom2` package, and save it again.",
+            why += (
+                " Was it saved by the stock class, which leaves the code behind? Load it with the VidCom2 class of the "
+                "`vidcom2` package, and save it again."
             )
-        require(file in self.files, f"there is no {file} in the repo.")
-        if self.is_folder:
-            return Path(self.name, file)
-        return Path(hf_hub_download(self.name, file, revision=self.revision))
+        require(file in self.files, why)
+        return Path(self.name, file) if self.is_folder else Path(hf_hub_download(self.name, file, **self.pinned))
+
+    def json(self, file: str) -> dict[str, Any]:
+        return json.loads(self.path(file).read_text(encoding="utf-8"))
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """config.json as it is written."""
-        return json.loads(self.path("config.json").read_text(encoding="utf-8"))
+        return self.json(shape.CONFIG)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of VidCom² in config.json."""
+        return {name: value for name, value in self.config.items() if name.startswith(("compression_", "retention_"))}
 
     def code(self, modules: list[str], folder: str = "") -> set[str]:
         """These modules and all that they import, which must be in the repo."""
-        to_visit, found = list(modules), set()
-        while to_visit:
-            module = to_visit.pop()
-            if module not in found:
-                found.add(module)
-                for node in ast.walk(ast.parse(self.path(f"{folder}{module}.py").read_text(encoding="utf-8"))):
-                    if isinstance(node, ast.ImportFrom) and node.level == 1:
-                        to_visit.append(node.module)
-        return found
+        return set(
+            shape.import_closure(modules, lambda name: self.path(f"{folder}{name}.py").read_text(encoding="utf-8"))
+        )
 
     @property
     def is_native(self) -> bool:
@@ -151,13 +142,8 @@ class Repo:
         inputs = self.processor(text=[prompt], videos=[video()], do_sample_frames=False, return_tensors="pt")
         return inputs.to(self.device, self.model.dtype)
 
-    @cached_property
-    def kept_tokens(self) -> int:
-        """Tokens of the video that `get_video_features` leaves, structure among them."""
-        return sum(map(len, self.features().pooler_output))
-
     def features(self) -> Any:
-        names = ("pixel_values_videos", "video_grid_thw")
+        names = inspect.signature(self.model.get_video_features).parameters
         with torch.no_grad():
             return self.model.get_video_features(**{name: self.inputs[name] for name in names if name in self.inputs})
 
@@ -167,9 +153,8 @@ class Repo:
 
     @cached_property
     def short_length(self) -> int:
-        """Length of the compressed prompt."""
-        text_tokens = self.inputs["input_ids"].shape[1] - self.video_tokens
-        return text_tokens + self.kept_tokens
+        """Length of the compressed prompt: its text, and what `get_video_features` leaves, structure among it."""
+        return self.inputs["input_ids"].shape[1] - self.video_tokens + sum(map(len, self.features().pooler_output))
 
     def drop_model(self) -> None:
         """One model in memory at a time; the next use of `model` loads it again."""
@@ -213,48 +198,38 @@ def check_files(repo: Repo) -> str:
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
     require(bool(named), "config.json has no `auto_map`: without it the stock model loads, uncompressed.")
     code = repo.code([value.rpartition("--")[2].split(".")[0] for value in named])
-    weights = ["model.safetensors"]
-    if "model.safetensors.index.json" in repo.files:
-        index = json.loads(repo.path("model.safetensors.index.json").read_text(encoding="utf-8"))
-        weights = sorted(set(index["weight_map"].values()))
-    missing = [file for file in weights if file not in repo.files]
+    weights = shape.weight_files(repo.files, repo.json)
+    missing = sorted(weights - repo.files.keys())
     require(not missing, f"the weights {missing} are not in the repo.")
     return f"{len(code)} code files, {len(weights)} of weights, no pickle"
 
 
 def check_config(repo: Repo) -> str:
-    """config.json leads every Auto class to the VidCom² class, and its settings are in their accepted sets."""
+    """config.json leads to the VidCom² classes, and its settings are in their accepted sets."""
     config = AutoConfig.from_pretrained(repo.name, **repo.pinned, trust_remote_code=True)
     require(type(config).__name__.startswith("VidCom2"), f"AutoConfig gives a {type(config).__name__}.")
-    auto_map = repo.config["auto_map"]
-    wrong = {
-        name: auto_map.get(name) for name in AUTO_MODEL_CLASSES if not auto_map.get(name, "").endswith(repo.class_name)
-    }
-    require(not wrong, f"`auto_map` has {wrong}, but all of {', '.join(AUTO_MODEL_CLASSES)} must be {repo.class_name}.")
     architectures = repo.config.get("architectures")
     require(
         architectures == [repo.class_name],
         f"`architectures` is {architectures}, but must be {[repo.class_name]}: with a stock name, a pipeline that "
         "cannot load the custom class falls back on the stock one in silence.",
     )
-    require(
-        config.retention_ratio == repo.config.get("retention_ratio"),
-        f"`retention_ratio` is {config.retention_ratio}, but {repo.config.get('retention_ratio')} in config.json.",
-    )
+    read = {name: getattr(config, name, None) for name in repo.settings}
+    require(read == repo.settings, f"the settings are {read}, but {repo.settings} in config.json.")
     return f"{type(config).__name__}, retention_ratio {config.retention_ratio}"
 
 
 def check_card(repo: Repo) -> str:
     """The files are those that the card lists, byte by byte."""
-    if "README.md" not in repo.files:
+    if shape.CARD not in repo.files:
         raise Skipped("there is no model card")
-    card = ModelCard.load(repo.path("README.md"), ignore_metadata_errors=False)
-    listed = dict(LISTED.findall(card.text))
+    card = ModelCard.load(repo.path(shape.CARD), ignore_metadata_errors=False)
+    listed = shape.listed_files(card.text)
     if not listed:
         raise Skipped("the card lists no files")
     missing = [file for file in listed if file not in repo.files]
     require(not missing, f"there is no {', '.join(missing)} in the repo, which the card lists.")
-    changed = [file for file, sha in listed.items() if repo.sha256(file) != sha]
+    changed = [file for file, sha in listed.items() if sha != (repo.files[file] or shape.sha256_of(repo.path(file)))]
     require(not changed, f"{changed} are not the files that the card lists by sha256: they changed after it was made.")
     unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
     require(not unlisted, f"{unlisted} are code that the card does not list.")
@@ -294,6 +269,16 @@ def check_processor(repo: Repo) -> str:
     return f"{type(repo.processor).__name__}, {repo.video_tokens} video tokens for {NUM_FRAMES} frames"
 
 
+def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
+    """Least and most tokens of a video that a method may keep."""
+    if method not in OWN_METHODS:
+        return 1, math.ceil(ratio * frames * per_frame) + frames
+    # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
+    # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
+    whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
+    return (ratio * whole * per_frame - 0.5) * frames, (ratio * per_frame + 1) * frames
+
+
 def check_generate(repo: Repo) -> str:
     """`generate` prefills the compressed prompt and returns the full one."""
     input_ids, ratio = repo.inputs["input_ids"], repo.config["retention_ratio"]
@@ -306,12 +291,8 @@ def check_generate(repo: Repo) -> str:
         f"{lengths} tokens were prefilled, at {ratio} and at 1.0, but {[repo.short_length, full]} were expected.",
     )
     compression = repo.features().video_compressions[0]
-    kept, per_frame = len(compression.indices), compression.tokens_per_frame
-    frames = len(compression.frame_budgets)
-    # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
-    # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
-    whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
-    least, most = (ratio * whole * per_frame - 0.5) * frames, (ratio * per_frame + 1) * frames
+    kept, frames, per_frame = len(compression.indices), len(compression.frame_budgets), compression.tokens_per_frame
+    least, most = bounds(repo.config.get("compression_method", OWN_METHODS[0]), ratio, frames, per_frame)
     require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
     require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
     return f"{full} prompt tokens, {repo.short_length} prefilled"
@@ -351,11 +332,8 @@ def check_save(repo: Repo) -> str:
         repo.drop_model()
         model = repo.load(AutoModelForImageTextToText, folder=folder)
         require(type(model).__name__ == repo.class_name, f"a {type(model).__name__} loads, not {repo.class_name}.")
-        settings = {
-            name: value for name, value in repo.config.items() if name.startswith(("compression_", "retention_"))
-        }
-        saved = {name: getattr(model.config, name) for name in settings}
-        require(saved == settings, f"the settings are {saved} after saving, {settings} before.")
+        saved = {name: getattr(model.config, name) for name in repo.settings}
+        require(saved == repo.settings, f"the settings are {saved} after saving, {repo.settings} before.")
         require(torch.equal(first, model.generate(**call)), "the saved model answers otherwise.")
         lost = [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
         lost = [impl for impl in lost if not Path(folder, f"{impl.split('.')[0]}.py").is_file()]
@@ -366,7 +344,7 @@ def check_save(repo: Repo) -> str:
 def check_custom_generate_files(repo: Repo) -> str:
     """`custom_generate/generate.py` and all that it imports is there, and nothing is a pickle."""
     require_no_pickles(repo)
-    return f"{len(repo.code(['generate'], f'{CUSTOM_GENERATE}/'))} code files, no pickle"
+    return f"{len(repo.code(['generate'], f'{shape.CUSTOM_GENERATE}/'))} code files, no pickle"
 
 
 def check_custom_generate(repo: Repo) -> str:
@@ -405,7 +383,7 @@ MODEL_CHECKS: dict[str, Callable[[Repo], str]] = {
     "config": check_config,
     "card": check_card,
     "without trust": check_untrusted_load,
-    **{name: check_auto_class(name) for name in AUTO_MODEL_CLASSES},
+    **{name: check_auto_class(name) for name in shape.AUTO_MODEL_CLASSES},
     "AutoProcessor": check_processor,
     "generate": check_generate,
     **{f"pipeline {task}": check_pipeline(task) for task in PIPELINE_TASKS},
@@ -426,7 +404,7 @@ def run(repo: Repo) -> None:
             status, detail = "failed", f"{type(error).__name__}: {error}"
         result = {"name": name, "claim": check.__doc__, "status": status, "detail": " ".join(detail.split())}
         print(json.dumps(result), flush=True)
-    print(FINISHED, flush=True)
+    print(shape.FINISHED, flush=True)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from vidcom2.checkpoints import MODEL_CLASSES, Checkpoint, load_checkpoint
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli import app
 from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.families import FAMILIES
 from vidcom2.options import OptionError
 from vidcom2.tiny import tiny_llava_onevision
 from vidcom2.video import VideoError, read_video
@@ -178,7 +179,7 @@ def test_an_unknown_setting_is_refused_by_its_name(tiny_folder: Path) -> None:
 
 def test_a_device_map_is_for_transformers_to_carry_out(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("accelerate")
-    model_class, given = MODEL_CLASSES["llava_onevision"], []
+    model_class, given = FAMILIES["llava_onevision"].model_class, []
     load = model_class.from_pretrained
     monkeypatch.setattr(model_class, "from_pretrained", lambda *args, **kw: given.append(kw) or load(*args, **kw))
     monkeypatch.setattr(model_class, "to", lambda *_: pytest.fail("moved as a whole"))

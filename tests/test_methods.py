@@ -2,12 +2,15 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import Family
 from models import make_image, make_video
+from PIL import Image
 from reference import new_tokens
 from torch import Tensor
 
@@ -20,9 +23,14 @@ from vidcom2 import (
     frame_budgets,
     register_compression_method,
 )
+from vidcom2.answer import prepare_inputs
+from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
 from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.explain import DIMMED, LIGHT, draw_html, draw_png, explain
 from vidcom2.modeling.compression import OWN_METHODS
+from vidcom2.video import read_video
 
 METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
 
@@ -346,3 +354,34 @@ def test_a_method_that_looks_at_more_than_a_tensor_says_so() -> None:
         compress(video_tokens(), compression_method="inner_contrast")
     video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7))
     assert compress(video, compression_method="inner_contrast").frame_budgets.tolist() == [2] * 4
+
+
+# -- drawn ------------------------------------------------------------------------------------------------------------
+
+
+def test_explain_tells_what_any_method_keeps_and_merges(family: Family, method: str, tmp_path: Path) -> None:
+    model = family.load(compression_method=method, retention_ratio=0.5)
+    video = read_video(str(DEMO_VIDEO), 8)
+    explanation = explain(Checkpoint("tiny", model, family.processor), video)
+    inputs = {name: each for name, each in prepare_inputs(family.processor, "", video).items() if name != "input_ids"}
+    compression = model.model(**inputs, only_video_features="kept", return_dict=True).video_compressions[0]
+    assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
+    assert explanation.title.startswith(f"{method} keeps {len(compression.indices)} of {compression.num_tokens}")
+    if method == "merged_in_time":
+        assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token enters one that is kept
+        assert f"and merges {compression.num_tokens - len(compression.indices)} into them" in explanation.title
+        first = int(np.flatnonzero(explanation.merged.any(axis=(1, 2)))[0])
+        frame = explanation.frames[first].astype(float)
+        pale = (frame * DIMMED + LIGHT * (1 - DIMMED)).round()
+        drawn = explanation.kept_picture(first)
+        height, width = (int(side * explanation.covered) for side in drawn.shape[:2])
+        assert np.abs(drawn[:height, :width] - pale[:height, :width]).max() <= 1
+    else:
+        assert explanation.merged is None and "merges" not in explanation.title
+    if family.case.name == "llava_onevision":
+        for draw, name in ((draw_png, "x.png"), (draw_html, "x.html")):
+            draw(explanation, str(tmp_path / name))
+        page = (tmp_path / "x.html").read_text(encoding="utf-8")
+        assert ("merged into a kept one (pale)" in page) == (method == "merged_in_time")
+        with Image.open(tmp_path / "x.png") as picture:
+            assert picture.size[0] > 1000

@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,9 @@ from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
 from vidcom2.configuration.saved_with_code import check_before_copy
+from vidcom2.families import FAMILIES, NATIVE_FAMILIES
 from vidcom2.hub_upload.verification import failures, verify
+from vidcom2.modeling import custom_generate
 from vidcom2.shipped_code import code_of, code_of_custom_generate, fields_of
 from vidcom2.tiny_llava_video import tiny_llava_video
 
@@ -65,10 +69,39 @@ def test_what_a_repo_holds_differs_from_the_package_in_the_names_of_rooms_alone(
 
 
 def test_configuration_imports_nothing_from_modeling_and_no_file_name_is_used_twice() -> None:
-    assert not [path for path in (ROOT / "configuration").glob("*.py") if "modeling." in path.read_text("utf-8")]
+    at_once = re.compile(r"^from \.\.modeling", flags=re.MULTILINE)
+    assert not [path for path in (ROOT / "configuration").glob("*.py") if at_once.search(path.read_text("utf-8"))]
     folders = (ROOT / "src" / "vidcom2", *(ROOT / room for room in (*ROOMS, "hub_upload")))
     names = [path.name for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"]
     assert len(names) == len(set(names))
+
+
+def test_what_a_repo_looks_like_is_said_in_one_file_that_needs_no_other() -> None:
+    tree = ast.parse((ROOT / "src" / "vidcom2" / "repo_shape.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+    assert not any(getattr(node, "level", 0) for node in imports)
+
+
+def test_custom_generate_is_for_the_families_with_a_stock_class() -> None:
+    assert {name: family.model_class for name, family in NATIVE_FAMILIES.items()} == custom_generate.MODEL_CLASSES
+
+
+def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:
+    family = FAMILIES[case.config_class.model_type]
+    assert family.native == case.native and family.model_class is case.model_class
+    for name, accepted in family.settings.items():
+        assert getattr(case.config_class(), name) == accepted[0]
+        for value in accepted:
+            assert getattr(case.config_class(**{name: value}), name) == value
+        with pytest.raises(ValueError, match=f"must be one of {', '.join(map(repr, accepted))}"):
+            case.config_class(**{name: "none of them"})
+
+
+def test_loading_imports_the_files_of_the_family_at_hand_alone() -> None:
+    code = "import sys, vidcom2.checkpoints; print([name for name in sys.modules if 'modeling_vidcom2' in name])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> None:
@@ -220,21 +253,30 @@ def test_a_model_is_not_half_saved_beside_files_of_others(family: Family, tmp_pa
     assert files_of(tmp_path) == {"registration.py": b"mine = 1\n"}
 
 
-def test_saving_again_and_a_newer_version_over_an_older_one_work(case: ModelCase, tmp_path: Path) -> None:
+def test_saving_again_and_a_newer_version_over_an_older_one_work_and_links_are_not_written_through(
+    case: ModelCase, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "older.py"
     config = case.config_class(retention_ratio=0.1)
     config.save_pretrained(tmp_path)
     first = files_of(tmp_path)
     config.save_pretrained(tmp_path)
     assert files_of(tmp_path) == first
 
-    # As an older version would have left it: other code, which its config.json lists.
-    fields = json.loads(first["config.json"])
-    older = b"# an older version\n"
+    # As an older version would have left it: other code, which its config.json lists; here as a link.
+    fields, older, link = json.loads(first["config.json"]), b"# an older version\n", tmp_path / "compression.py"
     fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(older).hexdigest()
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    (tmp_path / "compression.py").write_bytes(older)
+    elsewhere.write_bytes(older)
+    link.unlink()
+    link.symlink_to(elsewhere)
     case.config_class.from_pretrained(tmp_path).save_pretrained(tmp_path)
-    assert files_of(tmp_path) == first
+    assert files_of(tmp_path) == first and not link.is_symlink() and elsewhere.read_bytes() == older
+    link.unlink()
+    link.symlink_to(elsewhere.with_name("nowhere.py"))
+    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
+        config.save_pretrained(tmp_path)
+    assert not elsewhere.with_name("nowhere.py").exists()
 
 
 @pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
@@ -253,27 +295,6 @@ def test_a_changed_copy_of_a_saved_file_is_the_users(spoilt: str, case: ModelCas
     assert path.read_bytes() == before["compression.py"]
 
 
-def test_links_are_replaced_and_what_they_lead_to_is_left_alone(case: ModelCase, tmp_path: Path) -> None:
-    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere.py"
-    config = case.config_class()
-    config.save_pretrained(folder)
-    elsewhere.write_bytes(b"# an older version\n")
-    fields = json.loads((folder / "config.json").read_text())
-    fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(elsewhere.read_bytes()).hexdigest()
-    (folder / "config.json").write_text(json.dumps(fields))
-    expected = (folder / "compression.py").read_bytes()
-    (folder / "compression.py").unlink()
-    (folder / "compression.py").symlink_to(elsewhere)
-    config.save_pretrained(folder)
-    assert (folder / "compression.py").read_bytes() == expected
-    assert elsewhere.read_bytes() == b"# an older version\n"
-    (folder / "compression.py").unlink()
-    (folder / "compression.py").symlink_to(tmp_path / "nowhere.py")
-    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
-        config.save_pretrained(folder)
-    assert not (tmp_path / "nowhere.py").exists()
-
-
 def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: ModelCase, tmp_path: Path) -> None:
     case.config_class().save_pretrained(tmp_path / "ours")
     config = case.config_class.from_pretrained(tmp_path / "ours")
@@ -286,36 +307,16 @@ def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: Mo
     config.save_pretrained(tmp_path / "theirs")
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["auto_map"] == config.auto_map
 
+    class MyConfig(case.config_class):
+        model_type = f"my_{case.name}"
 
-def test_a_class_from_a_repo_is_not_saved_over_files_of_others(case: ModelCase, tmp_path: Path) -> None:
-    repo, mine, named = (tmp_path / name for name in ("repo", "mine", "named"))
-    case.config_class(retention_ratio=0.1).save_pretrained(repo)
-    named_classes = fields_of(case.model_class)["auto_map"]
-    config_class, model_class = (
-        get_class_from_dynamic_module(named_classes[name], str(repo)) for name in ("AutoConfig", "AutoModel")
-    )
-    config_class.register_for_auto_class()  # as AutoConfig does
-    config = config_class.from_pretrained(repo)
-    mine.mkdir()
-    for name in ("registration.py", "compression_settings.py"):
-        (mine / name).write_text("mine = 1\n")
-    before = files_of(mine)
-    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
-        config.save_pretrained(mine)
-    assert files_of(mine) == before
-    for _ in range(2):
-        config.save_pretrained(named)
-    assert json.loads((named / "config.json").read_text())["retention_ratio"] == 0.1
-
-    # The same is asked of the model, before Transformers copies its code.
-    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py', 'registration\.py', which this project"):
-        check_before_copy(model_class, str(mine))
-    for folder in (named, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, a new folder
-        check_before_copy(model_class, str(folder))
+    MyConfig().save_pretrained(tmp_path / "config")
+    assert [path.name for path in (tmp_path / "config").iterdir()] == ["config.json"]
+    assert "auto_map" not in json.loads((tmp_path / "config" / "config.json").read_text())
 
 
 def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
-    repo, mine, new = (tmp_path / name for name in ("repo", "mine", "new"))
+    repo, mine, new, config_alone = (tmp_path / name for name in ("repo", "mine", "new", "config"))
     family.model.save_pretrained(repo)
     family.processor.save_pretrained(repo)
     named = fields_of(family.case.model_class)["auto_map"]
@@ -328,6 +329,13 @@ def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Fa
     with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
         model.save_pretrained(mine)
     assert files_of(mine) == {"registration.py": b"mine = 1\n"}
+    model.config.save_pretrained(config_alone)
+    for folder in (config_alone, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, none
+        check_before_copy(model_class, str(folder))
+    (mine / "compression_settings.py").write_text("mine = 1\n")
+    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
+        model.config.save_pretrained(mine)
+    (mine / "compression_settings.py").unlink()
     if not family.case.native:
         processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
         processor_class.register_for_auto_class()
@@ -418,9 +426,8 @@ def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, t
         with pytest.raises(ValueError, match="`retention_ratio` is 2"):
             family.stock.generate(**call, trust_remote_code=True, retention_ratio=2)
     else:
-        with pytest.raises(
-            ValueError, match="VidCom² generates for the stock classes of 'llava_onevision', 'qwen2_vl'"
-        ):
+        stock = ", ".join(map(repr, NATIVE_FAMILIES))
+        with pytest.raises(ValueError, match=f"VidCom² generates for the stock classes of {stock}"):
             family.stock.generate(**call, trust_remote_code=True)
 
 
@@ -447,15 +454,3 @@ def test_custom_generate_refuses_a_class_whose_forward_it_would_pass_over(family
     call = dict(family.one_video()) | {"custom_generate": str(custom_generate_folder(tmp_path))}
     with pytest.raises(ValueError, match="`model` is a Mine of type"):
         model.generate(**call, max_new_tokens=2, trust_remote_code=True)
-
-
-def test_classes_of_users_are_saved_by_their_own_rules(case: ModelCase, tmp_path: Path) -> None:
-    class MyConfig(case.config_class):
-        model_type = f"my_{case.name}"
-
-    MyConfig().save_pretrained(tmp_path / "config")
-    config = case.config_class(architectures=["MyModel"])
-    config.save_pretrained(tmp_path / "model")
-    for folder in ("config", "model"):
-        assert [path.name for path in (tmp_path / folder).iterdir()] == ["config.json"]
-        assert "auto_map" not in json.loads((tmp_path / folder / "config.json").read_text())

@@ -1,19 +1,22 @@
 """`vidcom2 verify` is red on each repo that is broken, and says where."""
 
 import json
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from models import MODELS, ModelCase
 from test_cli import vidcom2
 
+from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
-from vidcom2.hub_upload.rehearsal import rehearse, rehearse_with_twin
-from vidcom2.hub_upload.staging import StagedRepo, stage, stage_custom_generate
-from vidcom2.hub_upload.verification import VerificationError, failures, verify
+from vidcom2.hub_upload.rehearsal import rehearse_with_twin, shrunk
+from vidcom2.hub_upload.staging import StagedRepo, complete, stage, stage_custom_generate
+from vidcom2.hub_upload.verification import WORKER, NotVidCom2Error, VerificationError, failures, verify
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +26,15 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> StagedRepo:
         part.save_pretrained(folder / "base")
     (folder / "figure.png").write_bytes(b"\x89PNG")
     card = CardOptions("org/name", "vidcom2 publish", folder / "figure.png", "")
-    return stage(local_base(folder / "base"), folder / "staged", {}, card)
+    staged = stage(local_base(folder / "base"), folder / "staged", {}, card)
+    complete(staged)
+    return staged
 
 
 @pytest.fixture
 def repo(staged: StagedRepo, tmp_path: Path) -> Path:
     """A whole repo, in files of its own."""
-    linked = rehearse(staged, tmp_path / "linked")
-    return Path(shutil.copytree(linked, tmp_path / "repo"))
+    return Path(shutil.copytree(staged.folder, tmp_path / "repo"))
 
 
 def edit_config(repo: Path, **fields: object) -> None:
@@ -50,18 +54,14 @@ def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_code(repo / "prompt_compression.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
 
-def with_other_ratio_and_weights(repo: Path) -> None:
-    edit_config(repo, retention_ratio=0.5)
-    weights = bytearray((repo / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (repo / "model.safetensors").write_bytes(weights)
-
-
-def with_wrong_auto_map(repo: Path) -> None:
+def with_wrong_auto_map_other_ratio_and_weights(repo: Path) -> None:
     auto_map = json.loads((repo / "config.json").read_text())["auto_map"]
     auto_map["AutoModel"] = "modeling_vidcom2_llava_onevision.Nothing"
     del auto_map["AutoModelForMultimodalLM"]
-    edit_config(repo, auto_map=auto_map)
+    edit_config(repo, auto_map=auto_map, retention_ratio=0.5)
+    weights = bytearray((repo / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (repo / "model.safetensors").write_bytes(weights)
 
 
 def without_conversion_mapping(repo: Path) -> None:
@@ -76,6 +76,7 @@ def with_compression_off(repo: Path) -> None:
     (repo / "pytorch_model.bin").write_bytes(b"")
 
 
+PARTS = ("text_config", "vision_config")
 LOADING = {"AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"}
 BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
     "a file is missing": (
@@ -83,10 +84,10 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
         {"files", "card", *LOADING, "generate", "save and load"},
         "there is no prompt_positions.py",
     ),
-    "auto_map is wrong": (
-        with_wrong_auto_map,
-        {"config", "card", "AutoModel", "AutoModelForMultimodalLM"},
-        "{'AutoModel': 'modeling_vidcom2_llava_onevision.Nothing', 'AutoModelForMultimodalLM': None}",
+    "auto_map is wrong, the ratio was edited, and a weight": (
+        with_wrong_auto_map_other_ratio_and_weights,
+        {"card", "AutoModel", "AutoModelForMultimodalLM"},
+        "['config.json', 'model.safetensors'] are not the files that the card lists",
     ),
     "the architecture has the stock name, and too few tokens are kept": (
         with_stock_name_and_few_tokens,
@@ -97,11 +98,6 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
         without_conversion_mapping,
         {"card", *LOADING},
         "loads with wrong keys",
-    ),
-    "the ratio was edited, and a weight": (
-        with_other_ratio_and_weights,
-        {"card"},
-        "['config.json', 'model.safetensors'] are not the files that the card lists",
     ),
     "compression is off and weights are pickled as well": (
         with_compression_off,
@@ -144,6 +140,31 @@ def test_a_tiny_twin_stands_in_for_large_weights(case: ModelCase, tmp_path: Path
     )
 
 
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_type: str) -> None:
+    family = FAMILIES[model_type]
+    config_class = family.uncompressed_class.config_class
+    full = config_class().to_dict()  # of the family's first model
+    config = config_class(**shrunk(full, family.build_tiny()[0].config.to_dict()))
+    with torch.device("meta"):
+        model = family.uncompressed_class(config)
+    vocabulary = 2 * config.text_config.vocab_size * config.text_config.hidden_size
+    assert sum(parameter.numel() for parameter in model.parameters()) < vocabulary + 1e6
+    kept = ("vocab_size", "image_size", "patch_size", "spatial_merge_size", "temporal_patch_size", "token_id")
+    for before, after in ((full, config.to_dict()), *((full[part], config.to_dict()[part]) for part in PARTS)):
+        for name, value in before.items():
+            assert after[name] == value or not name.endswith(kept), name
+
+
+def test_how_many_tokens_are_kept_is_held_against_the_ratio_strictly_for_methods_of_the_paper() -> None:
+    bounds = runpy.run_path(str(WORKER))["bounds"]
+    for method in ("vidcom2", "random"):
+        least, most = bounds(method, 0.25, frames=8, per_frame=100)
+        assert least <= 200 <= most and most <= 200 + 8 and least >= 200 - 4
+    least, most = bounds("whole frames", 0.25, frames=8, per_frame=100)
+    assert least == 1 and most == 208
+
+
 def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path) -> None:
     staged = stage_custom_generate(tmp_path / "generate", "org/generate", "")
     path = staged.folder / "custom_generate" / "generate.py"
@@ -151,22 +172,19 @@ def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path)
     assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
 
 
-def test_what_is_no_vidcom2_repo_is_one_line(staged: StagedRepo, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "model.safetensors").write_bytes(b"")
-    stock = staged.base.folder
-    for folder, reason in (
-        (tmp_path / "empty", "holds nothing: it is no checkpoint, and no `custom_generate` repo."),
-        (tmp_path / "weights", "holds no config.json: it is no checkpoint"),
-        (
-            stock,
-            "is no VidCom² repo: neither its files nor its config.json name VidCom². Make one of it: `vidcom2 publish",
-        ),
-        (tmp_path / "typo", "there is no folder"),
-    ):
-        code, out, error = vidcom2("verify", str(folder))
-        assert code == 2 and reason in error and len(error.splitlines()) == 1 and not out, error
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ((), "holds nothing: it is no checkpoint, and no `custom_generate` repo"),
+        (("model.safetensors",), "holds no config.json: it is no checkpoint"),
+        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one of it"),
+    ],
+)
+def test_what_is_no_vidcom2_repo_is_told_so(files: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(NotVidCom2Error, match=reason):
+        verify(str(tmp_path))
 
 
 def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
 from .configuration.compression_settings import SETTING_NAMES
-from .modeling.compression import VideoCompression
+from .modeling.video_compression import VideoCompression
 from .options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint
 from .video import Video, read_video
 

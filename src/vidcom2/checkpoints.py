@@ -9,26 +9,17 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
+from .configuration.compression_settings import CompressionSettings, check_all_read
+from .families import FAMILIES, Family
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
-from .llava_video import VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
-from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
-from .tiny import tiny_llava_onevision
 
-MODEL_CLASSES: dict[str, type[PreTrainedModel]] = {
-    "llava_onevision": VidCom2LlavaOnevisionForConditionalGeneration,
-    VidCom2LlavaVideoConfig.model_type: VidCom2LlavaVideoForConditionalGeneration,
-    "qwen2_vl": VidCom2Qwen2VLForConditionalGeneration,
-    "qwen2_5_vl": VidCom2Qwen2_5_VLForConditionalGeneration,
-}
 NAMES_SHOWN = 3  # of weights that do not fit
 
-__all__ = ["MODEL_CLASSES", "Checkpoint", "CheckpointError", "load_checkpoint", "torch_device"]
+__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "torch_device"]
 
 
 @dataclass
@@ -82,7 +73,7 @@ def load_checkpoint(
         was_shown = is_progress_bar_enabled()
         disable_progress_bar()  # nothing is downloaded, nothing takes long
         try:
-            for part in tiny_llava_onevision(hidden_size=256, num_layers=4):
+            for part in FAMILIES["llava_onevision"].build_tiny(hidden_size=256, num_layers=4):
                 part.save_pretrained(folder)
             return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
         finally:
@@ -99,19 +90,16 @@ def _load(
     settings: dict[str, Any],
 ) -> Checkpoint:
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        model_type = AutoConfig.from_pretrained(path, revision=revision).model_type
-    if model_type not in MODEL_CLASSES:
-        raise CheckpointError(
-            f"the model {name!r} is of type {model_type!r}, but VidCom² has classes for "
-            f"{', '.join(map(repr, MODEL_CLASSES))}."
-        )
-    model_class = MODEL_CLASSES[model_type]
-    foreign = [setting for setting in settings if not hasattr(model_class.config_class, setting)]
-    if foreign:
-        raise OptionError(f"`{foreign[0]}` is no setting of the model {name!r}, which is of type {model_type!r}.")
+        fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+        if "model_type" not in fields:
+            raise ValueError("it names no `model_type`")
+    family = family_of(f"the model {name!r}", fields)
+    check_settings_of(f"the model {name!r}", family, settings)
+    model_class = family.model_class
     # Each setting was checked before: what is refused here is in the file, or does not go together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         config = model_class.config_class.from_pretrained(path, revision=revision, **settings)
+        check_all_read(CompressionSettings.as_dict(config))
     with _unreadable(name, "processor", OSError, ValueError, ImportError):
         processor = AutoProcessor.from_pretrained(path, revision=revision)
     with _unreadable(name, "weights", OSError, ImportError, SafetensorError):
@@ -125,6 +113,32 @@ def _load(
         )
     _check_weights(name, loaded)
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor)
+
+
+def family_of(what: str, config: dict[str, Any]) -> Family:
+    """The family of a checkpoint, by its config.json.
+
+    Raises:
+        CheckpointError: if VidCom² has no class for it; `what` says whose config it is.
+    """
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise CheckpointError(
+            f"cannot load {what}, its config: it names no `model_type`. Is it whole? Download it again."
+        )
+    if model_type not in FAMILIES:
+        raise CheckpointError(
+            f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}. "
+            "An original LLaVA-Video is converted first: `vidcom2 convert-llava-video`."
+        )
+    return FAMILIES[model_type]
+
+
+def check_settings_of(what: str, family: Family, settings: dict[str, Any]) -> None:
+    """Raises an OptionError if one of the settings is of other families only."""
+    foreign = [name for name in settings if not hasattr(family.config_class, name)]
+    if foreign:
+        raise OptionError(f"`{foreign[0]}` is no setting of {what}, which is of type {family.model_type!r}.")
 
 
 @contextmanager

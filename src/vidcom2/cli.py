@@ -1,12 +1,9 @@
 """The command line: `vidcom2 run`, `explain` and `convert-llava-video`; `hub_commands.py` has the others."""
 
 import dataclasses
-import functools
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +12,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from .configuration.compression_settings import CompressionSettings
-from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, versions
+from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, takes_settings, versions
 from .hub_upload.hub_commands import publish_command, verify_command
 from .options import (
-    FAMILY_SETTINGS,
     OptionError,
     check_drawing,
     check_given,
@@ -77,40 +72,6 @@ AttentionOption = Annotated[
     str | None,
     typer.Option(help="`sdpa`, `eager` or `flash_attention_2` (extra `flash-attn`).", show_default="Transformers'"),
 ]
-
-
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings`.
-
-    `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
-    """
-    options = []
-    for field in dataclasses.fields(CompressionSettings):
-        accepted = field.metadata["accepted"]
-        text = f"{accepted() if callable(accepted) else accepted}."
-        default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
-        options.append((field.name, field.type, text, default))
-    newlines = "Of LLaVA-Video: `all`, `occupied` (of rows that kept a token) or `trailing`."
-    options += [(name, str, newlines, "the checkpoint's, or all") for name in FAMILY_SETTINGS]
-
-    @functools.wraps(command)
-    def with_settings(**arguments: Any) -> None:
-        values = {name: arguments.pop(name) for name, *_ in options}
-        command(**arguments, settings={name: value for name, value in values.items() if value is not None})
-
-    signature = inspect.signature(command)
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "settings"]
-    for name, kind, text, default in options:
-        panel = None if name == "retention_ratio" else "How tokens are selected"
-        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)
-        parameters.append(
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-            )
-        )
-    with_settings.__signature__ = signature.replace(parameters=parameters)
-    with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_settings
 
 
 def _print_versions(wanted: bool) -> None:
@@ -370,13 +331,13 @@ def _print_run(result: "Run") -> None:
     newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
     out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
-    for column, justify in (("frame", "right"), ("second", "right"), ("u_t", "right"), ("k_t", "right"), ("", "left")):
-        budgets.add_column(column, justify=justify)
-    uniqueness = result.frame_uniqueness or [None] * len(result.frame_budgets)
-    rows = zip(result.frame_seconds, uniqueness, result.frame_budgets, strict=True)
-    for i, (second, u, k) in enumerate(rows):
-        shown = "" if u is None else f"{u:.4f}"
-        budgets.add_row(str(i), f"{second:.2f}", shown, str(k), "█" * round(BAR_WIDTH * k / largest))
+    u_t = result.frame_uniqueness  # which not every method has
+    for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
+        budgets.add_column(column, justify="right")
+    budgets.add_column("")
+    for i, (second, k) in enumerate(zip(result.frame_seconds, result.frame_budgets, strict=True)):
+        unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
+        budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(BAR_WIDTH * k / largest))
     out.print(budgets)
     _print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")

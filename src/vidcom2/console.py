@@ -1,17 +1,25 @@
-"""What the commands share: where they print, how they report errors and progress, and the clip that comes along."""
+"""What the commands share: where they print, how they report errors and progress, their options for the settings, and
+the clip that comes along."""
 
+import dataclasses
+import functools
+import inspect
 import platform
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.resources import files
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from .configuration.compression_settings import CompressionSettings
+from .families import FAMILIES
 
 DEMO_VIDEO = files("vidcom2") / "assets" / "demo.mp4"
 
@@ -77,3 +85,57 @@ def progress_bar() -> Progress:
         TimeElapsedColumn(),
     )
     return Progress(*columns, console=err, transient=True)
+
+
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings` and of families.
+
+    `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
+    """
+    options = []
+    for field in dataclasses.fields(CompressionSettings):
+        accepted = field.metadata["accepted"]
+        text = f"{accepted() if callable(accepted) else accepted}."
+        default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
+        options.append((field.name, field.type, text, default))
+    for family in FAMILIES.values():
+        for name, accepted in family.settings.items():
+            text = f"Of {family.name}: one of {', '.join(map(repr, accepted))}."
+            options.append((name, str, text, f"the checkpoint's, or {accepted[0]}"))
+
+    def with_settings(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name, *_ in options}
+        command(**arguments, settings={name: value for name, value in values.items() if value is not None})
+
+    parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
+    for name, kind, text, default in options:
+        panel = None if name == "retention_ratio" else "How tokens are selected"
+        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+            )
+        )
+    return _with_parameters(with_settings, command, parameters)
+
+
+def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of a dataclass; it gets them as one object."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def with_fields(**arguments: Any) -> None:
+            command(options_class(**arguments))
+
+        return _with_parameters(with_fields, command, list(inspect.signature(options_class).parameters.values()))
+
+    return decorate
+
+
+def _with_parameters(
+    function: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """`function` with the name and the text of a command, and with these parameters, which Typer reads."""
+    functools.update_wrapper(function, command)
+    function.__signature__ = inspect.Signature(parameters)
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function

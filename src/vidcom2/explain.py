@@ -209,7 +209,8 @@ def _covered(config: PreTrainedConfig, rows: int) -> float:
     Where the processor squeezes a frame to a square, 2 × 2 patches are pooled to a token, and pixels at the right and
     lower edge that make no patch, or a patch that makes no token, are not covered.
     """
-    if not FAMILIES[config.model_type].squeezed:
+    family = FAMILIES.get(config.model_type)
+    if family is None or not family.squeezed:  # None: a class of a user's own
         return 1.0
     vision = config.vision_config
     return min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size

@@ -6,7 +6,7 @@ Importing the table imports no model; the classes are imported when they are ask
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ class Family:
         frame: what one scored frame is.
         squeezed: whether the processor squeezes a frame to the vision tower's square.
         published: figures of the paper; None if it has none.
+        settings: those that it has beside `CompressionSettings`, with what each accepts, the default first.
         processor: the project's own, as `module.Class`; None if Transformers has one.
         native: whether Transformers has a stock class that loads the same checkpoints.
     """
@@ -49,6 +50,7 @@ class Family:
     frame: str
     squeezed: bool = False
     published: Published | None = None
+    settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     processor: str | None = None
     native: bool = True
 
@@ -115,6 +117,7 @@ FAMILIES: dict[str, Family] = {
                     ("average quality kept at 15 % of the tokens", "88.5 %"),
                 ),
             ),
+            settings={"compression_newlines": ("all", "occupied", "trailing")},
             processor="processing_llava_video.LlavaVideoProcessor",
             native=False,
         ),

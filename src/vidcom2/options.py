@@ -11,15 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read, checked_setting
+from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
+from .families import FAMILIES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # what Transformers' models run on
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
-# Settings that not all families have, beside those of `CompressionSettings`.
-FAMILY_SETTINGS = ("compression_newlines",)
+# Settings that not all families have, beside those of `CompressionSettings`, with what they accept.
+FAMILY_SETTINGS = {name: accepted for family in FAMILIES.values() for name, accepted in family.settings.items()}
 
 
 class OptionError(ValueError):
@@ -50,20 +51,19 @@ def check_settings(settings: dict[str, Any]) -> None:
     if unknown:
         known = ", ".join((*SETTING_NAMES, *FAMILY_SETTINGS))
         raise OptionError(f"{', '.join(map(repr, unknown))} is no setting of VidCom². They are: {known}.")
-    for name in settings.keys() & set(SETTING_NAMES):
+    for name, value in settings.items():
+        if name in FAMILY_SETTINGS and value not in FAMILY_SETTINGS[name]:
+            raise OptionError(f"`{name}` is {value!r}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")
         try:
-            checked_setting(name, settings[name])
+            if name in SETTING_NAMES:
+                checked_setting(name, value)
         except ValueError as error:
             raise OptionError(str(error)) from None
     if "compression_method" in settings:  # else it is the checkpoint's, and what it reads is known later
         try:
-            check_all_read(CompressionSettings.as_dict(CompressionSettings()) | _of_every_family(settings))
+            CompressionSettings(**{name: value for name, value in settings.items() if name in SETTING_NAMES})
         except ValueError as error:
             raise OptionError(str(error)) from None
-
-
-def _of_every_family(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name in SETTING_NAMES}
 
 
 def import_methods(module: str) -> None:

@@ -1,85 +1,46 @@
-"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them.
+"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them."""
 
-A Hub repo is one flat folder: a line `from ..configuration.x import y` of the package is `from .x import y` there.
-Nothing else differs.
-"""
-
-import ast
 import hashlib
 import json
-import re
 from os.path import lexists
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils.sha import git_hash, sha_fileobj
+from huggingface_hub.utils.sha import git_hash
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from .checkpoints import MODEL_CLASSES
 from .configuration.saved_with_code import refuse_taken
-from .hub_upload.hub_calls import hub_errors, with_retries
+from .families import FAMILIES
+from .repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
+from .shipped_files import shipped_files
+from .shipped_methods import REGISTERED_METHODS, code_of_method
 
-AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
-PIPELINE_TASK, PIPELINE = "video-text-to-text", ("pipeline_video_text_to_text", "VideoTextToTextPipeline")
-PROCESSORS = {"vidcom2_llava_video": "processing_llava_video"}  # families without a processor in Transformers
-CUSTOM_GENERATE = "custom_generate"
-CONFIG = "config.json"
+PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
 CODE_FIELDS = ("auto_map", "custom_pipelines", SHA256_FIELD)
-ROOMS = ("modeling", "configuration")  # where shipped modules are; a module's name is in one of them
-FROM_ANOTHER_ROOM = re.compile(rf"^(\s*)from \.\.(?:{'|'.join(ROOMS)})\.", flags=re.MULTILINE)
 LICENSE = "LICENSE-vidcom2"  # the base may have a LICENSE of its own
-
-
-def is_native(model_class: type[PreTrainedModel]) -> bool:
-    """Whether Transformers has a stock class that loads the same checkpoints."""
-    return model_class.config_class.model_type in CONFIG_MAPPING_NAMES
-
-
-def flat(source: str) -> str:
-    """The source of a shipped file as it is in a Hub repo."""
-    return FROM_ANOTHER_ROOM.sub(r"\1from .", source)
-
-
-def source_of(module: str) -> str:
-    """The flat source of a shipped module, from the checkout or the installed package."""
-    for room in ROOMS:
-        path = Path(__file__).parent / room / f"{module}.py"
-        if path.is_file():
-            return flat(path.read_text(encoding="utf-8"))
-    raise FileNotFoundError(f"there is no shipped module {module!r}: the installation of vidcom2 is incomplete.")
-
-
-def import_closure(*modules: str) -> dict[str, bytes]:
-    """File name -> content, of these modules and all that they import by `from .name import`, in alphabetical order."""
-    files: dict[str, bytes] = {}
-    to_visit = list(modules)
-    while to_visit:
-        module = to_visit.pop()
-        if f"{module}.py" in files:
-            continue
-        source = source_of(module)
-        files[f"{module}.py"] = source.encode()
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is not None:
-                to_visit.append(node.module)
-    return dict(sorted(files.items()))
+# Those of the families that have no processor in Transformers.
+PROCESSORS = {family.processor for family in FAMILIES.values()} - {None}
 
 
 def module_of(cls: type) -> str:
     return cls.__module__.rpartition(".")[2]
 
 
-def code_of(model_class: type[PreTrainedModel]) -> dict[str, bytes]:
-    """The code of a model repo: config, model, pipeline and, where the project has its own, processor."""
+def code_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, bytes]:
+    """The code of a model repo: config, model, pipeline and, where the project has its own, processor; and the
+    compression method, if it is a user's.
+
+    Raises:
+        UnshippableMethodError: if the method cannot go along.
+    """
     config_class = model_class.config_class
-    processor = PROCESSORS.get(config_class.model_type)
-    return import_closure(
-        module_of(config_class), module_of(model_class), PIPELINE[0], *([] if processor is None else [processor])
-    )
+    named = [PIPELINE, FAMILIES[config_class.model_type].processor]
+    modules = [name.partition(".")[0] for name in named if name is not None]
+    files = shipped_files(module_of(config_class), module_of(model_class), *modules) | code_of_method(method)
+    return dict(sorted(files.items()))
 
 
 def code_of_custom_generate() -> dict[str, bytes]:
@@ -87,12 +48,12 @@ def code_of_custom_generate() -> dict[str, bytes]:
 
     The pipeline is among it, since Transformers fetches whatever a file that it loads seems to import.
     """
-    files = import_closure("custom_generate")
+    files = shipped_files("custom_generate")
     files["generate.py"] = files.pop("custom_generate.py")
     return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
-def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
+def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, Any]:
     """What a repo's config.json says about its code.
 
     `architectures` is the custom name: with the stock one, a pipeline that cannot load the custom class would fall
@@ -106,10 +67,10 @@ def fields_of(model_class: type[PreTrainedModel]) -> dict[str, Any]:
         "architectures": [model_class.__name__],
         "auto_map": {"AutoConfig": f"{module_of(config_class)}.{config_class.__name__}"}
         | dict.fromkeys(auto_classes, model),
-        SHA256_FIELD: {name: sha256(content) for name, content in code_of(model_class).items()},
+        SHA256_FIELD: {name: sha256(content) for name, content in code_of(model_class, method).items()},
     }
     if model_class.can_generate():
-        pipeline = {"impl": ".".join(PIPELINE), "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
+        pipeline = {"impl": PIPELINE, "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
         fields["custom_pipelines"] = {PIPELINE_TASK: pipeline}
     return fields
 
@@ -133,6 +94,8 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         _name_code(saved)
     target = Path(folder)
     written = written_before(target / CONFIG)
+    if isinstance(saved, ProcessorMixin) and REGISTERED_METHODS in written:  # with the model came its method
+        code.pop(REGISTERED_METHODS, None)
     changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
     taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
     refuse_taken(taken, f"the folder {str(folder)!r}")
@@ -153,29 +116,28 @@ def check_repo(
 
     Raises:
         ValueError: if the repo holds other files of these names.
-        PublishError: if the Hub cannot be asked.
+        HfHubHTTPError, OSError: if the Hub cannot be asked, as they come.
     """
     code = _code_saved_with(saved)
     if not code:
         return
     api = HfApi(token=token)
-    with hub_errors(repo):
-        try:
-            if "/" not in repo:
-                repo = f"{with_retries(api.whoami)['name']}/{repo}"
-            info = with_retries(lambda: api.model_info(repo, revision=revision, files_metadata=True))
-        except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
-            return  # there is nothing to lose, or Transformers will say so
-        there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings}
-        changed = [name for name, content in code.items() if name in there and there[name] != git_hash(content)]
-        if not changed:
-            return
+    try:
+        if "/" not in repo:
+            repo = f"{api.whoami()['name']}/{repo}"
+        info = api.model_info(repo, revision=revision, files_metadata=True)
+    except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
+        return  # there is nothing to lose, or Transformers will say so
+    there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings}
+    changed = [name for name, content in code.items() if name in there and there[name] != git_hash(content)]
+    if not changed:
+        return
 
-        def content(name: str) -> Path:
-            return Path(with_retries(lambda: api.hf_hub_download(repo, name, revision=info.sha)))
+    def content(name: str) -> Path:
+        return Path(api.hf_hub_download(repo, name, revision=info.sha))
 
-        written = written_before(content(CONFIG)) if CONFIG in there else {}
-        taken = [name for name in changed if not _is_same(content(name), written.get(name))]
+    written = written_before(content(CONFIG)) if CONFIG in there else {}
+    taken = [name for name in changed if not _is_same(content(name), written.get(name))]
     refuse_taken(taken, f"the repo {repo!r}")
 
 
@@ -183,17 +145,21 @@ def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin)
     """The code that goes along with an object; none with one of a user's class."""
     if isinstance(saved, ProcessorMixin):
         module = module_of(type(saved))
-        return import_closure(module) if module in PROCESSORS.values() else {}
+        return shipped_files(module) if f"{module}.{type(saved).__name__}" in PROCESSORS else {}
     model_class = _class_saved_with(saved)
-    return {} if model_class is None else code_of(model_class)
+    if model_class is None:
+        return {}
+    config = saved if isinstance(saved, PreTrainedConfig) else saved.config
+    return code_of(model_class, config.compression_method)
 
 
 def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrainedModel] | None:
     """The class of this project that will load what is saved: the generating one, or the inner model."""
     config = saved if isinstance(saved, PreTrainedConfig) else saved.config
-    generating = MODEL_CLASSES.get(config.model_type)
-    if generating is None or type(config) is not generating.config_class:
+    family = FAMILIES.get(config.model_type)
+    if family is None or type(config) is not family.config_class:
         return None
+    generating = family.model_class
     names = config.architectures or [] if saved is config else [type(saved).__name__.removeprefix("FSDP")]
     for model_class in (generating, generating.inner_class):
         if set(names) <= {cls.__name__ for cls in model_class.__mro__}:
@@ -204,12 +170,12 @@ def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrai
 def _name_code(config: PreTrainedConfig) -> None:
     """Enter the code that goes along into a config, and take out what an earlier one went along with."""
     named = " ".join(map(str, (getattr(config, "auto_map", None) or {}).values()))
-    if any(module_of(cls) in named for cls in MODEL_CLASSES.values()):
+    if any(f"modeling_vidcom2_{family.module}." in named for family in FAMILIES.values()):
         for name in CODE_FIELDS:
             vars(config).pop(name, None)
     model_class = _class_saved_with(config)
     if model_class is not None:
-        fields = fields_of(model_class)
+        fields = fields_of(model_class, config.compression_method)
         for name in CODE_FIELDS:
             if name in fields:
                 setattr(config, name, fields[name])
@@ -232,9 +198,3 @@ def _is_same(file: Path, known: str | None) -> bool:
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file that may be too large to read at once."""
-    with path.open("rb") as file:
-        return sha_fileobj(file).hex()

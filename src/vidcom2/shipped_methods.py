@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from .configuration.compression_methods import COMPRESSION_METHODS
-from .shipped_code import ROOMS, import_closure, source_of
+from .shipped_files import ROOMS, shipped_files, source_of
 
-REGISTERED_METHODS = "registered_methods"  # the shipped module that imports what goes along
+REGISTERED_METHODS = "registered_methods.py"  # the shipped file that imports what goes along
 PACKAGE = __name__.partition(".")[0]
 
 
@@ -49,32 +49,36 @@ def code_of_method(name: str) -> dict[str, bytes]:
     else:
         raise refused(f"its file is called {module}.py, like one of this project's.")
     try:
-        source, needed = _as_shipped(Path(path).read_text(encoding="utf-8"))
+        source, needed = _as_shipped(Path(path))
     except ValueError as error:
         raise refused(f"{path!r} {error}") from None
     registering = (
         '"""Compression methods that came with this model."""\n\n'
         f"from .{module} import {function.__name__}\n\nMETHODS = ({function.__name__},)\n"
     )
-    shipped = {f"{module}.py": source.encode(), f"{REGISTERED_METHODS}.py": registering.encode()}
-    return import_closure(*needed) | shipped
+    shipped = {f"{module}.py": source.encode(), REGISTERED_METHODS: registering.encode()}
+    return shipped_files(*needed) | shipped
 
 
-def _as_shipped(source: str) -> tuple[str, list[str]]:
+def _as_shipped(path: Path) -> tuple[str, list[str]]:
     """A user's module with its imports from `vidcom2` as a repo has them, and the modules that these are from.
 
     Raises:
         ValueError: on an import that a repo cannot have.
     """
+    source = path.read_text(encoding="utf-8")
     lines, needed = source.splitlines(keepends=True), []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == PACKAGE for alias in node.names):
-            raise ValueError(f"has `import {PACKAGE}` in line {node.lineno}, where a repo has no such package.")
-        if not isinstance(node, ast.ImportFrom):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        if node.level:
-            raise ValueError(f"imports from files beside it in line {node.lineno}, which would not go along.")
-        if (node.module or "").partition(".")[0] != PACKAGE:
+        of_module = node.module or "." if isinstance(node, ast.ImportFrom) else ""
+        for name in [of_module] if of_module else [alias.name for alias in node.names]:
+            top = name.partition(".")[0]
+            if getattr(node, "level", 0) or (path.parent / f"{top}.py").is_file() or (path.parent / top).is_dir():
+                raise ValueError(f"imports {name!r} in line {node.lineno}, a file beside it that would not go along.")
+            if top == PACKAGE and not of_module:
+                raise ValueError(f"has `import {PACKAGE}` in line {node.lineno}, and a repo has no such package.")
+        if of_module.partition(".")[0] != PACKAGE:
             continue
         indent = lines[node.lineno - 1][: node.col_offset]
         imports = []

@@ -1,0 +1,151 @@
+"""From options to a repo: what would be sent is made and checked by `prepare`, and sent by `publishing.publish`."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi
+
+from ..checkpoints import load_checkpoint, torch_device
+from ..console import DEMO_VIDEO
+from ..explain import draw_png, explain
+from ..options import OptionError
+from ..video import read_video
+from .base_checkpoint import Base, download_weights, hub_base, local_base
+from .hub_calls import HubUnreachable
+from .model_card import CardOptions, read_result
+from .publish_options import PublishOptions
+from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
+from .rehearsal import rehearse_with_twin
+from .staging import StagedRepo, check_replaceable, complete, stage, stage_custom_generate
+from .verification import Check, verify
+
+# Told what is being done now; None while huggingface_hub shows progress of its own.
+Report = Callable[[str | None], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What would be sent, and where to.
+
+    Attributes:
+        weights: one sentence on those of the staged folder.
+        checks: what verification found; empty if none was asked for.
+        notes: sentences for the user.
+    """
+
+    staged: StagedRepo
+    remote: Remote
+    operations: list[Operation]
+    weights: str
+    checks: list[Check]
+    notes: list[str]
+
+
+def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = lambda what: None) -> Prepared:
+    """Stage the repo in a folder, and check it. Nothing is sent; what can be known to fail fails before it takes long.
+
+    Raises:
+        OptionError, CheckpointError, ResultsError, StagingError: if the options cannot be carried out.
+        PublishError: if the Hub does not have the base, or the repo would be harmed.
+        VerificationError: if the process that checks dies.
+    """
+    options.check()
+    report("Looking at the repo")
+    check_replaceable(folder)
+    remote, notes = _remote(api, options)
+    check_target(options, remote)
+    if not options.dry_run:
+        check_login(api, options.target, remote)
+    if options.custom_generate is not None:
+        staged = stage_custom_generate(folder, options.target, options.command())
+    else:
+        base = _base(api, options, report)
+        report("Drawing the card's figure")
+        staged = _staged(base, options, folder)
+        if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
+            notes.append(f"Not taken from the base: {left_out}")
+    operations = plan(staged, remote)
+    check_deletions(options, operations, remote)
+    weights = complete(staged)
+    return Prepared(staged, remote, operations, weights, _verified(staged, options.verify, report), notes)
+
+
+def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:
+    """The repo as it is; for a dry run, which needs no Hub, as a new one if the Hub cannot be asked."""
+    try:
+        return remote_state(api, options.target), []
+    except HubUnreachable as error:
+        if not options.dry_run:
+            raise
+        unknown = f"What {options.target!r} holds is not known, so the operations are those of a new repo: {error}"
+        return Remote(), [unknown]
+
+
+def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
+    folder, name = Path(options.base).expanduser(), options.base.rstrip("/")
+    if folder.is_dir():
+        if options.revision is not None:
+            raise OptionError(
+                f"`--revision` is {options.revision!r}, but the base {options.base!r} is a folder, which has none."
+            )
+        base = local_base(folder, report)
+        base.settings(options.settings)
+        return base
+    if name.startswith((".", "/", "~")):
+        raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
+    if name == options.repo:
+        raise OptionError(
+            f"`--base` and `--repo` are both {name!r}. Publish from the checkpoint that it was made from."
+        )
+    if options.base_model is not None:
+        raise OptionError(f"`--base-model` is for a base in a folder, but {name!r} is on the Hub, and named as it is.")
+    report(None)
+    base = hub_base(api, name, options.revision)
+    base.settings(options.settings)  # which are refused, if at all, before weights are downloaded
+    if options.verify == "full":
+        download_weights(api, base)
+    return base
+
+
+def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
+    base_model = base.name if base.revision is not None else options.base_model
+    results = [read_result(path, [base_model or base.name, options.target]) for path in options.results or ()]
+    command = options.command(base.name, base.revision)
+    with tempfile.TemporaryDirectory() as scratch:
+        figure = Path(scratch, "figure.png")
+        caption = _draw(base, options, figure)
+        card = CardOptions(options.target, command, figure, caption, options.tag, base_model, results)
+        return stage(base, folder, options.settings, card)
+
+
+def _draw(base: Base, options: PublishOptions, figure: Path) -> str:
+    """Draw the figure of the card, by the base's weights or by a tiny random model; returns its caption."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, family = Path(scratch), base.family
+        if with_weights := options.verify == "full":
+            folder = base.folder
+        else:
+            for part in family.build_tiny():
+                part.save_pretrained(folder)
+        # On the CPU, since the process that verifies will want the accelerator's memory.
+        checkpoint = load_checkpoint(str(folder), device="cpu", **base.settings(options.settings))
+        checkpoint.name = base.name if with_weights else f"a tiny random {family.name}"
+        draw_png(explain(checkpoint, read_video(str(DEMO_VIDEO), 16)), str(figure))
+    drawn = "The picture is `vidcom2 explain` on the clip that comes with `vidcom2`"
+    if with_weights:
+        return f"{drawn}, with these weights."
+    return f"{drawn}, with {checkpoint.name}: it shows the mechanism, not what this model keeps."
+
+
+def _verified(staged: StagedRepo, mode: str, report: Report) -> list[Check]:
+    """What was staged, used as its users will."""
+    if mode == "none":
+        return []
+    report("Verifying what was staged")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = staged.folder
+        if mode == "twin" and staged.base is not None:
+            folder = rehearse_with_twin(staged, Path(scratch))
+        return verify(str(folder), None, str(torch_device("auto")), lambda check: report(f"Verified: {check.name}"))

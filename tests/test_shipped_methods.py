@@ -1,0 +1,227 @@
+"""A method of a user's own goes along with the model that uses it, or saving is refused."""
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from conftest import Family
+from test_cli import vidcom2
+from transformers import PreTrainedModel
+
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.shipped_methods import UnshippableMethodError, code_of_method
+
+METHODS_FOLDER = Path(__file__).parent / "methods_of_users"
+HEAD = "from vidcom2 import VideoCompression, register_compression_method\n"
+FUNCTION = """
+@register_compression_method("mine")
+def mine(video, settings):
+    return VideoCompression.of_mask(video.tokens[..., 0] > -1e9)
+"""
+KEPT = """
+def kept(model, inputs):
+    return model.model(**inputs, only_video_features="kept", return_dict=True).pooler_output[0].tolist()
+"""
+# A process in which `vidcom2` cannot be imported.
+ALONE = """
+import json, sys
+sys.modules["vidcom2"] = None
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForImageTextToText
+KEPT
+folder, inputs, again = sys.argv[1:]
+AutoConfig.from_pretrained(folder, trust_remote_code=True)
+model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True).eval()
+tokens = model.generate(**load_file(inputs), max_new_tokens=4, do_sample=False)
+model.save_pretrained(again)
+print(json.dumps([tokens.tolist(), kept(model, load_file(inputs))]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _methods_restored() -> Iterator[None]:
+    before = dict(COMPRESSION_METHODS)
+    yield
+    COMPRESSION_METHODS.clear()
+    COMPRESSION_METHODS.update(before)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """A module of a user, of the source that the test's parameter says."""
+    name, source = request.param
+    folder = tmp_path / "of_user"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    (folder / "beside_it.py").write_text("x = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    yield importlib.import_module(name)
+    for added in set(sys.modules) - before:
+        if Path(getattr(sys.modules[added], "__file__", None) or "/").parent == folder:
+            del sys.modules[added]
+
+
+def kept(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> list:
+    namespace: dict = {}
+    exec(KEPT, namespace)
+    return namespace["kept"](model, inputs)
+
+
+def use(name: str) -> None:
+    importlib.reload(importlib.import_module(f"methods_of_users.{name}"))
+
+
+@pytest.mark.parametrize("method", ["inner_contrast", "merged_in_time", "longest_in_frame"])
+def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
+    family: Family, method: str, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    pairs = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longest_in_frame": "llava_onevision"}
+    if pairs[method] != family.case.name:
+        pytest.skip("a process each takes long: each method in one family")
+    use(method)
+    folder, again, file = tmp_path / "repo", tmp_path / "again", tmp_path / "inputs.safetensors"
+    model = family.load(compression_method=method, retention_ratio=0.5)
+    model.save_pretrained(folder)
+    family.processor.save_pretrained(folder)  # leaves alone what came with the model
+    inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
+    save_file(inputs, file)
+    arguments = [sys.executable, "-c", ALONE.replace("KEPT", KEPT), str(folder), str(file), str(again)]
+    ran = subprocess.run(arguments, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    expected = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    features = kept(model, inputs)
+    assert json.loads(ran.stdout.splitlines()[-1]) == [expected.tolist(), features]
+    assert features != kept(family.load(retention_ratio=0.5), inputs)
+
+    saved = (folder / f"{method}.py").read_text(encoding="utf-8")
+    original = (METHODS_FOLDER / f"{method}.py").read_text(encoding="utf-8")
+    assert "vidcom2 import" not in saved and saved.count("def ") == original.count("def ")
+    for name in (f"{method}.py", "registered_methods.py", "compression.py"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_model_that_goes_back_to_a_method_of_this_project_is_saved_with_that(family: Family, tmp_path: Path) -> None:
+    use("whole_frames")
+    config = family.case.config_class(compression_method="whole_frames")
+    config.save_pretrained(tmp_path)
+    assert "from .whole_frames import whole_frames" in (tmp_path / "registered_methods.py").read_text()
+    config.compression_method = "random"
+    config.save_pretrained(tmp_path)
+    assert "METHODS = ()" in (tmp_path / "registered_methods.py").read_text()
+
+
+def test_the_classes_of_the_package_ask_for_the_methods_module(family: Family, tmp_path: Path) -> None:
+    use("whole_frames")
+    family.load(compression_method="whole_frames").save_pretrained(tmp_path)
+    del COMPRESSION_METHODS["whole_frames"]
+    with pytest.raises(ValueError, match=r"`compression_method` is 'whole_frames'.*once its module is imported"):
+        family.case.model_class.from_pretrained(tmp_path)
+
+
+REFUSED = {
+    "a name of ours": (
+        ("compression", HEAD + FUNCTION),
+        "its file is called compression.py, like one of this",
+    ),
+    "a whole package": (("mine_1", "import vidcom2\n" + HEAD + FUNCTION), "has `import vidcom2` in line 1"),
+    "what is not shipped": (("mine_2", "from vidcom2 import ask\n" + HEAD + FUNCTION), "imports 'ask' from 'vidcom2'"),
+    "a tool's module": (
+        ("mine_3", "from vidcom2.tiny import tiny_tokenizer\n" + HEAD + FUNCTION),
+        "imports 'tiny_tokenizer' from 'vidcom2.tiny'",
+    ),
+    "a file beside it": (("mine_4", HEAD + "from beside_it import x\n" + FUNCTION), "imports 'beside_it' in line 2"),
+    "a notebook": (("mine_5", HEAD + f"exec({FUNCTION!r}, dict(globals(), __name__='__main__'))\n"), "in a notebook"),
+}
+
+
+@pytest.mark.parametrize(("module", "message"), REFUSED.values(), ids=REFUSED.keys(), indirect=["module"])
+def test_a_method_that_cannot_go_along_is_refused_and_nothing_is_written(
+    module: ModuleType, message: str, family: Family, tmp_path: Path
+) -> None:
+    if family.case.name != "llava_onevision":
+        pytest.skip("the same for each")
+    model = family.load(compression_method="mine")
+    with pytest.raises(
+        UnshippableMethodError, match=rf"'mine'` cannot be saved with the model: .*{message}.*Set another"
+    ):
+        model.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists() or not list((tmp_path / "folder").iterdir())
+
+
+SOURCE = (
+    HEAD
+    + """import math
+from vidcom2 import (
+    frame_budgets as budgets,
+    VideoTokens,
+)
+
+
+def inner():
+    from vidcom2.modeling.exact_totals import exact_total
+    return exact_total
+"""
+    + FUNCTION
+)
+
+
+@pytest.mark.parametrize("module", [("mine_6", SOURCE)], indirect=True)
+def test_the_file_is_shipped_as_it_is_but_for_its_imports_from_here(module: ModuleType) -> None:
+    files = code_of_method("mine")
+    lines = files["mine_6.py"].decode().splitlines()
+    assert lines[:5] == [
+        "from .video_compression import VideoCompression",
+        "from .compression import register_compression_method",
+        "import math",
+        "from .frame_budgets import frame_budgets as budgets",
+        "from .video_compression import VideoTokens",
+    ]
+    assert "    from .exact_totals import exact_total" in lines
+    assert files["mine_6.py"].decode().endswith(FUNCTION)
+    assert {"exact_totals.py", "frame_budgets.py", "compression.py", "registered_methods.py"} <= files.keys()
+
+
+def test_methods_of_this_project_bring_nothing() -> None:
+    assert code_of_method("vidcom2") == code_of_method("random") == {}
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_imports_methods_by_file_and_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(METHODS_FOLDER)
+    for imported, method in (("best_of_video.py", "best_of_video"), ("merged_in_time", "merged_in_time")):
+        picture = tmp_path / f"{method}.png"
+        code, out, error = vidcom2(
+            *("--import", imported, "explain", "--compression-method", method, "--num-frames", 4, "-o", picture)
+        )
+        assert code == 0, error
+        assert f"{method} keeps" in out and picture.stat().st_size > 10_000
+        sys.modules.pop(method)
+
+
+@pytest.mark.parametrize(
+    ("imported", "message"),
+    [("nowhere.py", "no such file"), ("nowhere_at_all", "ModuleNotFoundError"), ("broken.py", "ZeroDivisionError")],
+)
+def test_a_module_that_cannot_be_imported_is_one_line(
+    imported: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    code, _, error = vidcom2("--import", imported, "run")
+    assert code == 2 and "--import" in error and message in error
+
+
+def test_a_setting_that_the_method_does_not_read_is_one_line() -> None:
+    code, _, error = vidcom2("run", "--compression-method", "random", "--compression-temperature", 0.5)
+    assert code == 2 and "`compression_temperature` is 0.5" in error and "does not read it" in error

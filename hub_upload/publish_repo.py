@@ -86,7 +86,8 @@ def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:
 
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
-    folder, name = Path(options.base).expanduser(), options.base.rstrip("/")
+    base_name = options.base or ""
+    folder, name = Path(base_name).expanduser(), base_name.rstrip("/")
     if folder.is_dir():
         if options.revision is not None:
             raise OptionError(

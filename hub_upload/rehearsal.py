@@ -26,9 +26,10 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
     vocabulary are the staged one's. It proves nothing about the base's weights, and goes without the card, which lists
     another config.json.
     """
+    assert staged.base is not None  # a repo of code alone has no weights to stand in for
     family = staged.base.family
     config = json.loads((staged.folder / CONFIG).read_text(encoding="utf-8"))
-    stock_class = family.uncompressed_class
+    stock_class: Any = family.uncompressed_class
     full, (tiny, _) = stock_class.config_class.from_pretrained(staged.folder), family.build_tiny()
     with torch.random.fork_rng(devices=[]), no_progress_bars():
         torch.manual_seed(0)

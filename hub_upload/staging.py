@@ -96,12 +96,13 @@ def complete(staged: StagedRepo) -> str:
     folder, base, missing = staged.folder, staged.base, []
     sentence = "It loads as it is: its weights are links to those of the base."
     with _writing(folder):
-        for weights in [] if base is None else base.weights:
-            source = (base.folder / weights.path).absolute()
-            if source.is_file():
-                (folder / weights.path).symlink_to(source)
-            else:
-                missing.append(weights.path)
+        if base is not None:
+            for weights in base.weights:
+                source = (base.folder / weights.path).absolute()
+                if source.is_file():
+                    (folder / weights.path).symlink_to(source)
+                else:
+                    missing.append(weights.path)
         if base is None:
             sentence = "It is whole: there are no weights in such a repo."
         elif missing:

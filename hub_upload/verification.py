@@ -88,7 +88,7 @@ def verify(
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=scratch, env=environment
         ) as process:
-            for line in process.stdout:
+            for line in process.stdout or []:
                 is_finished = line.strip() == FINISHED
                 if line.startswith('{"name"'):
                     checks.append(Check(**json.loads(line)))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from ..checkpoints import load_checkpoint, tiny_checkpoint, torch_device
-from ..console import DEMO_VIDEO
-from ..explain import draw_png, explain
-from ..options import OptionError
-from ..video import read_video
+from vidcom2.checkpoints import load_checkpoint, tiny_checkpoint, torch_device
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.explain import draw_png, explain
+from vidcom2.options import OptionError
+from vidcom2.video import read_video
+
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .hub_calls import HubUnreachable
 from .model_card import CardOptions, read_result
@@ -85,7 +86,8 @@ def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:
 
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
-    folder, name = Path(options.base).expanduser(), options.base.rstrip("/")
+    base_name = options.base or ""
+    folder, name = Path(base_name).expanduser(), base_name.rstrip("/")
     if folder.is_dir():
         if options.revision is not None:
             raise OptionError(

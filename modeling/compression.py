@@ -17,8 +17,9 @@ from .method_random import random_tokens
 from .method_vidcom2 import vidcom2
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
+UsersMethod = TypeVar("UsersMethod", bound=Method)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What the rows of `COMPRESSION_METHODS` that are this project's own compute.
 OWN_METHODS: dict[str, Method] = {"vidcom2": vidcom2, "random": random_tokens}
@@ -101,7 +102,7 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
 
 def register_compression_method(
     name: str, *, settings: Sequence[str] = (), needs: Sequence[str] = ()
-) -> Callable[[Method], Method]:
+) -> Callable[[UsersMethod], UsersMethod]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
     The function is given the `VideoTokens` of one video and the `CompressionSettings` of the call, without gradients
@@ -122,7 +123,7 @@ def register_compression_method(
         if isinstance(given, str) or not set(given) <= set(known):
             raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
 
-    def register(function: Method) -> Method:
+    def register(function: UsersMethod) -> UsersMethod:
         taken = COMPRESSION_METHODS.get(name)
         if taken is not None and (taken.function is None or _place(taken.function) != _place(function)):
             owner = "this project" if taken.function is None else ".".join(_place(taken.function))

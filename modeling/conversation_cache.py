@@ -165,7 +165,7 @@ class RemembersPrompt(ParentCache):
             )
         return super().update(*args, **kwargs)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """For `copy.deepcopy` and `pickle`, which find classes by name, and this one has none."""
         _, _, *state = super().__reduce_ex__(protocol)
         return _new_remembering, (type(self).__bases__[1],), *state

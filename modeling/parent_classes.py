@@ -3,13 +3,15 @@
 At run time a mixin has no parent: `super()` finds the family's.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import Cache, PreTrainedModel
 
     from ..configuration.family_config import FamilyConfig
+
+    Model = TypeVar("Model", bound="ParentModel")
 
     class ParentModel(PreTrainedModel):
         """A video LLM with or without a head."""
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
         def forward(self, **inputs: Any) -> Any: ...
         def get_image_features(self, **inputs: Any) -> Any: ...
         def get_video_features(self, **inputs: Any) -> Any: ...
+
+        # `model.to("cuda")` is wrong by Transformers' own annotations, which are `Module.to`'s, `self` included.
+        def to(self: Model, *args: Any, **kwargs: Any) -> Model: ...
+        def cuda(self: Model, *args: Any, **kwargs: Any) -> Model: ...
 
     class ParentQwenModel(ParentModel):
         """Qwen's, without a head."""

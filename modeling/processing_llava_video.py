@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from transformers import LlavaOnevisionProcessor
+from transformers import BatchFeature, LlavaOnevisionProcessor
 from transformers.processing_utils import MultiModalData, ProcessingKwargs, VideosKwargs
 from transformers.utils import logging
 
@@ -66,18 +66,18 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
 
     def __init__(
         self,
-        image_processor=None,
-        tokenizer=None,
-        video_processor=None,
-        num_image_tokens=None,
-        vision_feature_select_strategy=None,
-        chat_template=None,
-        image_token="<image>",
-        video_token="<video>",
-        vision_aspect_ratio="anyres_max_9",
-        spatial_pool_mode="average",
-        add_time_instruction=True,
-        **kwargs,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        video_processor: Any = None,
+        num_image_tokens: int | None = None,
+        vision_feature_select_strategy: str | None = None,
+        chat_template: str | dict[str, str] | None = None,
+        image_token: str = "<image>",
+        video_token: str = "<video>",
+        vision_aspect_ratio: str = "anyres_max_9",
+        spatial_pool_mode: str = "average",
+        add_time_instruction: bool = True,
+        **kwargs: Any,
     ):
         self.spatial_pool_mode = spatial_pool_mode
         self.add_time_instruction = add_time_instruction
@@ -95,6 +95,10 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
             vision_aspect_ratio,
             **kwargs,
         )
+
+    if TYPE_CHECKING:  # Transformers' own annotations refuse `return_tensors` and what else is for a part alone
+
+        def __call__(self, *args: Any, **kwargs: Any) -> BatchFeature: ...
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "spatial_pool_mode":
@@ -127,13 +131,15 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
         logger.warning_once(reason)
         return ""
 
-    def replace_video_token(self, video_inputs: dict, video_idx: int, **kwargs: Any) -> str:
+    def replace_video_token(self, video_inputs: dict[str, Any], video_idx: int, **kwargs: Any) -> str:
         return self.video_token * self._num_video_tokens(len(video_inputs["pixel_values_videos"][video_idx]))
 
     def _num_video_tokens(self, num_frames: int) -> int:
         return num_frames * tokens_per_frame(math.isqrt(cast(int, self.num_image_tokens)), self.spatial_pool_mode)
 
-    def _get_num_multimodal_tokens(self, image_sizes=None, video_sizes=None, **kwargs: Any) -> MultiModalData:
+    def _get_num_multimodal_tokens(
+        self, image_sizes: Any = None, video_sizes: Any = None, **kwargs: Any
+    ) -> MultiModalData:
         data = super()._get_num_multimodal_tokens(image_sizes=image_sizes, **kwargs)
         if video_sizes is not None:
             data.num_video_tokens = [self._num_video_tokens(num_frames) for num_frames, _, _ in video_sizes]

@@ -65,6 +65,21 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Family(case, folder, case.stock_class.from_pretrained(folder).eval(), processor)
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution."""
+    from hatchling.build import build_sdist, build_wheel
+
+    folder, before = tmp_path_factory.mktemp("built"), Path.cwd()
+    os.chdir(Path(__file__).parents[1])  # where a build backend is called
+    try:
+        build_wheel(str(folder))
+        build_sdist(str(folder))
+    finally:
+        os.chdir(before)
+    return folder
+
+
 @pytest.fixture
 def short_length(family: Family) -> Callable[..., int]:
     """The compressed length of a prompt, from `get_video_features` and the tokenizer alone."""

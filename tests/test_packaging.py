@@ -23,21 +23,6 @@ RELATIVE_LINK = re.compile(r"\]\((?!https?://|#)([^)]+)\)")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution."""
-    from hatchling.build import build_sdist, build_wheel
-
-    folder, before = tmp_path_factory.mktemp("built"), Path.cwd()
-    os.chdir(ROOT)  # where a build backend is called
-    try:
-        build_wheel(str(folder))
-        build_sdist(str(folder))
-    finally:
-        os.chdir(before)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def wheel(built: Path) -> zipfile.ZipFile:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as file:
         yield file

@@ -169,7 +169,8 @@ def prepare_inputs(
 def _answer(
     checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
 ) -> Answer:
-    model, processor = checkpoint.model, checkpoint.processor
+    processor: Any = checkpoint.processor
+    model = checkpoint.model
     inputs = prepare_inputs(processor, question, video, model)
     # Encoded here and not by `generate`, so that what was kept can be told.
     pixels = {"pixel_values_videos": inputs.pop("pixel_values_videos")}

@@ -83,7 +83,7 @@ def _as_shipped(path: Path) -> tuple[str, list[str]]:
         indent = lines[node.lineno - 1][: node.col_offset]
         imports = []
         for alias in node.names:
-            module = _module_of(node.module or "", alias.name)
+            module = _module_of(of_module, alias.name)
             needed.append(module)
             renamed = f" as {alias.asname}" if alias.asname else ""
             imports.append(f"{indent}from .{module} import {alias.name}{renamed}\n")

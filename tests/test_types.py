@@ -1,0 +1,132 @@
+"""What a type checker says: of the installed package, and of what README and the docs have users write."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_readme import DOCS, ROOT, blocks
+
+CHECKER = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or shutil.which("basedpyright")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHECKER is None, reason="needs basedpyright, which `pip install -e '.[test]'` brings"),
+]
+
+USED = """
+import torch
+import vidcom2
+from vidcom2 import CompressionSettings, LlavaVideoProcessor, VideoCompression, VideoTokens, compress, read_video
+from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration as OneVision
+from vidcom2 import VidCom2Qwen2_5_VLConfig, register_compression_method
+
+tokens = torch.rand(8, 49, 64)
+model = OneVision.from_pretrained("checkpoint", retention_ratio=0.25)
+
+@register_compression_method("first")
+def first(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    return compress(video, settings.retention_ratio)
+"""
+TOLD = {
+    "compress(tokens, 0.25, compression_rounding='exact')": "VideoCompression",
+    "compress(tokens).indices": "Tensor",
+    "first": "(video: VideoTokens, settings: CompressionSettings) -> VideoCompression",
+    "read_video('clip.mp4', num_frames=32)": "Video",
+    "vidcom2.ask('clip.mp4', 'What happens?')": "Answer",
+    "vidcom2.__version__": "str",
+    "model": "VidCom2LlavaOnevisionForConditionalGeneration",
+    "model.to('cuda').eval()": "VidCom2LlavaOnevisionForConditionalGeneration",
+    "model.config.retention_ratio": "float",
+    "model.get_video_features(pixel_values_videos=tokens).video_compressions[0]": "VideoCompression",
+    "model.generate(max_new_tokens=64, retention_ratio=0.15)": "ModelOutput | Tensor",
+    "VidCom2Qwen2_5_VLConfig.from_pretrained('checkpoint')": "VidCom2Qwen2_5_VLConfig",
+    "LlavaVideoProcessor.from_pretrained('checkpoint')": "LlavaVideoProcessor",
+}
+WRONG = {
+    "compress(tokens, compression_rounding=3)": "reportArgumentType",
+    "compress(tokens, rounding='exact')": "reportCallIssue",
+    "compress(tokens).kept_tokens": "reportAttributeAccessIssue",
+    "read_video('clip.mp4').frames": "reportCallIssue",
+    "CompressionSettings(retention_ratio='a quarter')": "reportArgumentType",
+    "register_compression_method('other')(read_video)": "reportArgumentType",
+    "vidcom2.compres": "reportAttributeAccessIssue",
+    "vidcom2.ask('clip.mp4', 'What happens?') + 1": "reportOperatorIssue",
+}
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `bin` of an environment with the wheel, and with all else that this one has."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    for path in map(Path, sys.path):
+        if path.name in ("site-packages", "dist-packages"):
+            for entry in path.iterdir():  # without *.pth, of which one may lead to a checkout
+                if entry.suffix != ".pth" and "vidcom2" not in entry.name and not (packages / entry.name).exists():
+                    (packages / entry.name).symlink_to(entry)
+    shutil.unpack_archive(next(built.glob("*.whl")), packages, "zip")
+    return folder / "bin"
+
+
+def checked(folder: Path, environment: Path, *options: str) -> dict[str, Any]:
+    """What basedpyright reports in a folder."""
+    command = [CHECKER, "--outputjson", "--pythonpath", environment / "python", *options]
+    path = {"PATH": f"{environment}:/usr/bin:/bin"}  # `--verifytypes` looks for a `python`
+    done = subprocess.run(command, cwd=folder, env=path, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr or done.stdout
+    return json.loads(done.stdout)
+
+
+def write_snippets(folder: Path) -> int:
+    """A file for each of README's, and for each page of the docs; their number."""
+    by_hand = next(block for block in blocks("python") if "retention_ratio=0.15" in block)
+    pages = {name: [by_hand, *blocks("python", (ROOT / name).read_text(encoding="utf-8"))] for name in DOCS}
+    files = [*blocks("python"), *("\n".join(page) for page in pages.values())]  # the docs go on from that one
+    for i, code in enumerate(files):
+        (folder / f"snippets_{i}.py").write_text(code, encoding="utf-8")
+    return len(files)
+
+
+def test_what_users_write_is_accepted_and_told_what_it_gives_and_a_mistake_is_found(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard", "reportUnusedExpression": false}')
+    count = write_snippets(tmp_path)
+    lines = [*USED.splitlines(), *(f"reveal_type({use})" for use in TOLD), *WRONG]
+    (tmp_path / "use.py").write_text("\n".join(lines), encoding="utf-8")
+    report = checked(tmp_path, installed)
+    told, wrong, other = {}, {}, []
+    for each in report["generalDiagnostics"]:
+        path, line = Path(each["file"]), each["range"]["start"]["line"]
+        use = lines[line] if path.name == "use.py" else ""
+        if each["severity"] == "information":
+            told[use.removeprefix("reveal_type(")[:-1]] = re.search(r'" is "(.*)"$', each["message"])[1]
+        elif use in WRONG:
+            wrong[use] = each["rule"]
+        else:
+            other.append(f"{path.name}: {path.read_text().splitlines()[line]}: {each['message']}")
+    assert other == [] and report["summary"]["filesAnalyzed"] == count + 1
+    assert told == TOLD and wrong == WRONG
+
+
+def test_the_package_itself_is_accepted(built: Path, installed: Path, tmp_path: Path) -> None:
+    shutil.unpack_archive(next(built.glob("*.whl")), tmp_path / "src", "zip")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    report = checked(tmp_path, installed)
+    assert report["summary"]["filesAnalyzed"] == len(list((tmp_path / "src" / "vidcom2").rglob("*.py*")))
+    assert [
+        f"{x['file']}:{x['range']['start']['line'] + 1}: {x['message']}" for x in report["generalDiagnostics"]
+    ] == []
+
+
+def test_no_type_of_the_package_is_unknown(installed: Path, tmp_path: Path) -> None:
+    report = checked(tmp_path, installed, "--verifytypes", "vidcom2", "--ignoreexternal")["typeCompleteness"]
+    assert Path(report["packageRootDirectory"]).is_relative_to(installed.parent) and report["pyTypedPath"]
+    unknown = [s for s in report["symbols"] if s["isExported"] and not (s["isTypeKnown"] or s["isTypeAmbiguous"])]
+    assert len(report["symbols"]) > 500 and [symbol["name"] for symbol in unknown] == []

@@ -14,7 +14,6 @@ from .modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionModel,
 )
 from .video_compression import VideoCompression
-from .video_features import ParentFeatures
 
 
 class LlavaVideoModel(LlavaOnevisionModel):
@@ -56,13 +55,12 @@ class LlavaVideoModel(LlavaOnevisionModel):
         Returns:
             The parent's output, with `pooler_output` (num_videos, num_frames · side · (side + 1), dim).
         """
-        outputs = super().get_video_features(
+        outputs = cast(Any, super()).get_video_features(
             pixel_values_videos,
             vision_feature_layer=vision_feature_layer,
             vision_feature_select_strategy=vision_feature_select_strategy,
             **kwargs | {"return_dict": True},
         )
-        outputs = cast(ParentFeatures, outputs)
         outputs.pooler_output = outputs.pooler_output[:, :-1]  # the parent's newline
         return outputs
 

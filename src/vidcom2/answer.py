@@ -152,7 +152,7 @@ def prepare_inputs(
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
     text = processor.apply_chat_template(chat, add_generation_prompt=True)
-    inputs = processor(
+    inputs: BatchFeature = cast(Any, processor)(  # by its annotations it takes nothing that is for a part alone
         text=[text],
         videos=[video.frames],
         video_metadata=[video.metadata],

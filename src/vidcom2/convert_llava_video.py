@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -435,10 +435,10 @@ def _processor(
     original: dict[str, Any], config: VidCom2LlavaVideoConfig, tokenizer: PreTrainedTokenizerBase
 ) -> LlavaVideoProcessor:
     """The original's own preprocessing, which is in its code and not in its files."""
-    side = config.vision_config.image_size
+    side, grid_pinpoints = config.vision_config.image_size, cast("list[list[int]]", config.image_grid_pinpoints)
     pixels = {"size": {"height": side, "width": side}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     return LlavaVideoProcessor(
-        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=config.image_grid_pinpoints),
+        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=grid_pinpoints),
         video_processor=LlavaOnevisionVideoProcessor(**pixels),
         tokenizer=tokenizer,
         num_image_tokens=config.patches_per_side**2,

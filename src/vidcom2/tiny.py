@@ -78,6 +78,7 @@ def tiny_llava_onevision(
         image_size: pixels per side of a frame; a frame takes ceil(image_size / 14 / 2)² tokens.
     """
     tokenizer = tiny_tokenizer()
+    grid_pinpoints = [[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]]
     config = LlavaOnevisionConfig(
         vision_config={
             "model_type": "siglip_vision_model",
@@ -105,7 +106,7 @@ def tiny_llava_onevision(
         },
         image_token_index=token_id(tokenizer, "<image>"),
         video_token_index=token_id(tokenizer, "<video>"),
-        image_grid_pinpoints=[[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]],
+        image_grid_pinpoints=grid_pinpoints,
         tie_word_embeddings=tie_word_embeddings,
     )
     with torch.random.fork_rng(devices=[]):
@@ -113,7 +114,7 @@ def tiny_llava_onevision(
         model = LlavaOnevisionForConditionalGeneration(config).eval()
     pixels = {"size": {"height": image_size, "width": image_size}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     processor = LlavaOnevisionProcessor(
-        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=config.image_grid_pinpoints),
+        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=grid_pinpoints),
         video_processor=LlavaOnevisionVideoProcessor(**pixels),
         tokenizer=tokenizer,
         num_image_tokens=(image_size // PATCH_SIZE) ** 2,
@@ -213,7 +214,7 @@ def _tiny_qwen(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config).eval()
-    size = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
+    size: dict[str, Any] = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
     processor = processor_class(
         image_processor=Qwen2VLImageProcessor(**size),
         video_processor=Qwen2VLVideoProcessor(**size),

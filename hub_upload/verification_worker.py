@@ -140,7 +140,9 @@ class Repo:
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         inputs = self.processor(text=[prompt], videos=[video()], do_sample_frames=False, return_tensors="pt")
-        return inputs.to(self.device, self.model.dtype)
+        inputs = inputs.to(self.device)
+        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(self.model.dtype)
+        return inputs
 
     def features(self) -> Any:
         names = inspect.signature(self.model.get_video_features).parameters

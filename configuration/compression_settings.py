@@ -118,12 +118,18 @@ class CompressionSettings:
 
     def compression_settings(self, **overrides: Any) -> "CompressionSettings":
         """These settings alone, without the config around them; `overrides` that are not None replace the stored ones.
+        With another method, stored settings that it does not read are left out.
 
         Raises:
             ValueError: on a value outside the accepted set, or one that the method does not read.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
-        return CompressionSettings(**CompressionSettings.as_dict(self) | given)
+        stored = CompressionSettings.as_dict(self)
+        method = given.get("compression_method", self.compression_method)
+        if method != self.compression_method and method in COMPRESSION_METHODS:  # whose own settings are another's
+            read = READ_BY_EVERY_METHOD + COMPRESSION_METHODS[method].settings
+            stored = {name: value for name, value in stored.items() if name in read}
+        return CompressionSettings(**stored | given)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings by name."""
@@ -180,6 +186,7 @@ def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> 
         converted = config_class()
         converted.__dict__.update(vars(config))
         config = converted
+        settings = CompressionSettings.as_dict(config) | settings  # what a stock config says is checked only now
     elif settings:
         config = copy.copy(config)
     for name, value in settings.items():

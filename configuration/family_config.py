@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .compression_settings import CompressionSettings
+from .compression_settings import CompressionSettings, check_all_read
 from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
 
@@ -49,7 +49,7 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         """As the parent's.
 
         Raises:
-            ValueError: on the config of a checkpoint of another type.
+            ValueError: on the config of a checkpoint of another type, and on a setting that the method does not read.
         """
         accepted = {*cls.checkpoint_types, cls.model_type}
         got = config_dict.get("model_type")
@@ -59,4 +59,15 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
                 remedy = "If it is an original LLaVA-Video, convert it first: `vidcom2 convert-llava-video`."
             types = ", ".join(map(repr, sorted(accepted)))
             raise ValueError(f"The checkpoint is of type {got!r}, but {cls.__name__} is for {types}. {remedy}")
-        return super().from_dict(config_dict, **kwargs)
+        loaded = super().from_dict(config_dict, **kwargs)
+        check_all_read(CompressionSettings.as_dict(loaded[0] if isinstance(loaded, tuple) else loaded))
+        return loaded
+
+    def save_pretrained(self, save_directory: str, *args: Any, **kwargs: Any) -> None:
+        """As the parent's.
+
+        Raises:
+            ValueError: also on a setting that the method does not read, with which it would not load again.
+        """
+        check_all_read(CompressionSettings.as_dict(self))
+        super().save_pretrained(save_directory, *args, **kwargs)

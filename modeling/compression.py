@@ -3,6 +3,7 @@
 Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -87,8 +88,16 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     with _without_autocast(video.tokens.device.type):
         if method.function is None:
             compression = OWN_METHODS[method.name](video, settings)
+        elif settings.retention_ratio == 1.0:
+            compression = VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
         else:
+            version = None if video.tokens.is_inference() else video.tokens._version
             compression = _checked(method.name, method.function(video, settings), video)
+            if version is not None and video.tokens._version != version:
+                raise ValueError(
+                    f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. "
+                    "Compute on a copy: `.float()` is none of float32."
+                )
     num_frames, tokens_per_frame, _ = video.tokens.shape
     if settings.retention_ratio == 1.0:  # what a method makes of it are scores
         compression = replace(
@@ -107,15 +116,15 @@ def register_compression_method(
 
     The function is given the `VideoTokens` of one video and the `CompressionSettings` of the call, without gradients
     and outside autocast. It returns a `VideoCompression`: `indices` and `frame_budgets`, and the scores and the merge
-    if it has them. What it returns is checked. At `retention_ratio=1.0` all tokens stay, whatever it returns.
+    if it has them. What it returns is checked. At `retention_ratio=1.0` all tokens stay, and it is not called.
 
     Args:
         settings: names of the settings that it reads, beside `retention_ratio`. Others must be at their default.
         needs: `"grid"` and `"tower_states"`, if it looks at these fields of `VideoTokens`.
 
     Raises:
-        ValueError: if the name is taken by another module's method or another function, or a setting or need is not
-            known.
+        ValueError: if the name is taken by another module's method or another function, a setting or need is not
+            known, or what is registered is no function.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"the name of a compression method is {name!r}, but must be a string that is not empty.")
@@ -124,6 +133,8 @@ def register_compression_method(
             raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
 
     def register(function: UsersMethod) -> UsersMethod:
+        if not inspect.isfunction(function):
+            raise ValueError(f"method {name!r} is a {type(function).__name__}, but must be a function. Wrap it in one.")
         taken = COMPRESSION_METHODS.get(name)
         if taken is not None and (taken.function is None or _place(taken.function) != _place(function)):
             owner = "this project" if taken.function is None else ".".join(_place(taken.function))
@@ -206,6 +217,8 @@ def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> Vi
 
 
 def _is_mean(merge: TokenMerge, num_kept: int, num_tokens: int) -> bool:
+    if not isinstance(merge, TokenMerge) or any(not isinstance(each, Tensor) or each.ndim != 1 for each in merge):
+        return False
     outputs, inputs, weights = merge
     if not len(outputs) == len(inputs) == len(weights) or not weights.is_floating_point():
         return False

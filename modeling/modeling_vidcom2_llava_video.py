@@ -8,7 +8,8 @@ from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionM
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from ..configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig, pooled_side, tokens_per_frame
+from ..configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
+from ..configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
 from .modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaOnevisionModel,

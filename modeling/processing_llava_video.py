@@ -8,8 +8,8 @@ from transformers import BatchFeature, LlavaOnevisionProcessor
 from transformers.processing_utils import MultiModalData, ProcessingKwargs, VideosKwargs
 from transformers.utils import logging
 
-from ..configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice, tokens_per_frame
 from ..configuration.saved_with_code import SavedWithCode
+from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice, tokens_per_frame
 
 logger = logging.get_logger(__name__)
 

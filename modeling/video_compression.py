@@ -84,6 +84,6 @@ class VideoCompression:
         if self.merge is None:
             return features[self.indices]
         outputs, inputs, weights = self.merge
-        weighted = features[inputs].float() * weights.view(-1, *[1] * (features.ndim - 1))
+        weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
         merged = torch.zeros(len(self.indices), *features.shape[1:], dtype=torch.float32, device=features.device)
         return merged.index_add(0, outputs, weighted).to(features.dtype)

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -251,6 +252,8 @@ def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         register_compression_method(**arguments)
     assert "mine" not in COMPRESSION_METHODS
+    with pytest.raises(ValueError, match="method 'mine' is a partial, but must be a function"):
+        register_compression_method("mine")(partial(first_tokens))
 
 
 def test_the_table_and_the_functions_of_this_project_agree() -> None:
@@ -305,6 +308,36 @@ def test_settings_that_a_method_does_not_read_are_refused_wherever_they_are_set(
     compress(video_tokens(), compression_method="first", compression_window=2, compression_positions="original")
 
 
+def test_what_would_not_load_again_is_neither_loaded_nor_saved(family: Family, tmp_path: Path) -> None:
+    config = family.case.config_class()
+    config.compression_method, config.compression_window = "random", 4
+    with pytest.raises(ValueError, match=r"`compression_window` is 4, but .* does not read it"):
+        config.save_pretrained(tmp_path / "new")
+    with pytest.raises(ValueError, match=r"`compression_window` is 4, but .* does not read it"):
+        family.case.config_class.from_pretrained(family.folder, compression_method="random", compression_window=4)
+
+
+def test_a_call_of_another_method_leaves_out_what_the_config_says_for_its_own(family: Family) -> None:
+    model = family.load(compression_window=2, compression_rounding="exact")
+    inputs = family.videos_of(family.one_video())
+    got = model.get_video_features(**inputs, compression_method="random").video_compressions[0]
+    plain = family.load(compression_method="random", compression_rounding="exact")
+    expected = plain.get_video_features(**inputs).video_compressions[0]
+    assert torch.equal(got.indices, expected.indices)
+    with pytest.raises(ValueError, match=r"`compression_window` is 3, but .* does not read it"):
+        model.get_video_features(**inputs, compression_method="random", compression_window=3)
+
+
+def test_settings_that_a_stock_config_carries_are_checked(family: Family) -> None:
+    if not family.case.native:
+        pytest.skip("there is no stock config")
+    for name, value in (("compression_method", "nope"), ("retention_ratio", 7)):
+        config = family.case.stock_class.config_class.from_pretrained(family.folder)
+        setattr(config, name, value)
+        with pytest.raises(ValueError, match=f"`{name}` is {value!r}"):
+            family.case.model_class.from_pretrained(family.folder, config=config)
+
+
 # -- what a method returns --------------------------------------------------------------------------------------------
 
 GOOD = {"indices": torch.tensor([0, 5, 9]), "frame_budgets": torch.tensor([2, 1, 0, 0])}
@@ -331,6 +364,8 @@ OF_NOTHING = {"indices": torch.tensor([], dtype=torch.int64), "frame_budgets": t
         (GOOD | {"merge": GOOD_MERGE._replace(outputs=torch.tensor([0, 1, 2, 3]))}, "a `merge` that is no"),
         (GOOD | {"merge": GOOD_MERGE._replace(inputs=torch.tensor([0, 5, 9, 36]))}, "a `merge` that is no"),
         (GOOD | {"merge": GOOD_MERGE._replace(inputs=torch.tensor([0, 5, 9]))}, "a `merge` that is no"),
+        (GOOD | {"merge": GOOD_MERGE._replace(weights=torch.ones(4, 1))}, "a `merge` that is no"),
+        (GOOD | {"merge": tuple(GOOD_MERGE)}, "a `merge` that is no"),
     ],
 )
 def test_what_a_method_returns_is_checked(returned: dict | None, message: str) -> None:
@@ -340,6 +375,30 @@ def test_what_a_method_returns_is_checked(returned: dict | None, message: str) -
     register_compression_method("careless")(careless)
     with pytest.raises(ValueError, match=f"`compression_method='careless'` returned {message}"):
         compress(video_tokens(), compression_method="careless")
+
+
+def test_weights_may_be_of_any_float() -> None:
+    merge = GOOD_MERGE._replace(weights=GOOD_MERGE.weights.double())
+    register_compression_method("double")(lambda video, settings: VideoCompression(**GOOD, merge=merge))
+    got = compress(video_tokens(), compression_method="double").kept(video_tokens().flatten(0, 1))
+    torch.testing.assert_close(got, VideoCompression(**GOOD, merge=GOOD_MERGE).kept(video_tokens().flatten(0, 1)))
+
+
+def test_a_method_that_writes_into_the_tokens_is_refused() -> None:
+    def writing(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+        tokens = video.tokens.float()
+        tokens -= tokens.mean()
+        return VideoCompression(**GOOD)
+
+    register_compression_method("writing")(writing)
+    with pytest.raises(ValueError, match=r"'writing'` wrote into the video's tokens.*Compute on a copy"):
+        compress(video_tokens(), compression_method="writing")
+
+
+def test_at_ratio_one_a_registered_method_is_not_called() -> None:
+    register_compression_method("never")(lambda video, settings: 1 / 0)
+    got = compress(video_tokens(), 1.0, compression_method="never")
+    assert len(got.indices) == 36 and got.token_uniqueness is None
 
 
 def test_what_fits_is_returned_as_it_is() -> None:

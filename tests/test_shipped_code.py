@@ -340,10 +340,10 @@ def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Fa
         processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
         processor_class.register_for_auto_class()
         processor = processor_class.from_pretrained(repo)
-        (mine / "video_model_tables.py").write_text("mine = 1\n")
-        with pytest.raises(ValueError, match=r"holds 'video_model_tables\.py'"):
+        (mine / "vidcom2_llava_video_pooling.py").write_text("mine = 1\n")
+        with pytest.raises(ValueError, match=r"holds 'vidcom2_llava_video_pooling\.py'"):
             processor.save_pretrained(mine)
-        assert set(files_of(mine)) == {"registration.py", "video_model_tables.py"}
+        assert set(files_of(mine)) == {"registration.py", "vidcom2_llava_video_pooling.py"}
         processor.save_pretrained(new)
     for _ in range(2):
         model.save_pretrained(new)
@@ -357,9 +357,9 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
     named = json.loads((tmp_path / "processor_config.json").read_text())["auto_map"]["AutoProcessor"]
     again = get_class_from_dynamic_module(named, str(tmp_path)).from_pretrained(tmp_path)
     assert again.to_dict() == processor.to_dict()
-    (tmp_path / "video_model_tables.py").write_text("mine = 1\n")
+    (tmp_path / "vidcom2_llava_video_pooling.py").write_text("mine = 1\n")
     before = files_of(tmp_path)
-    with pytest.raises(ValueError, match=r"holds 'video_model_tables\.py', which this project did not write"):
+    with pytest.raises(ValueError, match=r"holds 'vidcom2_llava_video_pooling\.py', which this project did not write"):
         processor.save_pretrained(tmp_path)
     assert files_of(tmp_path) == before
 

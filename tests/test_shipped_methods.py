@@ -113,7 +113,7 @@ def test_a_model_that_goes_back_to_a_method_of_this_project_is_saved_with_that(f
     use("whole_frames")
     config = family.case.config_class(compression_method="whole_frames")
     config.save_pretrained(tmp_path)
-    assert "from .whole_frames import whole_frames" in (tmp_path / "registered_methods.py").read_text()
+    assert "from .whole_frames import __name__" in (tmp_path / "registered_methods.py").read_text()
     config.compression_method = "random"
     config.save_pretrained(tmp_path)
     assert "METHODS = ()" in (tmp_path / "registered_methods.py").read_text()
@@ -139,6 +139,18 @@ REFUSED = {
         "imports 'tiny_tokenizer' from 'vidcom2.tiny'",
     ),
     "a file beside it": (("mine_4", HEAD + "from beside_it import x\n" + FUNCTION), "imports 'beside_it' in line 2"),
+    "more on the line": (("mine_8", "import math; " + HEAD + FUNCTION), "has more than an import in line 1"),
+    "more after it": (("mine_9", HEAD.strip() + "; import math\n" + FUNCTION), "has more than an import in line 1"),
+    "a sentence like an import": (
+        ("mine_10", '"""\nfrom .other import thing\n"""\n' + HEAD + FUNCTION),
+        "imports from files beside it, or seems to, by 'from .other'",
+    ),
+    "a config": (("mine_11", "from vidcom2 import VidCom2Qwen2VLConfig\n" + HEAD + FUNCTION), "imports 'VidCom2Qwen2V"),
+    "a name that is not written": (
+        ("mine_12", HEAD + FUNCTION.replace('"mine"', '"mi" + "ne"')),
+        r"does not register it by `register_compression_method\('mine'\)`",
+    ),
+    "no Python": (("mine_13", HEAD + FUNCTION), "invalid syntax"),
     "a notebook": (("mine_5", HEAD + f"exec({FUNCTION!r}, dict(globals(), __name__='__main__'))\n"), "in a notebook"),
 }
 
@@ -150,6 +162,8 @@ def test_a_method_that_cannot_go_along_is_refused_and_nothing_is_written(
     if family.case.name != "llava_onevision":
         pytest.skip("the same for each")
     model = family.load(compression_method="mine")
+    if message == "invalid syntax":  # since it was imported
+        Path(module.__file__).write_text("def mine(:\n")
     with pytest.raises(
         UnshippableMethodError, match=rf"'mine'` cannot be saved with the model: .*{message}.*Set another"
     ):
@@ -190,6 +204,44 @@ def test_the_file_is_shipped_as_it_is_but_for_its_imports_from_here(module: Modu
     assert {"exact_totals.py", "frame_budgets.py", "compression.py", "registered_methods.py"} <= files.keys()
 
 
+LAMBDA = (
+    HEAD
+    + "\f\nWORDS = 'a\u2028b'\n"
+    + """
+def make():
+    @register_compression_method("mine")
+    def inner(video, settings):
+        return VideoCompression.of_mask(video.tokens[..., 0] > -1e9)
+
+
+make()
+register_compression_method("other")(lambda video, settings: None)
+"""
+)
+
+
+@pytest.mark.parametrize("module", [("mine_7", "\ufeff" + LAMBDA)], indirect=True)
+def test_a_method_needs_no_name_in_its_module(module: ModuleType) -> None:
+    files = code_of_method("mine")
+    assert "from .mine_7 import __name__ as mine_7" in files["registered_methods.py"].decode()
+    compile(files["mine_7.py"], "mine_7.py", "exec")
+    assert "'a\u2028b'" in files["mine_7.py"].decode() and "vidcom2" not in files["mine_7.py"].decode()
+    assert code_of_method("other").keys() == files.keys()
+
+
+def test_the_processor_may_be_saved_before_and_after_the_model(family: Family, tmp_path: Path) -> None:
+    use("whole_frames")
+    model = family.load(compression_method="whole_frames")
+    for number, order in enumerate([(model, family.processor), (family.processor, model), (family.processor,)]):
+        folder = tmp_path / str(number)
+        for part in order:
+            part.save_pretrained(folder)
+        methods = folder / "registered_methods.py"
+        assert methods.exists() == (model in order)  # a processor brings none that would hide the model's
+        if model in order:
+            assert "whole_frames" in methods.read_text()
+
+
 def test_methods_of_this_project_bring_nothing() -> None:
     assert code_of_method("vidcom2") == code_of_method("random") == {}
 
@@ -211,13 +263,19 @@ def test_the_command_line_imports_methods_by_file_and_by_name(tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("imported", "message"),
-    [("nowhere.py", "no such file"), ("nowhere_at_all", "ModuleNotFoundError"), ("broken.py", "ZeroDivisionError")],
+    [
+        ("nowhere.py", "no such file"),
+        ("nowhere_at_all", "ModuleNotFoundError"),
+        ("broken.py", "ZeroDivisionError"),
+        ("random.py", "another module has that name"),
+    ],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(
     imported: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "random.py").write_text("")
     code, _, error = vidcom2("--import", imported, "run")
     assert code == 2 and "--import" in error and message in error
 

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from .configuration.configuration_vidcom2_llava_video import SPATIAL_POOL_MODES, checked_choice
+from .configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .tiny import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
 from .tiny import token_id

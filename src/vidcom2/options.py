@@ -78,9 +78,12 @@ def import_methods(module: str) -> None:
         raise OptionError(f"`--import` is {module!r}, but there is no such file.")
     sys.path.insert(0, str(path.parent.resolve()) if is_file else os.getcwd())  # as for `python FILE` and `python -m`
     try:
-        import_module(path.stem if is_file else module)
+        imported = import_module(path.stem if is_file else module)
     except Exception as error:  # whatever the user's code raises
         raise OptionError(f"`--import {module}` failed: {type(error).__name__}: {error}") from error
+    found = imported.__file__
+    if is_file and (found is None or Path(found).resolve() != path.resolve()):
+        raise OptionError(f"`--import` is {module!r}, but another module has that name ({found}). Rename the file.")
 
 
 def check_placement(device: str, dtype: str, attn_implementation: str | None, device_map: str | None) -> None:

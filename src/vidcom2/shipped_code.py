@@ -15,7 +15,7 @@ from .configuration.saved_with_code import refuse_taken
 from .families import FAMILIES
 from .repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
-from .shipped_methods import REGISTERED_METHODS, code_of_method
+from .shipped_methods import code_of_method
 
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
@@ -94,8 +94,6 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         _name_code(saved)
     target = Path(folder)
     written = written_before(target / CONFIG)
-    if isinstance(saved, ProcessorMixin) and REGISTERED_METHODS in written:  # with the model came its method
-        code.pop(REGISTERED_METHODS, None)
     changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
     taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
     refuse_taken(taken, f"the folder {str(folder)!r}")

@@ -2,13 +2,17 @@
 
 import ast
 import inspect
+import re
+import sys
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from .configuration.compression_methods import COMPRESSION_METHODS
 from .shipped_files import ROOMS, shipped_files, source_of
 
 REGISTERED_METHODS = "registered_methods.py"  # the shipped file that imports what goes along
+RELATIVE_IMPORT = re.compile(r"^\s*(?:from|import)\s+\.\S*", flags=re.MULTILINE)
 PACKAGE = __name__.partition(".")[0]
 
 
@@ -36,7 +40,7 @@ def code_of_method(name: str) -> dict[str, bytes]:
             "`from vidcom2 import ...`."
         )
 
-    path = inspect.getsourcefile(inspect.unwrap(function))
+    path = inspect.getsourcefile(function)
     if function.__module__ == "__main__" or path is None or not Path(path).is_file():
         raise refused(f"{function.__qualname__} is defined in a notebook, a script or on the fly, not in a module.")
     module = Path(path).stem
@@ -49,56 +53,75 @@ def code_of_method(name: str) -> dict[str, bytes]:
     else:
         raise refused(f"its file is called {module}.py, like one of this project's.")
     try:
-        source, needed = _as_shipped(Path(path))
-    except ValueError as error:
+        source, needed = _as_shipped(Path(path), name)
+    except (ValueError, SyntaxError) as error:  # also of text that is not UTF-8
         raise refused(f"{path!r} {error}") from None
+    # `__name__` is what any module has; its import is what registers the method, and what Transformers follows.
     registering = (
         '"""Compression methods that came with this model."""\n\n'
-        f"from .{module} import {function.__name__}\n\nMETHODS = ({function.__name__},)\n"
+        f"from .{module} import __name__ as {module}\n\nMETHODS = ({module},)\n"
     )
     shipped = {f"{module}.py": source.encode(), REGISTERED_METHODS: registering.encode()}
     return shipped_files(*needed) | shipped
 
 
-def _as_shipped(path: Path) -> tuple[str, list[str]]:
+def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
     """A user's module with its imports from `vidcom2` as a repo has them, and the modules that these are from.
 
     Raises:
-        ValueError: on an import that a repo cannot have.
+        ValueError: on what would not work in a repo.
     """
-    source = path.read_text(encoding="utf-8")
-    lines, needed = source.splitlines(keepends=True), []
-    for node in ast.walk(ast.parse(source)):
+    source = path.read_text(encoding="utf-8-sig")
+    tree, lines, needed = ast.parse(source), source.split("\n"), []
+    if line := RELATIVE_IMPORT.search(source):  # also in a docstring: Transformers looks for them in the text
+        raise ValueError(f"imports from files beside it, or seems to, by {line[0].strip()!r}.")
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        of_module = node.module or "." if isinstance(node, ast.ImportFrom) else ""
-        for name in [of_module] if of_module else [alias.name for alias in node.names]:
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        for name in names:
             top = name.partition(".")[0]
-            if getattr(node, "level", 0) or (path.parent / f"{top}.py").is_file() or (path.parent / top).is_dir():
-                raise ValueError(f"imports {name!r} in line {node.lineno}, a file beside it that would not go along.")
-            if top == PACKAGE and not of_module:
+            if top == PACKAGE and isinstance(node, ast.Import):
                 raise ValueError(f"has `import {PACKAGE}` in line {node.lineno}, and a repo has no such package.")
-        if of_module.partition(".")[0] != PACKAGE:
+            if top != PACKAGE and top not in sys.stdlib_module_names and top not in packages_distributions():
+                raise ValueError(f"imports {name!r} in line {node.lineno}, which is of no installed package.")
+        if not isinstance(node, ast.ImportFrom) or names[0].partition(".")[0] != PACKAGE:
             continue
-        indent = lines[node.lineno - 1][: node.col_offset]
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        indent = lines[first].encode()[: node.col_offset].decode()
+        rest = lines[last].encode()[node.end_col_offset :].decode().strip()
+        if indent.strip() or (rest and not rest.startswith("#")):
+            raise ValueError(f"has more than an import in line {node.lineno}: give that a line of its own.")
         imports = []
         for alias in node.names:
-            module = _module_of(of_module, alias.name)
+            module = _module_of(names[0], alias.name)
             needed.append(module)
             renamed = f" as {alias.asname}" if alias.asname else ""
-            imports.append(f"{indent}from .{module} import {alias.name}{renamed}\n")
-        lines[node.lineno - 1] = "".join(imports)
-        for number in range(node.lineno, node.end_lineno or node.lineno):
-            lines[number] = ""
-    return "".join(lines), needed
+            imports.append(f"{indent}from .{module} import {alias.name}{renamed}")
+        lines[first : last + 1] = [
+            "\n".join(imports),
+            *[None] * (last - first),
+        ]  # so that lines count as before
+    if not any(_registers(node, method) for node in ast.walk(tree)):
+        raise ValueError(f"does not register it by `register_compression_method({method!r})`.")
+    return "\n".join(line for line in lines if line is not None), needed
+
+
+def _registers(node: ast.AST, method: str) -> bool:
+    """Whether it is a call `register_compression_method(method, ...)`."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", None) != "register_compression_method":
+        return False
+    given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "name")]
+    return any(isinstance(value, ast.Constant) and value.value == method for value in given)
 
 
 def _module_of(package: str, name: str) -> str:
     """The shipped module that has what a user imports from `vidcom2`, or from a module of it."""
     module = _exported().get(name, "") if package == PACKAGE else package.removeprefix(f"{PACKAGE}.")
     room, _, module = module.partition(".")
-    if room not in ROOMS or not module:
-        raise ValueError(f"imports {name!r} from {package!r}, which repos do not hold.")
+    # Others would import the config, which is what imports the methods.
+    if room not in ROOMS or f"{module}.py" not in shipped_files("compression"):
+        raise ValueError(f"imports {name!r} from {package!r}, which methods in a repo cannot have.")
     return module
 
 

@@ -18,13 +18,8 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor, pipeline
 
 from vidcom2 import compress
-from vidcom2.configuration.configuration_vidcom2_llava_video import (
-    COMPRESSION_NEWLINES,
-    SPATIAL_POOL_MODES,
-    VidCom2LlavaVideoConfig,
-    pooled_side,
-    tokens_per_frame,
-)
+from vidcom2.configuration.configuration_vidcom2_llava_video import COMPRESSION_NEWLINES, VidCom2LlavaVideoConfig
+from vidcom2.configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, pooled_side, tokens_per_frame
 from vidcom2.convert_llava_video import convert_llava_video
 from vidcom2.llava_video import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
 from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration

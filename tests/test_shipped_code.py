@@ -340,10 +340,10 @@ def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Fa
         processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
         processor_class.register_for_auto_class()
         processor = processor_class.from_pretrained(repo)
-        (mine / "vidcom2_llava_video_pooling.py").write_text("mine = 1\n")
-        with pytest.raises(ValueError, match=r"holds 'vidcom2_llava_video_pooling\.py'"):
+        (mine / "saved_with_code.py").write_text("mine = 1\n")
+        with pytest.raises(ValueError, match=r"holds 'saved_with_code\.py'"):
             processor.save_pretrained(mine)
-        assert set(files_of(mine)) == {"registration.py", "vidcom2_llava_video_pooling.py"}
+        assert set(files_of(mine)) == {"registration.py", "saved_with_code.py"}
         processor.save_pretrained(new)
     for _ in range(2):
         model.save_pretrained(new)

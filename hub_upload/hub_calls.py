@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -61,18 +62,19 @@ def explained(error: Exception, repo: str) -> str:
         409: changed,
         412: changed,
     } | dict.fromkeys(TRANSIENT_STATUS, f"the Hub answered {status}. Try again later.")
-    if status not in reasons:
+    if isinstance(error, HfHubHTTPError) and status not in reasons:
         return f"the Hub refused {repo!r} with {status}: {error.server_message or 'no reason given'}."
     return reasons[status]
 
 
-def status_of(error: Exception) -> int | None:
+def status_of(error: BaseException | None) -> int | None:
     return error.response.status_code if isinstance(error, HfHubHTTPError) else None
 
 
-def route_of(error: Exception | None) -> str:
+def route_of(error: BaseException | None) -> str:
     """Address of the request that failed; empty if it is not known."""
     try:
-        return str((error.response if isinstance(error, HfHubHTTPError) else error).request.url)
+        answered: Any = error.response if isinstance(error, HfHubHTTPError) else error
+        return str(answered.request.url)
     except (AttributeError, RuntimeError):
         return ""

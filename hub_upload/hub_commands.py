@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ..console import err, one_line_errors, out, takes_fields, takes_settings
-from ..options import check_hub_id
+from vidcom2.console import err, one_line_errors, out, takes_fields, takes_settings
+from vidcom2.options import check_hub_id
+
 from .publish_options import PublishOptions
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def verify_command(
         if "/" not in repo and not Path(repo).exists():
             check_hub_id(repo)
         with err.status("Importing Transformers ..."):
-            from ..checkpoints import torch_device
+            from vidcom2.checkpoints import torch_device
+
             from .verification import failures, verify
 
             where = str(torch_device(device))

@@ -11,9 +11,10 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from ..configuration.compression_settings import CompressionSettings
-from ..families import NATIVE_FAMILIES, Family
-from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
+from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.families import NATIVE_FAMILIES, Family
+from vidcom2.repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
+
 from .base_checkpoint import Base
 
 # First in a card, by what its repo is. Each new publication replaces the card.
@@ -86,9 +87,9 @@ def _shown(value: Any) -> str:
     return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> list[dict[str, str]]:
+def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> list[dict[str, Any]]:
     """The settings with what they mean, from the dataclass, from what a family has besides, and their docstrings."""
-    accepted = {field.name: field.metadata["accepted"] for field in fields(CompressionSettings)}
+    accepted: dict[str, Any] = {field.name: field.metadata["accepted"] for field in fields(CompressionSettings)}
     meanings = _described(CompressionSettings)
     if family is not None and family.settings:
         accepted |= {name: f"one of {', '.join(map(repr, names))}" for name, names in family.settings.items()}
@@ -106,7 +107,7 @@ def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> lis
 
 def _described(documented: type) -> dict[str, str]:
     """What the docstring of a class says of its fields."""
-    found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(documented), flags=re.MULTILINE)
+    found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(documented) or "", flags=re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in found}
 
 

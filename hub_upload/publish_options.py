@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from ..options import OptionError, check_settings
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.options import OptionError, check_settings
 
 VERIFY_MODES = ("full", "twin", "none")
 
@@ -120,7 +121,9 @@ class PublishOptions:
         words = {"custom_generate": self.custom_generate, "base": base, "revision": revision}
         words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
-        return " ".join(["vidcom2 publish", *given])
+        method = COMPRESSION_METHODS.get(self.settings.get("compression_method", ""))
+        users = [] if method is None or method.function is None else ["--import", method.function.__module__]
+        return " ".join(["vidcom2", *users, "publish", *given])
 
 
 def _option(name: str) -> str:

@@ -2,16 +2,18 @@
 
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from ..checkpoints import load_checkpoint, torch_device
-from ..console import DEMO_VIDEO
-from ..explain import draw_png, explain
-from ..options import OptionError
-from ..video import read_video
+from vidcom2.checkpoints import load_checkpoint, tiny_checkpoint, torch_device
+from vidcom2.console import DEMO_VIDEO
+from vidcom2.explain import draw_png, explain
+from vidcom2.options import OptionError
+from vidcom2.video import read_video
+
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .hub_calls import HubUnreachable
 from .model_card import CardOptions, read_result
@@ -84,7 +86,8 @@ def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:
 
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
-    folder, name = Path(options.base).expanduser(), options.base.rstrip("/")
+    base_name = options.base or ""
+    folder, name = Path(base_name).expanduser(), base_name.rstrip("/")
     if folder.is_dir():
         if options.revision is not None:
             raise OptionError(
@@ -122,16 +125,11 @@ def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
 
 def _draw(base: Base, options: PublishOptions, figure: Path) -> str:
     """Draw the figure of the card, by the base's weights or by a tiny random model; returns its caption."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, family = Path(scratch), base.family
-        if with_weights := options.verify == "full":
-            folder = base.folder
-        else:
-            for part in family.build_tiny():
-                part.save_pretrained(folder)
+    with_weights, settings = options.verify == "full", base.settings(options.settings)
+    with nullcontext(base.folder) if with_weights else tiny_checkpoint(base.family) as folder:
         # On the CPU, since the process that verifies will want the accelerator's memory.
-        checkpoint = load_checkpoint(str(folder), device="cpu", **base.settings(options.settings))
-        checkpoint.name = base.name if with_weights else f"a tiny random {family.name}"
+        checkpoint = load_checkpoint(str(folder), device="cpu", **settings)
+        checkpoint.name = base.name if with_weights else f"a tiny random {base.family.name}"
         draw_png(explain(checkpoint, read_video(str(DEMO_VIDEO), 16)), str(figure))
     drawn = "The picture is `vidcom2 explain` on the clip that comes with `vidcom2`"
     if with_weights:

@@ -15,7 +15,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import git_hash
 
-from ..repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
+from vidcom2.repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
+
 from .base_checkpoint import download_weights, is_read
 from .hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
 from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER
@@ -82,7 +83,7 @@ class Published:
 
     url: str
     commit: str | None
-    head: str
+    head: str | None
     pull_request: str | None = None
 
 
@@ -99,7 +100,8 @@ def remote_state(api: HfApi, repo: str) -> Remote:
             refs = api.list_repo_refs(repo)
         except RepositoryNotFoundError:
             return Remote()
-        files = {file.rfilename: file.lfs.sha256 if file.lfs is not None else file.blob_id for file in info.siblings}
+        siblings = info.siblings or []
+        files = {file.rfilename: str(file.blob_id if file.lfs is None else file.lfs.sha256) for file in siblings}
         card = ""
         if CARD in files:
             card = Path(api.hf_hub_download(repo, CARD, revision=info.sha)).read_text(encoding="utf-8")
@@ -186,15 +188,17 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
     base = staged.base
     weights = {} if base is None else {file.path: file for file in base.weights}
     on_server = {file.path for file in base.files if file.on_server} if base is not None and server_copies else set()
-    operations = []
+    operations: list[Operation] = []
     for path in sorted({*staged.files, *weights}):
         is_weights = path in weights
-        file = base.folder / path if is_weights else staged.folder / path
+        file = (base.folder if base is not None and is_weights else staged.folder) / path
         sha256 = weights[path].sha256 if is_weights else sha256_of(file)
         if remote.files.get(path) in ([sha256] if is_weights else [sha256, git_hash(file.read_bytes())]):
             continue
         size = weights[path].size if is_weights else file.stat().st_size
-        action, source = ("copy", f"{base.name}@{base.revision}") if path in on_server else ("add", str(file))
+        action, source = "add", str(file)
+        if base is not None and path in on_server:
+            action, source = "copy", f"{base.name}@{base.revision}"
         operations.append(Operation(action, path, size, sha256, source))
     kept = {*staged.files, *weights}
     stale = [
@@ -271,7 +275,8 @@ def _is_refused_copy(error: Exception) -> bool:
 def _commit(
     api: HfApi, options: PublishOptions, staged: StagedRepo, parent: str | None, operations: Sequence[Operation]
 ) -> CommitInfo:
-    if any(operation.action == "add" and not Path(operation.source).is_file() for operation in operations):
+    missing = any(operation.action == "add" and not Path(operation.source).is_file() for operation in operations)
+    if missing and staged.base is not None:
         download_weights(api, staged.base)  # which are on the Hub, and which it cannot copy
     return api.create_commit(
         options.target,

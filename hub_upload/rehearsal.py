@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from ..configuration.compression_settings import SETTING_NAMES
-from ..repo_shape import CARD, CONFIG
-from ..shipped_code import CODE_FIELDS
+from vidcom2.checkpoints import no_progress_bars
+from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.repo_shape import CARD, CONFIG
+from vidcom2.shipped_code import CODE_FIELDS
+
 from .staging import StagedRepo
 
 # How a config calls its widths, depths and heads, which the tokens of a video do not depend on.
@@ -24,11 +26,12 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
     vocabulary are the staged one's. It proves nothing about the base's weights, and goes without the card, which lists
     another config.json.
     """
+    assert staged.base is not None  # a repo of code alone has no weights to stand in for
     family = staged.base.family
     config = json.loads((staged.folder / CONFIG).read_text(encoding="utf-8"))
-    stock_class = family.uncompressed_class
+    stock_class: Any = family.uncompressed_class
     full, (tiny, _) = stock_class.config_class.from_pretrained(staged.folder), family.build_tiny()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), no_progress_bars():
         torch.manual_seed(0)
         stock_class(type(full)(**shrunk(full.to_dict(), tiny.config.to_dict()))).save_pretrained(folder)
     saved = json.loads((folder / CONFIG).read_text(encoding="utf-8"))

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..repo_shape import CARD, CONFIG, sha256_of
-from ..shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
+from vidcom2.repo_shape import CARD, CONFIG, sha256_of
+from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
+
 from .base_checkpoint import Base
 from .model_card import CardOptions, custom_generate_card, model_card
 
@@ -95,12 +96,13 @@ def complete(staged: StagedRepo) -> str:
     folder, base, missing = staged.folder, staged.base, []
     sentence = "It loads as it is: its weights are links to those of the base."
     with _writing(folder):
-        for weights in [] if base is None else base.weights:
-            source = (base.folder / weights.path).absolute()
-            if source.is_file():
-                (folder / weights.path).symlink_to(source)
-            else:
-                missing.append(weights.path)
+        if base is not None:
+            for weights in base.weights:
+                source = (base.folder / weights.path).absolute()
+                if source.is_file():
+                    (folder / weights.path).symlink_to(source)
+                else:
+                    missing.append(weights.path)
         if base is None:
             sentence = "It is whole: there are no weights in such a repo."
         elif missing:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
 
-from ..families import NATIVE_FAMILIES
-from ..options import OptionError
-from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
+from vidcom2.families import NATIVE_FAMILIES
+from vidcom2.options import OptionError
+from vidcom2.repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
+
 from .hub_calls import PublishError, hub_errors
 
 WORKER = Path(__file__).with_name("verification_worker.py")
@@ -87,7 +88,7 @@ def verify(
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=scratch, env=environment
         ) as process:
-            for line in process.stdout:
+            for line in process.stdout or []:
                 is_finished = line.strip() == FINISHED
                 if line.startswith('{"name"'):
                     checks.append(Check(**json.loads(line)))

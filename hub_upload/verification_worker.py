@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 import transformers
 from huggingface_hub import HfApi, ModelCard, hf_hub_download
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, pipeline
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 # What a repo looks like is said in one file, which needs nothing of `vidcom2`. It is read by its path: with its folder
@@ -67,7 +67,7 @@ class Repo:
     def __init__(self, name: str, revision: str | None, device: str, pairs: list[list[str]]):
         self.name, self.revision, self.device, self.pairs = name, revision, device, pairs
         self.is_folder = Path(name).is_dir()
-        self.pinned = {} if self.is_folder or revision is None else {"revision": revision}
+        self.pinned: dict[str, Any] = {} if self.is_folder or revision is None else {"revision": revision}
 
     @cached_property
     def files(self) -> dict[str, str | None]:
@@ -75,8 +75,8 @@ class Repo:
         if self.is_folder:
             paths = sorted(path for path in Path(self.name).rglob("*") if path.is_file())
             return dict.fromkeys(str(path.relative_to(self.name)) for path in paths)
-        siblings = HfApi().model_info(self.name, revision=self.revision, files_metadata=True).siblings
-        return {sibling.rfilename: sibling.lfs and sibling.lfs.sha256 for sibling in siblings}
+        siblings = HfApi().model_info(self.name, revision=self.revision, files_metadata=True).siblings or []
+        return {sibling.rfilename: None if sibling.lfs is None else sibling.lfs.sha256 for sibling in siblings}
 
     def path(self, file: str) -> Path:
         why = f"there is no {file} in the repo."
@@ -117,7 +117,7 @@ class Repo:
         require(bool(named), "config.json names no AutoModelForImageTextToText in `auto_map`.")
         return named.rpartition(".")[2]
 
-    def load(self, auto_class: Any, trust: bool = True, folder: str | None = None) -> torch.nn.Module:
+    def load(self, auto_class: Any, trust: bool = True, folder: str | None = None) -> Any:
         """The model by an Auto class, with every key in its place."""
         name, pinned = (self.name, self.pinned) if folder is None else (folder, {})
         model, info = auto_class.from_pretrained(
@@ -128,7 +128,7 @@ class Repo:
         return model.to(self.device).eval()
 
     @cached_property
-    def model(self) -> torch.nn.Module:
+    def model(self) -> Any:
         return self.load(AutoModelForImageTextToText)
 
     @cached_property
@@ -140,7 +140,9 @@ class Repo:
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         inputs = self.processor(text=[prompt], videos=[video()], do_sample_frames=False, return_tensors="pt")
-        return inputs.to(self.device, self.model.dtype)
+        inputs = inputs.to(self.device)
+        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(self.model.dtype)
+        return inputs
 
     def features(self) -> Any:
         names = inspect.signature(self.model.get_video_features).parameters
@@ -165,7 +167,7 @@ class Repo:
 
 
 @contextmanager
-def prefill_lengths(model: torch.nn.Module) -> Iterator[list[int]]:
+def prefill_lengths(model: Any) -> Iterator[list[int]]:
     """Lengths of the prompts that reach the language model."""
     lengths: list[int] = []
 
@@ -302,7 +304,8 @@ def check_pipeline(task: str) -> Callable[[Repo], str]:
     def check(repo: Repo) -> str:
         expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
         repo.drop_model()
-        pipe = pipeline(task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=dtype)
+        make: Any = pipeline  # one of its overloads for each task, of which none takes a name that is not written out
+        pipe = make(task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=dtype)
         found = type(pipe.model).__name__
         require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
         content = [{"type": "video", "video": video()}, {"type": "text", "text": QUESTION}]
@@ -352,7 +355,8 @@ def check_custom_generate(repo: Repo) -> str:
     found = []
     for stock_folder, our_folder in repo.pairs:
         ours = Repo(our_folder, None, repo.device, [])
-        stock = AutoModelForImageTextToText.from_pretrained(stock_folder, dtype="auto").to(repo.device).eval()
+        stock: Any = AutoModelForImageTextToText.from_pretrained(stock_folder, dtype="auto")
+        stock = stock.to(repo.device).eval()
         call = dict(ours.inputs) | {"max_new_tokens": 4, "do_sample": False}
         custom = {"custom_generate": repo.name, **repo.pinned}
         before = stock.generate(**call)
@@ -408,7 +412,7 @@ def run(repo: Repo) -> None:
 
 
 if __name__ == "__main__":
-    sys.modules["vidcom2"] = None  # from here on `import vidcom2` fails, also where it is installed
+    sys.modules["vidcom2"] = cast(Any, None)  # from here on `import vidcom2` fails, also where it is installed
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--revision")

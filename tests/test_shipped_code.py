@@ -95,7 +95,7 @@ def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:
         assert getattr(case.config_class(), name) == accepted[0]
         for value in accepted:
             assert getattr(case.config_class(**{name: value}), name) == value
-        with pytest.raises(ValueError, match=f"must be one of {', '.join(map(repr, accepted))}"):
+        with pytest.raises(ValueError, match=f"must be one of {', '.join(map(repr, accepted))}\\."):
             case.config_class(**{name: "none of them"})
 
 

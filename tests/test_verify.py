@@ -11,6 +11,7 @@ import torch
 from models import MODELS, ModelCase
 from test_cli import vidcom2
 
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
@@ -51,7 +52,7 @@ def edit_code(path: Path, old: str, new: str) -> None:
 def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
     given = "settings = self.config.compression_settings(**pop_settings(kwargs)"
-    edit_code(repo / "prompt_compression.py", given, f'{given} | {{"retention_ratio": 0.01}}')
+    edit_code(repo / "video_features.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
 
 def with_wrong_auto_map_other_ratio_and_weights(repo: Path) -> None:
@@ -154,6 +155,19 @@ def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_t
     for before, after in ((full, config.to_dict()), *((full[part], config.to_dict()[part]) for part in PARTS)):
         for name, value in before.items():
             assert after[name] == value or not name.endswith(kept), name
+
+
+def test_a_method_of_a_users_own_is_published_with_the_repo_and_verified(
+    staged: StagedRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(COMPRESSION_METHODS, "whole_frames", raising=False)  # and again when the test is over
+    method = ("--import", Path(__file__).with_name("methods_of_users") / "whole_frames.py")
+    names = ("--base", staged.base.folder, "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
+    settings = ("--compression-method", "whole_frames", "--retention-ratio", 0.31)  # 2 of 8 frames: 18 of 72 tokens
+    code, out, error = vidcom2(*method, "publish", *names, *settings)
+    assert code == 0 and out.count("passed") == 13, out + error
+    assert "\nvidcom2 --import whole_frames publish --base" in (tmp_path / "repo" / "README.md").read_text()
+    assert (tmp_path / "repo" / "whole_frames.py").is_file()
 
 
 def test_how_many_tokens_are_kept_is_held_against_the_ratio_strictly_for_methods_of_the_paper() -> None:

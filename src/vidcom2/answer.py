@@ -165,17 +165,22 @@ def prepare_inputs(
     return inputs
 
 
+def video_arguments(model: PreTrainedModel, inputs: BatchFeature) -> dict[str, Any]:
+    """What the model's `get_video_features` takes of a prompt's inputs."""
+    names = inspect.signature(cast(Any, model).get_video_features).parameters
+    return {name: inputs[name] for name in names if name in inputs}
+
+
 @torch.no_grad()
 def _answer(
     checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
 ) -> Answer:
-    model, processor = checkpoint.model, checkpoint.processor
+    processor: Any = checkpoint.processor
+    model = checkpoint.model
     inputs = prepare_inputs(processor, question, video, model)
     # Encoded here and not by `generate`, so that what was kept can be told.
-    pixels = {"pixel_values_videos": inputs.pop("pixel_values_videos")}
-    if "video_grid_thw" in inputs:
-        pixels["video_grid_thw"] = inputs["video_grid_thw"]
-    features = model.get_video_features(**pixels, **settings)
+    features = model.get_video_features(**video_arguments(model, inputs), **settings)
+    inputs.pop("pixel_values_videos")
     positions = {name: settings[name] for name in settings if name == "compression_positions"}  # the rest is done
     if "stop_strings" in arguments:
         arguments = {"tokenizer": processor.tokenizer, **arguments}

@@ -1,21 +1,24 @@
 """Loading a VidCom² model and its processor, of any family, from the checkpoint's config alone."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoProcessor, PreTrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, PreTrainedConfig, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .configuration.compression_settings import CompressionSettings, check_all_read
 from .families import FAMILIES, Family
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
+
+if TYPE_CHECKING:
+    from .modeling.compressed_generation import VidCom2GenerationMixin
 
 NAMES_SHOWN = 3  # of weights that do not fit
 
@@ -27,7 +30,7 @@ class Checkpoint:
     """A model with its processor, and what to call it."""
 
     name: str
-    model: PreTrainedModel
+    model: "VidCom2GenerationMixin"
     processor: ProcessorMixin
 
 
@@ -69,16 +72,29 @@ def load_checkpoint(
     placed = {option: value for option, value in placed.items() if value is not None}
     if name is not None:
         return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
-    with tempfile.TemporaryDirectory() as folder:
-        was_shown = is_progress_bar_enabled()
-        disable_progress_bar()  # nothing is downloaded, nothing takes long
-        try:
-            for part in FAMILIES["llava_onevision"].build_tiny(hidden_size=256, num_layers=4):
-                part.save_pretrained(folder)
-            return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
-        finally:
-            if was_shown:
-                enable_progress_bar()
+    with tiny_checkpoint(FAMILIES["llava_onevision"], hidden_size=256, num_layers=4) as folder:
+        return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
+
+
+@contextmanager
+def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
+    """A folder with a tiny random checkpoint of the uncompressed model, as long as it is needed."""
+    with tempfile.TemporaryDirectory() as folder, no_progress_bars():
+        for part in family.build_tiny(**sizes):
+            part.save_pretrained(folder)
+        yield folder
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """For what is tiny: nothing is downloaded, nothing takes long."""
+    was_shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            enable_progress_bar()
 
 
 def _load(
@@ -98,19 +114,20 @@ def _load(
     model_class = family.model_class
     # Each setting was checked before: what is refused here is in the file, or does not go together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        config = model_class.config_class.from_pretrained(path, revision=revision, **settings)
+        config = model_class.config_class.from_pretrained(path, revision=revision or "main", **settings)
         check_all_read(CompressionSettings.as_dict(config))
     with _unreadable(name, "processor", OSError, ValueError, ImportError):
-        processor = AutoProcessor.from_pretrained(path, revision=revision)
+        processor = AutoProcessor.from_pretrained(path, revision=revision or "main")
     with _unreadable(name, "weights", OSError, ImportError, SafetensorError):
-        model, loaded = model_class.from_pretrained(
+        loading: Any = model_class.from_pretrained(
             path,
             config=config,
-            revision=revision,
+            revision=revision or "main",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, by their names
             **placed,
         )
+        model, loaded = loading
     _check_weights(name, loaded)
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor)
 
@@ -134,7 +151,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
     return FAMILIES[model_type]
 
 
-def check_settings_of(what: str, family: Family, settings: dict[str, Any]) -> None:
+def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) -> None:
     """Raises an OptionError if one of the settings is of other families only."""
     foreign = [name for name in settings if not hasattr(family.config_class, name)]
     if foreign:
@@ -170,7 +187,7 @@ def torch_device(name: str) -> torch.device:
         OptionError: if there is no such device on this machine.
     """
     if name == "auto":
-        return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+        return (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

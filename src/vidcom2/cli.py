@@ -306,8 +306,7 @@ def _print_run(result: "Run") -> None:
     ):
         table.add_row(name, f"{before:,}", f"{after:,}", _times(before, after))
     for name, which in (("prefill, seconds", "prefill_seconds"), ("generate, seconds", "total_seconds")):
-        before = None if full is None else getattr(full, which)
-        after = getattr(short, which)
+        before, after = getattr(full, which, 0.0), getattr(short, which)
         shown = [_seconds(measured, which) for measured in (full, short)]
         # Answers of different lengths take different times for that reason alone.
         comparable = full is not None and (which == "prefill_seconds" or full.new_tokens == short.new_tokens)

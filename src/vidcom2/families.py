@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
@@ -75,7 +75,7 @@ class Family:
         return _imported(self.tiny)
 
 
-def _imported(name: str) -> object:
+def _imported(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(f".{module}", __package__), attribute)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from .answer import prepare_inputs
+from .answer import prepare_inputs, video_arguments
 from .checkpoints import Checkpoint
 from .modeling.video_compression import VideoCompression
 from .video import Video
@@ -100,9 +100,8 @@ class Run:
 
 def encode_video(model: "VidCom2GenerationMixin", inputs: BatchFeature) -> VideoCompression:
     """What VidCom² keeps of the prompt's one video; the language model does not run."""
-    arguments = {name: inputs[name] for name in ("pixel_values_videos", "video_grid_thw") if name in inputs}
     with torch.no_grad():
-        return model.get_video_features(**arguments).video_compressions[0]
+        return model.get_video_features(**video_arguments(model, inputs)).video_compressions[0]
 
 
 def scored_frames(num_frames: int, compression: VideoCompression) -> slice:

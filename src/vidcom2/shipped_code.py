@@ -36,7 +36,7 @@ def code_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict
     Raises:
         UnshippableMethodError: if the method cannot go along.
     """
-    config_class = model_class.config_class
+    config_class: Any = model_class.config_class
     named = [PIPELINE, FAMILIES[config_class.model_type].processor]
     modules = [name.partition(".")[0] for name in named if name is not None]
     files = shipped_files(module_of(config_class), module_of(model_class), *modules) | code_of_method(method)
@@ -60,7 +60,7 @@ def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> di
     back on the stock class without a word. The sha256 tell a later `save_pretrained` into the same folder which files
     are of this project, as it wrote them.
     """
-    config_class = model_class.config_class
+    config_class: Any = model_class.config_class
     model = f"{module_of(model_class)}.{model_class.__name__}"
     auto_classes = AUTO_MODEL_CLASSES if model_class.can_generate() else AUTO_MODEL_CLASSES[:1]
     fields = {
@@ -128,7 +128,7 @@ def check_repo(
         info = api.model_info(repo, revision=revision, files_metadata=True)
     except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
         return  # there is nothing to lose, or Transformers will say so
-    there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings}
+    there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings or []}
     changed = [name for name, content in code.items() if name in there and there[name] != git_hash(content)]
     if not changed:
         return

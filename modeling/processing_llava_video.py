@@ -96,9 +96,10 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
             **kwargs,
         )
 
-    if TYPE_CHECKING:  # Transformers' own annotations refuse `return_tensors` and what else is for a part alone
+    if TYPE_CHECKING:  # Transformers' own annotations refuse `return_tensors`, and chats with anything but text
 
         def __call__(self, *args: Any, **kwargs: Any) -> BatchFeature: ...
+        def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any: ...
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "spatial_pool_mode":

@@ -63,7 +63,7 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         check_all_read(CompressionSettings.as_dict(loaded[0] if isinstance(loaded, tuple) else loaded))
         return loaded
 
-    def save_pretrained(self, save_directory: str, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As the parent's.
 
         Raises:

@@ -133,7 +133,8 @@ def register_compression_method(
             raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
 
     def register(function: UsersMethod) -> UsersMethod:
-        if not inspect.isfunction(function):
+        registered: Any = function
+        if not inspect.isfunction(registered):
             raise ValueError(f"method {name!r} is a {type(function).__name__}, but must be a function. Wrap it in one.")
         taken = COMPRESSION_METHODS.get(name)
         if taken is not None and (taken.function is None or _place(taken.function) != _place(function)):

@@ -73,6 +73,7 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
     """
     source = path.read_text(encoding="utf-8-sig")
     tree, lines, needed = ast.parse(source), source.split("\n"), []
+    shipped: list[str | None] = [*lines]
     if line := RELATIVE_IMPORT.search(source):  # also in a docstring: Transformers looks for them in the text
         raise ValueError(f"imports from files beside it, or seems to, by {line[0].strip()!r}.")
     for node in ast.walk(tree):
@@ -98,13 +99,13 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
             needed.append(module)
             renamed = f" as {alias.asname}" if alias.asname else ""
             imports.append(f"{indent}from .{module} import {alias.name}{renamed}")
-        lines[first : last + 1] = [
+        shipped[first : last + 1] = [
             "\n".join(imports),
             *[None] * (last - first),
         ]  # so that lines count as before
     if not any(_registers(node, method) for node in ast.walk(tree)):
         raise ValueError(f"does not register it by `register_compression_method({method!r})`.")
-    return "\n".join(line for line in lines if line is not None), needed
+    return "\n".join(line for line in shipped if line is not None), needed
 
 
 def _registers(node: ast.AST, method: str) -> bool:

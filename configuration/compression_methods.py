@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+READ_BY_EVERY_METHOD = ("compression_method", "retention_ratio", "compression_positions")
+NEEDS = ("grid", "tower_states")
+
 
 @dataclass(frozen=True)
 class CompressionMethod:
@@ -22,9 +25,9 @@ class CompressionMethod:
     needs: tuple[str, ...] = ()
     function: Callable[..., Any] | None = None
 
+    def reads(self, setting: str) -> bool:
+        return setting in READ_BY_EVERY_METHOD or setting in self.settings
 
-READ_BY_EVERY_METHOD = ("compression_method", "retention_ratio", "compression_positions")
-NEEDS = ("grid", "tower_states")
 
 # This project's own methods, and what `register_compression_method` adds.
 COMPRESSION_METHODS: dict[str, CompressionMethod] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from .compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
+from .compression_methods import COMPRESSION_METHODS
 
 
 def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
@@ -127,8 +127,7 @@ class CompressionSettings:
         stored = CompressionSettings.as_dict(self)
         method = given.get("compression_method", self.compression_method)
         if method != self.compression_method and method in COMPRESSION_METHODS:  # whose own settings are another's
-            read = READ_BY_EVERY_METHOD + COMPRESSION_METHODS[method].settings
-            stored = {name: value for name, value in stored.items() if name in read}
+            stored = {name: value for name, value in stored.items() if COMPRESSION_METHODS[method].reads(name)}
         return CompressionSettings(**stored | given)
 
     def as_dict(self) -> dict[str, Any]:
@@ -157,7 +156,7 @@ def check_all_read(settings: dict[str, Any]) -> None:
     """Raises a ValueError on a setting of another value than its default that the method does not read."""
     method = COMPRESSION_METHODS[settings["compression_method"]]
     for name, value in settings.items():
-        if name not in READ_BY_EVERY_METHOD + method.settings and value != _FIELDS[name].default:
+        if not method.reads(name) and value != _FIELDS[name].default:
             read = ", ".join(method.settings) or "none but the ratio"
             raise ValueError(
                 f"`{name}` is {value!r}, but `compression_method={method.name!r}` does not read it (it reads {read}). "

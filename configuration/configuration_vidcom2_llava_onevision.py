@@ -17,4 +17,3 @@ class VidCom2LlavaOnevisionConfig(FamilyConfig, LlavaOnevisionConfig):
     """
 
     model_type = "llava_onevision"
-    checkpoint_types = ("llava_onevision",)

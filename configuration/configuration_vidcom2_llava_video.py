@@ -29,7 +29,6 @@ class VidCom2LlavaVideoConfig(VidCom2LlavaOnevisionConfig):
     """
 
     model_type = "vidcom2_llava_video"
-    checkpoint_types = ("vidcom2_llava_video",)
 
     spatial_pool_mode: str = SPATIAL_POOL_MODES[0]
     compression_newlines: str = COMPRESSION_NEWLINES[0]

@@ -17,4 +17,3 @@ class VidCom2Qwen2_5_VLConfig(FamilyConfig, Qwen2_5_VLConfig):
     """
 
     model_type = "qwen2_5_vl"
-    checkpoint_types = ("qwen2_5_vl",)

@@ -16,4 +16,3 @@ class VidCom2Qwen2VLConfig(FamilyConfig, Qwen2VLConfig):
     """
 
     model_type = "qwen2_vl"
-    checkpoint_types = ("qwen2_vl",)

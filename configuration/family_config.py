@@ -29,13 +29,10 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
     """Comes before the parent's config in the bases of a family's.
 
     Attributes:
-        checkpoint_types: the `model_type`s of checkpoints that the family's class can load. Transformers would load
-            others behind a warning, and compute something else.
         keys_to_ignore_at_inference: what `Trainer` leaves out of its predictions, so that they are the logits, with and
             without videos.
     """
 
-    checkpoint_types: ClassVar[tuple[str, ...]]
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
         "past_key_values",
         "image_hidden_states",
@@ -46,19 +43,19 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As the parent's.
+        """As the parent's. Of another type it would load a checkpoint behind a warning, and compute something else.
 
         Raises:
             ValueError: on the config of a checkpoint of another type, and on a setting that the method does not read.
         """
-        accepted = {*cls.checkpoint_types, cls.model_type}
         got = config_dict.get("model_type")
-        if got is not None and got not in accepted:
+        if got is not None and got != cls.model_type:
             remedy = "Load it with the class of its own family."
             if got in ("llava", "llava_qwen"):
                 remedy = "If it is an original LLaVA-Video, convert it first: `vidcom2 convert-llava-video`."
-            types = ", ".join(map(repr, sorted(accepted)))
-            raise ValueError(f"The checkpoint is of type {got!r}, but {cls.__name__} is for {types}. {remedy}")
+            raise ValueError(
+                f"The checkpoint is of type {got!r}, but {cls.__name__} is for {cls.model_type!r}. {remedy}"
+            )
         loaded = super().from_dict(config_dict, **kwargs)
         check_all_read(CompressionSettings.as_dict(loaded[0] if isinstance(loaded, tuple) else loaded))
         return loaded

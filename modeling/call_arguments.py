@@ -51,25 +51,22 @@ def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None
     for name in names:
         ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
         if getattr(model_class, name) is ours and parents is not None:
-            setattr(model_class, name, with_signature_of(parents)(ours))
+            setattr(model_class, name, _with_signature(ours, parents))
 
 
-def with_signature_of(parent_method: Callable) -> Callable:
-    """Show the parent's arguments, and the settings, as the signature of a method that takes `*args, **kwargs`."""
+def _with_signature(method: Callable, parent_method: Callable) -> Callable:
+    """A method that takes `**kwargs`, with the parent's arguments, and the settings, as its signature."""
 
-    def decorate(method: Callable) -> Callable:
-        @functools.wraps(method)
-        def wrapper(self, *args, **kwargs):
-            return method(self, **dict(zip(names, args)), **kwargs)
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        return method(self, **dict(zip(names, args)), **kwargs)
 
-        parameters = list(inspect.signature(parent_method).parameters.values())
-        names = [parameter.name for parameter in parameters[1:]]
-        ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in SETTING_NAMES]
-        shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
-        wrapper.__dict__["__signature__"] = shown
-        return wrapper
-
-    return decorate
+    parameters = list(inspect.signature(parent_method).parameters.values())
+    names = [parameter.name for parameter in parameters[1:]]
+    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in SETTING_NAMES]
+    shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
+    wrapper.__dict__["__signature__"] = shown
+    return wrapper
 
 
 # ---------------------------------------------------------------------------------------------------------------------

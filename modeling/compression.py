@@ -86,27 +86,37 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     method = COMPRESSION_METHODS[settings.compression_method]
     _check_needs(method, video)
     with _without_autocast(video.tokens.device.type):
-        if method.function is None:
+        if settings.retention_ratio == 1.0:
+            compression = _whole(method, video, settings)
+        elif method.function is None:
             compression = OWN_METHODS[method.name](video, settings)
-        elif settings.retention_ratio == 1.0:
-            compression = VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
         else:
-            version = None if video.tokens.is_inference() else video.tokens._version
-            compression = _checked(method.name, method.function(video, settings), video)
-            if version is not None and video.tokens._version != version:
-                raise ValueError(
-                    f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. "
-                    "Compute on a copy: `.float()` is none of float32."
-                )
+            compression = _users(method, video, settings)
+    return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
+
+
+def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """All tokens, with the scores of a method of this project."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
-    if settings.retention_ratio == 1.0:  # what a method makes of it are scores
-        compression = replace(
-            compression,
-            indices=torch.arange(num_frames * tokens_per_frame, device=video.tokens.device),
-            frame_budgets=torch.full((num_frames,), tokens_per_frame, device=video.tokens.device),
-            merge=None,
+    indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
+    whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
+    if method.function is not None:
+        return whole
+    scored = OWN_METHODS[method.name](video, settings)
+    return replace(scored, indices=whole.indices, frame_budgets=whole.frame_budgets, merge=None)
+
+
+def _users(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """What a registered method returns, checked."""
+    assert method.function is not None
+    version = None if video.tokens.is_inference() else video.tokens._version
+    compression = _checked(method.name, method.function(video, settings), video)
+    if version is not None and video.tokens._version != version:
+        raise ValueError(
+            f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute on a "
+            "copy: `.float()` is none of float32."
         )
-    return replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid)
+    return compression
 
 
 def register_compression_method(

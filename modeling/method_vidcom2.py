@@ -30,8 +30,9 @@ def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     )
 
     # Stage 1, step 1: the global summary g_v (Eq. 3); and stage 2, step 1: that of each frame, g_f (Eq. 7).
-    g_f = frame_means(frame_sums, finite)
-    g_v = video_means(frame_sums, finite, settings.compression_window)
+    counts = finite.sum(dim=1, keepdim=True)
+    g_f = frame_sums / counts.clamp(min=1)
+    g_v = video_means(frame_sums, counts, settings.compression_window)
 
     # Stage 1, step 2 and stage 2, step 1: uniqueness is negated similarity (Eqs. 4 and 8).
     centres = torch.stack([g_f, g_v], dim=1)  # (T, 2, D)
@@ -54,14 +55,12 @@ def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     return VideoCompression(indices, budgets, u_t, u)
 
 
-def frame_means(frame_sums: Tensor, finite: Tensor) -> Tensor:
-    """g_f of each frame (T, D), from the sums (T, D) over its finite tokens (T, M) (Eq. 7)."""
-    return frame_sums / finite.sum(dim=1, keepdim=True).clamp(min=1)
+def video_means(frame_sums: Tensor, counts: Tensor, window: int | None) -> Tensor:
+    """The g_v that each frame is compared with (T, D): the whole video's (Eq. 3), or that of the frames around it.
 
-
-def video_means(frame_sums: Tensor, finite: Tensor, window: int | None) -> Tensor:
-    """The g_v that each frame is compared with (T, D): the whole video's (Eq. 3), or that of the frames around it."""
-    num_frames, counts = len(frame_sums), finite.sum(dim=1, keepdim=True)
+    From the sums (T, D) over the finite tokens of each frame, and their number (T, 1).
+    """
+    num_frames = len(frame_sums)
     if window is None or window >= num_frames:
         return (frame_sums.sum(0, keepdim=True) / counts.sum(0, keepdim=True).clamp(min=1)).expand_as(frame_sums)
     frames = torch.arange(num_frames, device=frame_sums.device)

@@ -1,5 +1,6 @@
+import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import torch
 from models import MODELS, RETENTION_RATIO, ModelCase, make_image, make_video
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -91,6 +94,21 @@ def short_length(family: Family) -> Callable[..., int]:
         return int((~is_video).sum()) + sum(map(len, features.pooler_output))
 
     return length
+
+
+def use_method(name: str) -> str:
+    """Register a method of `methods_of_users/`, also if another test has registered it before."""
+    importlib.reload(importlib.import_module(f"methods_of_users.{name}"))
+    return name
+
+
+@pytest.fixture
+def methods_restored() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    before = dict(COMPRESSION_METHODS)
+    yield
+    COMPRESSION_METHODS.clear()
+    COMPRESSION_METHODS.update(before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Methods of users: one of each kind that the interface is for, in every family and mode, and what is refused."""
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, use_method
 from models import make_image, make_video
 from PIL import Image
 from reference import new_tokens
@@ -33,21 +32,13 @@ from vidcom2.explain import DIMMED, LIGHT, draw_html, draw_png, explain
 from vidcom2.modeling.compression import OWN_METHODS
 from vidcom2.video import read_video
 
+pytestmark = pytest.mark.usefixtures("methods_restored")
 METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
-
-
-@pytest.fixture(autouse=True)
-def _methods_restored() -> Iterator[None]:
-    before = dict(COMPRESSION_METHODS)
-    yield
-    COMPRESSION_METHODS.clear()
-    COMPRESSION_METHODS.update(before)
 
 
 @pytest.fixture(params=METHODS)
 def method(request: pytest.FixtureRequest) -> str:
-    importlib.reload(importlib.import_module(f"methods_of_users.{request.param}"))
-    return request.param
+    return use_method(request.param)
 
 
 def video_tokens(num_frames: int = 4, tokens_per_frame: int = 9) -> Tensor:
@@ -83,7 +74,7 @@ def test_methods_differ_from_one_another(family: Family) -> None:
     inputs = family.videos_of(family.one_video())
     seen = {}
     for method in METHODS:
-        importlib.reload(importlib.import_module(f"methods_of_users.{method}"))
+        use_method(method)
         features = family.model.get_video_features(**inputs, retention_ratio=0.5, compression_method=method)
         seen[method] = torch.cat(features.pooler_output)
     names = list(seen)
@@ -93,7 +84,7 @@ def test_methods_differ_from_one_another(family: Family) -> None:
 
 
 def test_a_frame_may_keep_nothing_and_its_structure_stays(family: Family) -> None:
-    importlib.reload(importlib.import_module("methods_of_users.whole_frames"))
+    use_method("whole_frames")
     inputs = family.one_video()
     features = family.model.get_video_features(
         **family.videos_of(inputs), retention_ratio=0.5, compression_method="whole_frames"
@@ -107,7 +98,7 @@ def test_a_frame_may_keep_nothing_and_its_structure_stays(family: Family) -> Non
 
 
 def test_merged_features_stand_where_their_index_is(family: Family) -> None:
-    importlib.reload(importlib.import_module("methods_of_users.merged_in_time"))
+    use_method("merged_in_time")
     inputs = family.one_video()
     features = family.model.get_video_features(
         **family.videos_of(inputs), retention_ratio=0.5, compression_method="merged_in_time"
@@ -124,7 +115,7 @@ def test_merged_features_stand_where_their_index_is(family: Family) -> None:
 
 
 def test_training_reaches_the_features_through_a_merge(family: Family) -> None:
-    importlib.reload(importlib.import_module("methods_of_users.merged_in_time"))
+    use_method("merged_in_time")
     model = family.load(compression_method="merged_in_time", retention_ratio=0.5).train()
     inputs = family.one_video()
     labels = inputs["input_ids"].clone()
@@ -159,7 +150,7 @@ def test_at_ratio_one_all_tokens_stay_whatever_the_method_says(family: Family, m
 
 def test_deepstack_features_are_kept_and_merged_like_the_tokens(family: Family) -> None:
     """Of families that add features to the first decoder layers; here such features are made up."""
-    importlib.reload(importlib.import_module("methods_of_users.merged_in_time"))
+    use_method("merged_in_time")
     model = family.load(compression_method="merged_in_time", retention_ratio=0.5).model
     encode = model.encode_videos
 
@@ -408,7 +399,7 @@ def test_what_fits_is_returned_as_it_is() -> None:
 
 
 def test_a_method_that_looks_at_more_than_a_tensor_says_so() -> None:
-    importlib.reload(importlib.import_module("methods_of_users.inner_contrast"))
+    use_method("inner_contrast")
     with pytest.raises(ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states`.*Pass `VideoTokens`"):
         compress(video_tokens(), compression_method="inner_contrast")
     video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7))

@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,14 +49,6 @@ def stand_in(code: str, checkpoints: dict[str, Path], folder: Path) -> str:
     for name, checkpoint in checkpoints.items():
         code = re.sub(name, str(checkpoint), code)
     return code.replace("torch.randn(32, 196, 3584)", "torch.randn(32, 196, 64)")
-
-
-@pytest.fixture
-def methods_restored() -> Iterator[None]:
-    before = dict(COMPRESSION_METHODS)
-    yield
-    COMPRESSION_METHODS.clear()
-    COMPRESSION_METHODS.update(before)
 
 
 @pytest.mark.usefixtures("methods_restored")

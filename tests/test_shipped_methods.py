@@ -10,13 +10,14 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, use_method
 from test_cli import vidcom2
 from transformers import PreTrainedModel
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.shipped_methods import UnshippableMethodError, code_of_method
 
+pytestmark = pytest.mark.usefixtures("methods_restored")
 METHODS_FOLDER = Path(__file__).parent / "methods_of_users"
 HEAD = "from vidcom2 import VideoCompression, register_compression_method\n"
 FUNCTION = """
@@ -44,14 +45,6 @@ print(json.dumps([tokens.tolist(), kept(model, load_file(inputs))]))
 """
 
 
-@pytest.fixture(autouse=True)
-def _methods_restored() -> Iterator[None]:
-    before = dict(COMPRESSION_METHODS)
-    yield
-    COMPRESSION_METHODS.clear()
-    COMPRESSION_METHODS.update(before)
-
-
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """A module of a user, of the source that the test's parameter says."""
@@ -74,10 +67,6 @@ def kept(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> list:
     return namespace["kept"](model, inputs)
 
 
-def use(name: str) -> None:
-    importlib.reload(importlib.import_module(f"methods_of_users.{name}"))
-
-
 @pytest.mark.parametrize("method", ["inner_contrast", "merged_in_time", "longest_in_frame"])
 def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
     family: Family, method: str, tmp_path: Path
@@ -87,7 +76,7 @@ def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
     pairs = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longest_in_frame": "llava_onevision"}
     if pairs[method] != family.case.name:
         pytest.skip("a process each takes long: each method in one family")
-    use(method)
+    use_method(method)
     folder, again, file = tmp_path / "repo", tmp_path / "again", tmp_path / "inputs.safetensors"
     model = family.load(compression_method=method, retention_ratio=0.5)
     model.save_pretrained(folder)
@@ -110,7 +99,7 @@ def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
 
 
 def test_a_model_that_goes_back_to_a_method_of_this_project_is_saved_with_that(family: Family, tmp_path: Path) -> None:
-    use("whole_frames")
+    use_method("whole_frames")
     config = family.case.config_class(compression_method="whole_frames")
     config.save_pretrained(tmp_path)
     assert "from .whole_frames import __name__" in (tmp_path / "registered_methods.py").read_text()
@@ -120,7 +109,7 @@ def test_a_model_that_goes_back_to_a_method_of_this_project_is_saved_with_that(f
 
 
 def test_the_classes_of_the_package_ask_for_the_methods_module(family: Family, tmp_path: Path) -> None:
-    use("whole_frames")
+    use_method("whole_frames")
     family.load(compression_method="whole_frames").save_pretrained(tmp_path)
     del COMPRESSION_METHODS["whole_frames"]
     with pytest.raises(ValueError, match=r"`compression_method` is 'whole_frames'.*once its module is imported"):
@@ -230,7 +219,7 @@ def test_a_method_needs_no_name_in_its_module(module: ModuleType) -> None:
 
 
 def test_the_processor_may_be_saved_before_and_after_the_model(family: Family, tmp_path: Path) -> None:
-    use("whole_frames")
+    use_method("whole_frames")
     model = family.load(compression_method="whole_frames")
     for number, order in enumerate([(model, family.processor), (family.processor, model), (family.processor,)]):
         folder = tmp_path / str(number)

@@ -54,16 +54,14 @@ def check_settings(settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         if name in FAMILY_SETTINGS and value not in FAMILY_SETTINGS[name]:
             raise OptionError(f"`{name}` is {value!r}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")
-        try:
-            if name in SETTING_NAMES:
-                checked_setting(name, value)
-        except ValueError as error:
-            raise OptionError(str(error)) from None
-    if "compression_method" in settings:  # else it is the checkpoint's, and what it reads is known later
-        try:
-            CompressionSettings(**{name: value for name, value in settings.items() if name in SETTING_NAMES})
-        except ValueError as error:
-            raise OptionError(str(error)) from None
+    of_all = {name: value for name, value in settings.items() if name in SETTING_NAMES}
+    try:
+        for name, value in of_all.items():
+            checked_setting(name, value)
+        if "compression_method" in of_all:  # else it is the checkpoint's, and what it reads is known later
+            CompressionSettings(**of_all)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
 
 
 def import_methods(module: str) -> None:

@@ -74,6 +74,7 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
     source = path.read_text(encoding="utf-8-sig")
     tree, lines, needed = ast.parse(source), source.split("\n"), []
     shipped: list[str | None] = [*lines]
+    installed = packages_distributions()
     if line := RELATIVE_IMPORT.search(source):  # also in a docstring: Transformers looks for them in the text
         raise ValueError(f"imports from files beside it, or seems to, by {line[0].strip()!r}.")
     for node in ast.walk(tree):
@@ -84,7 +85,7 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
             top = name.partition(".")[0]
             if top == PACKAGE and isinstance(node, ast.Import):
                 raise ValueError(f"has `import {PACKAGE}` in line {node.lineno}, and a repo has no such package.")
-            if top != PACKAGE and top not in sys.stdlib_module_names and top not in packages_distributions():
+            if top != PACKAGE and top not in sys.stdlib_module_names and top not in installed:
                 raise ValueError(f"imports {name!r} in line {node.lineno}, which is of no installed package.")
         if not isinstance(node, ast.ImportFrom) or names[0].partition(".")[0] != PACKAGE:
             continue
@@ -99,10 +100,8 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
             needed.append(module)
             renamed = f" as {alias.asname}" if alias.asname else ""
             imports.append(f"{indent}from .{module} import {alias.name}{renamed}")
-        shipped[first : last + 1] = [
-            "\n".join(imports),
-            *[None] * (last - first),
-        ]  # so that lines count as before
+        # None for what the import stood on, so that the lines of other nodes count as before.
+        shipped[first : last + 1] = ["\n".join(imports), *[None] * (last - first)]
     if not any(_registers(node, method) for node in ast.walk(tree)):
         raise ValueError(f"does not register it by `register_compression_method({method!r})`.")
     return "\n".join(line for line in shipped if line is not None), needed
@@ -121,9 +120,15 @@ def _module_of(package: str, name: str) -> str:
     module = _exported().get(name, "") if package == PACKAGE else package.removeprefix(f"{PACKAGE}.")
     room, _, module = module.partition(".")
     # Others would import the config, which is what imports the methods.
-    if room not in ROOMS or f"{module}.py" not in shipped_files("compression"):
+    if room not in ROOMS or f"{module}.py" not in _of_methods():
         raise ValueError(f"imports {name!r} from {package!r}, which methods in a repo cannot have.")
     return module
+
+
+@cache
+def _of_methods() -> frozenset[str]:
+    """The shipped files that `compress` is made of."""
+    return frozenset(shipped_files("compression"))
 
 
 @cache

@@ -1,0 +1,93 @@
+"""Smaller frames: the plain way to fewer tokens, which any method has to beat.
+
+Each frame is scaled down, antialiased, to the number of patches that pools to about R·M tokens. SigLIP's position
+embeddings are interpolated to that grid, as Transformers does for other image sizes; all else is the stock model.
+Every layer holds the same tokens, so that the equivalent retention ratio is their share.
+"""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import LlavaOnevisionForConditionalGeneration
+
+from .in_model_pruning import Answer, Pruning, answer_with_pruning
+from .prompts import Inputs, read_prompt, token_grid
+from .schedules import check_ratio
+
+
+@torch.no_grad()
+def answer(
+    model: LlavaOnevisionForConditionalGeneration,
+    inputs: Inputs,
+    retention_ratio: float,
+    max_new_tokens: int = 4,
+    *,
+    video_features: Tensor | None = None,
+    frame_adjustment: bool = False,
+) -> Answer:
+    """
+    Args:
+        inputs: see `read_prompt`; `pixel_values_videos` are needed.
+        retention_ratio: R; what is possible with whole rows and columns is in the answer.
+        video_features: must be None, since the frames are encoded anew.
+        frame_adjustment: must be False, since all frames are scaled alike.
+
+    Raises:
+        ValueError: if R is not in (0, 1], or the inputs do not fit.
+    """
+    if video_features is not None or frame_adjustment:
+        given = "video_features" if video_features is not None else "frame_adjustment"
+        raise ValueError(f"downscale takes no `{given}`: it encodes smaller frames, all of one size. Leave it out.")
+    if inputs.get("pixel_values_videos") is None:
+        raise ValueError("inputs hold no `pixel_values_videos`, which downscale makes smaller: give them.")
+    rows, columns = smaller_grid(retention_ratio, token_grid(model))
+    features = features_of_smaller_frames(model, inputs["pixel_values_videos"], rows, columns)
+    input_ids = inputs["input_ids"]
+    is_video = input_ids == model.config.video_token_id
+    kept = ~is_video | (is_video.cumsum(dim=1) <= features.shape[1])
+    shorter = {
+        name: inputs[name][kept].view(len(kept), -1) for name in ("input_ids", "attention_mask") if name in inputs
+    }
+    prompt = read_prompt(model, shorter, features, rows * columns)
+    short = answer_with_pruning(model, prompt, Pruning(), max_new_tokens)
+    num_video_tokens = prompt.num_frames * math.prod(token_grid(model))
+    return Answer(short.token_ids, short.logits, short.tokens_per_layer, num_video_tokens)
+
+
+def smaller_grid(retention_ratio: float, grid: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of tokens, equal or one column more, whose number is nearest to R·M; ties take the square."""
+    check_ratio(retention_ratio)
+    wanted = retention_ratio * math.prod(grid)
+    grids = [(rows, rows + more) for more in (0, 1) for rows in range(1, grid[0] + 1 - more)]
+    return min(grids, key=lambda grid: abs(math.prod(grid) - wanted))
+
+
+def features_of_smaller_frames(
+    model: LlavaOnevisionForConditionalGeneration, pixels: Tensor, rows: int, columns: int
+) -> Tensor:
+    """(B, T·rows·columns + 1, D): what `get_video_features` would give for frames with that many rows and columns of
+    tokens.
+
+    Args:
+        pixels: (B, T, C, H, W), of the model's own image size.
+    """
+    vision, inner = cast(Any, model.config.vision_config), cast(Any, model.model)
+    side = vision.image_size // vision.patch_size
+    # Two patches a side pool to one token; the full side may be odd, and the image somewhat larger than its patches.
+    patches = [side if tokens == token_grid(model)[0] else 2 * tokens for tokens in (rows, columns)]
+    frames = pixels.flatten(0, 1).to(model.dtype)
+    size = [vision.image_size if number == side else number * vision.patch_size for number in patches]
+    if size != list(frames.shape[-2:]):
+        frames = nn.functional.interpolate(frames, size=size, mode="bicubic", antialias=True)
+    states = inner.vision_tower(frames, interpolate_pos_encoding=True, output_hidden_states=True).hidden_states
+    layers = model.config.vision_feature_layer
+    layers = [layers] if isinstance(layers, int) else layers
+    states = torch.cat([states[layer] for layer in layers], dim=-1)
+    if model.config.vision_feature_select_strategy == "default":
+        states = states[:, 1:]
+    grids = inner.multi_modal_projector(states).transpose(1, 2).unflatten(-1, patches)
+    pooled = nn.functional.interpolate(grids, size=(rows, columns), mode="bilinear").flatten(2).transpose(1, 2)
+    newline = inner.image_newline.to(pooled).expand(len(pixels), 1, -1)
+    return torch.cat([pooled.reshape(len(pixels), -1, pooled.shape[-1]), newline], dim=1)

@@ -1,0 +1,134 @@
+"""A prompt with one video a row, as the language model of LLaVA-OneVision reads it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import LlavaOnevisionForConditionalGeneration
+
+from vidcom2 import compress
+
+Inputs = Mapping[str, Tensor]  # what the processor makes
+
+
+@dataclass
+class Prompt:
+    """B prompts of S tokens, padded on the left, each with one video of T frames of M tokens.
+
+    As in VidCom², the newline that ends a video is structure: it is not ranked, always stays and is not counted.
+    """
+
+    embeddings: Tensor  # (B, S, D), video features in their places
+    attention_mask: Tensor  # (B, S) bool, False for padding
+    positions: Tensor  # (B, S) int64, rotary positions
+    places: Tensor  # (B, S) int64, which of the T·M video tokens each one is; -1 for all others
+    num_frames: int  # T
+    tokens_per_frame: int  # M
+
+    @property
+    def num_video_tokens(self) -> int:
+        return self.num_frames * self.tokens_per_frame
+
+    @property
+    def video_tokens(self) -> Tensor:
+        """(B, T·M, D)"""
+        return self.embeddings[self.places >= 0].view(len(self.places), self.num_video_tokens, -1)
+
+    @property
+    def text_after_video(self) -> Tensor:
+        """(B, n) bool: which of the last n tokens come after a row's video; n fits the longest text."""
+        last = self.places.argmax(dim=1, keepdim=True) + 1  # the newline
+        after = torch.arange(self.places.shape[1], device=last.device) > last
+        return after[:, -int(after.sum(1).max()) :]
+
+    @cached_property
+    def frame_uniqueness(self) -> Tensor:
+        """(B, T) float, VidCom²'s u_t (Algorithm 1, stage 1)."""
+        videos = self.video_tokens.unflatten(1, (self.num_frames, self.tokens_per_frame))
+        scores = [compress(video).frame_uniqueness for video in videos]
+        return torch.stack([score for score in scores if score is not None])  # which VidCom² always gives
+
+
+def num_layers_of(model: LlavaOnevisionForConditionalGeneration) -> int:
+    return cast(Any, model.config.text_config).num_hidden_layers
+
+
+def token_grid(model: LlavaOnevisionForConditionalGeneration) -> tuple[int, int]:
+    """Rows and columns of a frame's tokens: every second patch of SigLIP's, rounded up."""
+    vision = cast(Any, model.config.vision_config)
+    side = math.ceil(vision.image_size // vision.patch_size / 2)
+    return side, side
+
+
+def read_prompt(
+    model: LlavaOnevisionForConditionalGeneration,
+    inputs: Inputs,
+    video_features: Tensor | None = None,
+    tokens_per_frame: int | None = None,
+) -> Prompt:
+    """
+    Args:
+        inputs: what the processor makes: `input_ids` (B, S), `attention_mask` (B, S), and `pixel_values_videos`
+            (B, T, C, H, W), which may be missing where `video_features` are given.
+        video_features: (B, T·M + 1, D), as `get_video_features` returns them.
+        tokens_per_frame: M, if it is not what the model makes of a frame.
+
+    Raises:
+        ValueError: if the model is of another family, a row has not exactly one video with text after it, the features
+            are of another number, the padding is on the right, or there are images.
+    """
+    text_config = cast(Any, model.config.text_config)
+    if not isinstance(model, LlavaOnevisionForConditionalGeneration) or text_config.model_type != "qwen2":
+        raise ValueError(
+            f"model is a {type(model).__name__} with the language model {text_config.model_type!r}; the baselines work "
+            "on LlavaOnevisionForConditionalGeneration with a 'qwen2': load such a checkpoint."
+        )
+    if "sliding_attention" in text_config.layer_types:
+        raise ValueError("the language model has sliding_attention layers; load it with use_sliding_window=False.")
+    if text_config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f"attn_implementation={text_config._attn_implementation!r}: padded rows take masks that it may not know; "
+            "load the model with 'sdpa' or 'eager'."
+        )
+    if inputs.get("pixel_values") is not None:
+        raise ValueError("inputs hold images (`pixel_values`); the baselines take prompts with a video alone.")
+    input_ids = inputs["input_ids"]
+    attention_mask = inputs.get("attention_mask")
+    attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    attention_mask = attention_mask.bool()
+    if not attention_mask[:, -1].all():
+        raise ValueError("inputs are padded on the right; generating needs padding_side='left' in the processor.")
+
+    if video_features is None:
+        if inputs.get("pixel_values_videos") is None:
+            raise ValueError("inputs hold no `pixel_values_videos`: give them, or `video_features`.")
+        video_features = cast(Any, model.get_video_features(inputs["pixel_values_videos"])).pooler_output
+    assert video_features is not None
+    is_video = input_ids == model.config.video_token_id
+    expected, counts = video_features.shape[1], is_video.sum(dim=1)
+    if len(video_features) != len(input_ids) or not (counts == expected).all():
+        raise ValueError(
+            f"the rows of `input_ids` hold {counts.tolist()} video tokens, and the video features are of shape "
+            f"{tuple(video_features.shape)}; the baselines take one video a row: features (batch, video tokens of each "
+            "row, width)."
+        )
+    tokens_per_frame = tokens_per_frame or math.prod(token_grid(model))
+    num_frames, rest = divmod(expected - 1, tokens_per_frame)
+    if rest or not num_frames:
+        raise ValueError(
+            f"a video of {expected} tokens is not made of frames of {tokens_per_frame} tokens and one newline; give "
+            "the features of one video a row."
+        )
+    if is_video[:, -1].any():
+        raise ValueError("a row ends with its video; the methods rank by the text after it: put the question there.")
+
+    embeddings = model.get_input_embeddings()(input_ids)
+    embeddings = embeddings.masked_scatter(is_video[..., None], video_features.to(embeddings))
+    places = torch.where(is_video, is_video.cumsum(dim=1) - 1, -1)
+    places[places == expected - 1] = -1  # the newline
+    positions = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
+    return Prompt(embeddings, attention_mask, positions, places, num_frames, tokens_per_frame)

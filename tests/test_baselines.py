@@ -419,7 +419,7 @@ def test_downscale_is_the_stock_model_of_a_smaller_image_size(tiny: Tiny, ratio:
     assert answer.retention_ratio == ratio
 
 
-def test_what_does_not_fit_is_refused(tiny: Tiny) -> None:
+def test_what_does_not_fit_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, QUESTIONS[0])
     chat = processor.apply_chat_template(
@@ -429,31 +429,40 @@ def test_what_does_not_fit_is_refused(tiny: Tiny) -> None:
     right = make_inputs(processor, *QUESTIONS, padding_side="right")
     cut = int((inputs["input_ids"][0] == model.config.video_token_id).nonzero()[-1])
     ends = {**inputs, "input_ids": inputs["input_ids"][:, : cut + 1], "attention_mask": None}
+    fewer = {**inputs, "input_ids": inputs["input_ids"].clone()}
+    fewer["input_ids"][0, cut] = 0
     images: dict[str, Any] = {**inputs, "pixel_values": torch.from_numpy(np.asarray(make_image(0)))}
     features = torch.zeros(1, NUM_VIDEO_TOKENS, 32)
     no_video = {"input_ids": inputs["input_ids"]}
     refused: list[tuple[Any, Any, str]] = [
-        (two, None, r"hold \[258\] video tokens.*one video a row"),
+        (two, None, r"hold \[258\] video tokens, but there are 2 videos of 129.*one video a row"),
+        (fewer, None, r"hold \[128\] video tokens, but there are 1 videos of 129"),
         (right, None, "padding_side='left'"),
         (ends, None, "ends with its video"),
         (images, None, "`pixel_values`"),
-        (inputs, features, r"features are of shape \(1, 128, 32\)"),
+        (inputs, features, r"hold \[129\] video tokens, but there are 1 videos of 128"),
         (no_video, None, "no `pixel_values_videos`"),
     ]
     for bad, given, message in refused:
-        for name in IN_MODEL:
-            with pytest.raises(ValueError, match=message):
-                BASELINES[name](model, bad, RATIO, video_features=given)
+        for name, answer in BASELINES.items():
+            if name != "downscale" or given is None:
+                with pytest.raises(ValueError, match=message):
+                    answer(model, bad, RATIO, video_features=given)
+    for field, value, message in (
+        ("_attn_implementation_internal", "flash_attention_2", "load the model with 'sdpa' or 'eager'"),
+        ("layer_types", ["sliding_attention"] * NUM_LAYERS, "use_sliding_window=False"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(ValueError, match=message):
+            patch.setattr(model.config.text_config, field, value)
+            downscale.answer(model, inputs, RATIO)
     with pytest.raises(ValueError, match="not made of frames of 15 tokens"):
         read_prompt(model, inputs, tokens_per_frame=15)
     with pytest.raises(ValueError, match="max_new_tokens=0 is not positive"):
         fastv.answer(model, inputs, RATIO, 0)
-    with pytest.raises(ValueError, match="no `pixel_values_videos`"):
-        downscale.answer(model, no_video, RATIO)
     with pytest.raises(ValueError, match="takes no `frame_adjustment`"):
         downscale.answer(model, inputs, RATIO, frame_adjustment=True)
     with pytest.raises(ValueError, match="takes no `video_features`"):
         downscale.answer(model, inputs, RATIO, video_features=features)
     other: Any = tiny_qwen2_vl()[0]
     with pytest.raises(ValueError, match=r"Qwen2VLForConditionalGeneration.*load such a checkpoint"):
-        fastv.answer(other, inputs, RATIO)
+        downscale.answer(other, inputs, RATIO)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import LlavaOnevisionForConditionalGeneration
 
 from .in_model_pruning import Answer, Pruning, answer_with_pruning
-from .prompts import Inputs, read_prompt, token_grid
+from .prompts import Inputs, check_fits, read_prompt, token_grid, video_placeholders
 from .schedules import check_ratio
 
 
@@ -40,19 +40,19 @@ def answer(
     if video_features is not None or frame_adjustment:
         given = "video_features" if video_features is not None else "frame_adjustment"
         raise ValueError(f"downscale takes no `{given}`: it encodes smaller frames, all of one size. Leave it out.")
+    check_fits(model, inputs)
     if inputs.get("pixel_values_videos") is None:
         raise ValueError("inputs hold no `pixel_values_videos`, which downscale makes smaller: give them.")
+    num_videos, num_frames = inputs["pixel_values_videos"].shape[:2]
+    num_video_tokens = num_frames * math.prod(token_grid(model))
+    is_video = video_placeholders(model, inputs["input_ids"], num_videos, num_video_tokens + 1)
     rows, columns = smaller_grid(retention_ratio, token_grid(model))
     features = features_of_smaller_frames(model, inputs["pixel_values_videos"], rows, columns)
-    input_ids = inputs["input_ids"]
-    is_video = input_ids == model.config.video_token_id
     kept = ~is_video | (is_video.cumsum(dim=1) <= features.shape[1])
-    shorter = {
-        name: inputs[name][kept].view(len(kept), -1) for name in ("input_ids", "attention_mask") if name in inputs
-    }
+    given = {name: inputs.get(name) for name in ("input_ids", "attention_mask")}
+    shorter = {name: ids[kept].view(len(kept), -1) for name, ids in given.items() if ids is not None}
     prompt = read_prompt(model, shorter, features, rows * columns)
     short = answer_with_pruning(model, prompt, Pruning(), max_new_tokens)
-    num_video_tokens = prompt.num_frames * math.prod(token_grid(model))
     return Answer(short.token_ids, short.logits, short.tokens_per_layer, num_video_tokens)
 
 
@@ -77,11 +77,13 @@ def features_of_smaller_frames(
     side = vision.image_size // vision.patch_size
     # Two patches a side pool to one token; the full side may be odd, and the image somewhat larger than its patches.
     patches = [side if tokens == token_grid(model)[0] else 2 * tokens for tokens in (rows, columns)]
-    frames = pixels.flatten(0, 1).to(model.dtype)
+    frames = pixels.flatten(0, 1).float()  # antialiasing knows no bfloat16 on the CPU
     size = [vision.image_size if number == side else number * vision.patch_size for number in patches]
     if size != list(frames.shape[-2:]):
         frames = nn.functional.interpolate(frames, size=size, mode="bicubic", antialias=True)
-    states = inner.vision_tower(frames, interpolate_pos_encoding=True, output_hidden_states=True).hidden_states
+    states = inner.vision_tower(
+        frames.to(model.dtype), interpolate_pos_encoding=True, output_hidden_states=True
+    ).hidden_states
     layers = model.config.vision_feature_layer
     layers = [layers] if isinstance(layers, int) else layers
     states = torch.cat([states[layer] for layer in layers], dim=-1)

@@ -64,6 +64,7 @@ def token_grid(model: LlavaOnevisionForConditionalGeneration) -> tuple[int, int]
     return side, side
 
 
+@torch.no_grad()
 def read_prompt(
     model: LlavaOnevisionForConditionalGeneration,
     inputs: Inputs,
@@ -81,21 +82,7 @@ def read_prompt(
         ValueError: if the model is of another family, a row has not exactly one video with text after it, the features
             are of another number, the padding is on the right, or there are images.
     """
-    text_config = cast(Any, model.config.text_config)
-    if not isinstance(model, LlavaOnevisionForConditionalGeneration) or text_config.model_type != "qwen2":
-        raise ValueError(
-            f"model is a {type(model).__name__} with the language model {text_config.model_type!r}; the baselines work "
-            "on LlavaOnevisionForConditionalGeneration with a 'qwen2': load such a checkpoint."
-        )
-    if "sliding_attention" in text_config.layer_types:
-        raise ValueError("the language model has sliding_attention layers; load it with use_sliding_window=False.")
-    if text_config._attn_implementation not in ("sdpa", "eager"):
-        raise ValueError(
-            f"attn_implementation={text_config._attn_implementation!r}: padded rows take masks that it may not know; "
-            "load the model with 'sdpa' or 'eager'."
-        )
-    if inputs.get("pixel_values") is not None:
-        raise ValueError("inputs hold images (`pixel_values`); the baselines take prompts with a video alone.")
+    check_fits(model, inputs)
     input_ids = inputs["input_ids"]
     attention_mask = inputs.get("attention_mask")
     attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -108,14 +95,8 @@ def read_prompt(
             raise ValueError("inputs hold no `pixel_values_videos`: give them, or `video_features`.")
         video_features = cast(Any, model.get_video_features(inputs["pixel_values_videos"])).pooler_output
     assert video_features is not None
-    is_video = input_ids == model.config.video_token_id
-    expected, counts = video_features.shape[1], is_video.sum(dim=1)
-    if len(video_features) != len(input_ids) or not (counts == expected).all():
-        raise ValueError(
-            f"the rows of `input_ids` hold {counts.tolist()} video tokens, and the video features are of shape "
-            f"{tuple(video_features.shape)}; the baselines take one video a row: features (batch, video tokens of each "
-            "row, width)."
-        )
+    expected = video_features.shape[1]
+    is_video = video_placeholders(model, input_ids, len(video_features), expected)
     tokens_per_frame = tokens_per_frame or math.prod(token_grid(model))
     num_frames, rest = divmod(expected - 1, tokens_per_frame)
     if rest or not num_frames:
@@ -132,3 +113,43 @@ def read_prompt(
     places[places == expected - 1] = -1  # the newline
     positions = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
     return Prompt(embeddings, attention_mask, positions, places, num_frames, tokens_per_frame)
+
+
+def check_fits(model: LlavaOnevisionForConditionalGeneration, inputs: Inputs) -> None:
+    """Raises:
+    ValueError: if the model is of another family or runs attention that is not supported, or if there are images.
+    """
+    text_config = cast(Any, model.config.text_config)
+    if not isinstance(model, LlavaOnevisionForConditionalGeneration) or text_config.model_type != "qwen2":
+        raise ValueError(
+            f"model is a {type(model).__name__} with the language model {text_config.model_type!r}; the baselines work "
+            "on LlavaOnevisionForConditionalGeneration with a 'qwen2': load such a checkpoint."
+        )
+    if "sliding_attention" in text_config.layer_types:
+        raise ValueError("the language model has sliding_attention layers; load it with use_sliding_window=False.")
+    if text_config._attn_implementation not in ("sdpa", "eager"):
+        raise ValueError(
+            f"attn_implementation={text_config._attn_implementation!r}: padded rows take masks that it may not know; "
+            "load the model with 'sdpa' or 'eager'."
+        )
+    if inputs.get("pixel_values") is not None:
+        raise ValueError("inputs hold images (`pixel_values`); the baselines take prompts with a video alone.")
+
+
+def video_placeholders(
+    model: LlavaOnevisionForConditionalGeneration, input_ids: Tensor, num_videos: int, expected: int
+) -> Tensor:
+    """(B, S) bool.
+
+    Raises:
+        ValueError: if not each row has the placeholders of one video, `expected` with its newline.
+    """
+    is_video = input_ids == model.config.video_token_id
+    counts = is_video.sum(dim=1)
+    if num_videos != len(input_ids) or not (counts == expected).all():
+        raise ValueError(
+            f"the rows of `input_ids` hold {counts.tolist()} video tokens, but there are {num_videos} videos of "
+            f"{expected} tokens; the baselines take one video a row: (batch, num_frames, ...) frames, or (batch, video "
+            "tokens of a row, width) features."
+        )
+    return is_video

@@ -222,6 +222,9 @@ def test_a_padded_batch_equals_its_rows_alone(tiny: Tiny, name: str, frame_adjus
     model, processor = tiny
     inputs = make_inputs(processor, *QUESTIONS)
     assert not inputs["attention_mask"].all()
+    positions = read_prompt(model, inputs).positions
+    for row, mask in enumerate(inputs["attention_mask"].bool()):
+        assert positions[row, mask].tolist() == list(range(int(mask.sum())))
     together = BASELINES[name](model, inputs, RATIO, MAX_NEW_TOKENS, frame_adjustment=frame_adjustment)
     for row, mask in enumerate(inputs["attention_mask"].bool()):
         alone = {name: inputs[name][row : row + 1, mask] for name in ("input_ids", "attention_mask")}
@@ -417,6 +420,16 @@ def test_downscale_is_the_stock_model_of_a_smaller_image_size(tiny: Tiny, ratio:
     assert torch.equal(answer.token_ids, stock_answer(small, expected))
     assert answer.tokens_per_layer == [NUM_FRAMES * (side // 28) ** 2] * NUM_LAYERS
     assert answer.retention_ratio == ratio
+
+
+def test_downscale_leaves_an_odd_number_of_patches_alone() -> None:
+    model, processor = tiny_llava_onevision(image_size=100)  # 7 patches a side and a margin, 4 tokens
+    inputs = make_inputs(processor, QUESTIONS[0])
+    answer = downscale.answer(model, inputs, 1.0, MAX_NEW_TOKENS)
+    prompt = read_prompt(model, inputs)
+    smaller = downscale.features_of_smaller_frames(model, inputs["pixel_values_videos"], 4, 4)
+    assert torch.equal(smaller[:, :-1], prompt.video_tokens)
+    assert torch.equal(answer.token_ids, stock_answer(model, inputs))
 
 
 def test_what_does_not_fit_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

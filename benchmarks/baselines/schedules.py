@@ -28,7 +28,7 @@ def kept_tokens(
 
     With N tokens and L layers, λ is the one for which Σ over the layers of the tokens that they hold is R·L·N. What
     rounding leaves over goes to the last count, so that the average differs from R by at most (L - last layer) /
-    (2·L·N).
+    (2·L·N), and by little more where the last count can get no smaller.
 
     Args:
         retention_ratio: R, in (0, 1].

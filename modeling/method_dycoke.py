@@ -9,9 +9,9 @@ similarity (Eq. 3), and of a pruned frame the most similar ones go, at one rate 
     is compared with      -       1st     1st     3rd
     keeps                 all     1 - K   1 - K   1 - K
 
-In the paper the 2nd and the 4th are the even group, pruned by the odd one; and of the odd group the window's first frame
-stays whole. Which frame the 3rd and 4th are compared with is the released code's. Despite the name nothing is merged:
-pruned tokens are dropped.
+In the paper the 2nd and the 4th are the even group, pruned by the odd one; and of the odd group the window's first
+frame stays whole. With which frame the 3rd and 4th are compared is as in the released code. Despite the name nothing is
+merged: pruned tokens are dropped.
 
 The released code (`dycole_ttm` in llava/model/llava_arch.py of KD-TAO/DyCoke) departs from the paper, and is not
 followed, in this: where the number of frames is a multiple of 4, the 3rd frame of the last window stays whole, and a
@@ -40,11 +40,15 @@ WINDOW = 4
 COMPARED_WITH = (None, 0, 0, 2)  # frames of a window, each with an earlier one of it
 
 
+class UnreachableRatioError(ValueError):
+    """A retention ratio that the method cannot reach with so many frames."""
+
+
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """The first frame of each window, and of the others the tokens least similar to the frame that they repeat.
 
     Raises:
-        ValueError: if the ratio is below what the whole frames alone take.
+        UnreachableRatioError: if the ratio is below what the whole frames alone take.
     """
     num_frames, tokens_per_frame, _ = video.tokens.shape
     budgets = dycoke_budgets(num_frames, tokens_per_frame, settings.retention_ratio)
@@ -61,14 +65,14 @@ def dycoke_budgets(num_frames: int, tokens_per_frame: int, retention_ratio: floa
     """Tokens that each frame keeps: M of a window's first, an equal share of the rest of ⌊R·T·M⌋ of the others.
 
     Raises:
-        ValueError: if there is no such rest.
+        UnreachableRatioError: if the first frames of the windows are more than that.
     """
     total = math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE)
     num_whole = math.ceil(num_frames / WINDOW)
     share = total - num_whole * tokens_per_frame
     if share < 0:
         least = math.ceil(num_whole / num_frames * 10**4) / 10**4
-        raise ValueError(
+        raise UnreachableRatioError(
             f"`retention_ratio` is {retention_ratio}, but must be in [{least:g}, 1] for "
             f"`compression_method='dycoke'` and this video: the method keeps the first of every {WINDOW} frames whole, "
             f"here {num_whole} of {num_frames}. Choose a ratio in this range, another number of frames or another "

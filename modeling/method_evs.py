@@ -2,9 +2,9 @@
 
 What does not change is pruned: a token stays if it is unlike the token at the same place of the frame before.
 
-- The paper, as a published review (themoonlight.io) tells its method, compares the pixels of patches (L1 distance), keeps
-  the first frame whole, and of all others the patches above the q-quantile of these distances over the whole video, q
-  being the pruning rate, 1 - R.
+- The paper, as a published review (themoonlight.io) tells its method, compares the pixels of patches (L1 distance),
+  keeps the first frame whole, and of all others the patches above the q-quantile of these distances over the whole
+  video, q being the pruning rate, 1 - R.
 - vLLM (`vllm/multimodal/video_prune/evs.py`, before `vllm/multimodal/evs.py`) compares the tokens after the projector,
   those that enter the language model, by 1 - cosine similarity. It ranks them over the whole video, the first frame
   before all others, ties to the earlier token, and keeps the first K = max(M, ⌊(1 - q)·T·M⌋): the first frame counts

@@ -46,5 +46,9 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             ),
         ),
         CompressionMethod("random", settings=("compression_rounding",)),
+        # These keep R·T·M tokens to the token, so that there is nothing for `compression_rounding` to say.
+        CompressionMethod("uniform_frames"),
+        CompressionMethod("dycoke"),
+        CompressionMethod("evs"),
     )
 }

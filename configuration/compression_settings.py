@@ -70,8 +70,10 @@ class CompressionSettings:
 
     Attributes:
         retention_ratio: fraction of the video tokens kept, R in the paper, in (0, 1]. 1.0 keeps everything.
-        compression_method: which selector, `"vidcom2"`, the baseline `"random"` (paper, Table 1), or what
-            `register_compression_method` added. A method reads the settings that its row of the table names.
+        compression_method: which selector: `"vidcom2"`; the baselines `"random"` (paper, Table 1), tokens at random,
+            and `"uniform_frames"`, fewer frames; `"dycoke"` (DyCoke's temporal merging) and `"evs"` (Efficient Video
+            Sampling), which drop what repeats earlier frames; or what `register_compression_method` added. A method
+            reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, `"released"` for what the authors' published code computes.
         compression_rounding: frame budgets from r_t·M: `"ceil"` as the paper, `"round"` as the released code,
             `"exact"` for a total that depends on the sizes alone.

@@ -34,6 +34,7 @@ shape = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "repo_s
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
 OWN_METHODS = ("vidcom2", "random")  # whose numbers of tokens follow from the ratio; others may drop whole frames
+METHODS_OF_FIXED_TOTAL = ("uniform_frames", "dycoke", "evs")  # ⌊R·T·M⌋, but at least as many as frames or as in one
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
 
@@ -273,6 +274,9 @@ def check_processor(repo: Repo) -> str:
 
 def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
     """Least and most tokens of a video that a method may keep."""
+    if method in METHODS_OF_FIXED_TOTAL:
+        total = ratio * frames * per_frame
+        return total - 1, max(total + 1, frames, per_frame)
     if method not in OWN_METHODS:
         return 1, math.ceil(ratio * frames * per_frame) + frames
     # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the

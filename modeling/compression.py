@@ -14,7 +14,10 @@ from torch import Tensor
 
 from ..configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from .method_dycoke import dycoke
+from .method_evs import evs
 from .method_random import random_tokens
+from .method_uniform_frames import uniform_frames
 from .method_vidcom2 import vidcom2
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
@@ -23,7 +26,13 @@ UsersMethod = TypeVar("UsersMethod", bound=Method)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What the rows of `COMPRESSION_METHODS` that are this project's own compute.
-OWN_METHODS: dict[str, Method] = {"vidcom2": vidcom2, "random": random_tokens}
+OWN_METHODS: dict[str, Method] = {
+    "vidcom2": vidcom2,
+    "random": random_tokens,
+    "uniform_frames": uniform_frames,
+    "dycoke": dycoke,
+    "evs": evs,
+}
 WEIGHT_TOLERANCE = 1e-3  # how far from 1 the weights of a merged token may add up
 
 

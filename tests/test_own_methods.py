@@ -1,0 +1,389 @@
+"""`"uniform_frames"`, `"dycoke"` and `"evs"`: by hand, against plain loops in float64, and in every family."""
+
+import itertools
+import json
+import math
+import random
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from PIL import Image
+from reference import new_tokens
+from test_cli import vidcom2
+from test_compression import DeviceReads
+from test_shipped_methods import ALONE, KEPT, kept
+from torch import Tensor
+
+from vidcom2 import VideoCompression, compress
+from vidcom2.hub_upload.verification import WORKER
+from vidcom2.modeling import temporal_uniqueness
+from vidcom2.modeling.method_dycoke import dycoke_budgets
+from vidcom2.modeling.method_evs import evs_total
+from vidcom2.modeling.method_uniform_frames import evenly_spaced
+from vidcom2.shipped_code import code_of
+from vidcom2.video import _evenly_spaced as evenly_spaced_in_time
+
+METHODS = ("uniform_frames", "dycoke", "evs")
+IN_TIME = ("dycoke", "evs")  # those that compare frames
+RATIOS = (0.25, 0.3, 0.475, 0.5, 0.77, 0.999)
+
+every_method = pytest.mark.parametrize("method", METHODS)
+in_time = pytest.mark.parametrize("method", IN_TIME)
+
+
+def video(*frames: Sequence[tuple[float, ...]]) -> Tensor:
+    return torch.tensor(frames, dtype=torch.float32)
+
+
+def indices(tokens: Tensor, ratio: float, method: str) -> list[int]:
+    return compress(tokens, ratio, compression_method=method).indices.tolist()
+
+
+def video_of_equal_lengths(num_frames: int, tokens_per_frame: int, seed: int) -> Tensor:
+    """Tokens of length 5 in whole numbers, and zeros: cosines are exact, and many are equal."""
+    generator = random.Random(seed)
+    kinds = [(5, 0, 0), (0, 0, 0)] + [
+        (a * first, b * second, 0)
+        for a, b in itertools.product((1, -1), repeat=2)
+        for first, second in ((3, 4), (4, 3))
+    ]
+    choose = [generator.sample(generator.choice(kinds), 3) for _ in range(num_frames * tokens_per_frame)]
+    return torch.tensor(choose, dtype=torch.float32).view(num_frames, tokens_per_frame, 3)
+
+
+# -- plain loops in float64 -------------------------------------------------------------------------------------------
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    lengths = math.sqrt(math.fsum(x * x for x in a)) * math.sqrt(math.fsum(x * x for x in b))
+    return math.fsum(x * y for x, y in zip(a, b)) / lengths if lengths > 0 else 0.0
+
+
+def is_finite(token: list[float]) -> bool:
+    return all(map(math.isfinite, token))
+
+
+def unlike(tokens: list, t: int, m: int, other: int | None) -> float:
+    """How unlike token m of frame t is to that of another frame."""
+    if not is_finite(tokens[t][m]):
+        return -math.inf
+    if other is None:
+        return 1.0
+    return -cosine(tokens[t][m], tokens[other][m]) if is_finite(tokens[other][m]) else 0.0
+
+
+def best(scores: dict[int, float], number: int) -> list[int]:
+    return sorted(sorted(scores, key=lambda i: (-scores[i], i))[:number])
+
+
+def oracle(video_tokens: Tensor, ratio: float, method: str) -> list[int]:
+    """What the method keeps, or an empty list where it cannot reach the ratio."""
+    tokens = video_tokens.double().tolist()
+    num_frames, per_frame = len(tokens), len(tokens[0])
+    # As a fraction with few digits, so that 0.3 · 100 is 30.
+    total = int(round(ratio * 10**6) * num_frames * per_frame / 10**6)
+    if method == "evs":
+        scores = {
+            t * per_frame + m: unlike(tokens, t, m, t - 1 if t else None)
+            for t in range(num_frames)
+            for m in range(per_frame)
+        }
+        return best(scores, max(per_frame, total))
+    windows = [list(range(first, min(first + 4, num_frames))) for first in range(0, num_frames, 4)]
+    left = total - len(windows) * per_frame
+    if left < 0:
+        return []
+    pruned = [t for window in windows for t in window[1:]]
+    budgets = dict.fromkeys(pruned, 0)
+    for number in range(left):  # handed out in turns
+        budgets[pruned[number % len(pruned)]] += 1
+    everything = []
+    for first, *others in windows:
+        everything += range(first * per_frame, (first + 1) * per_frame)
+        for t in others:
+            other = {1: first, 2: first, 3: first + 2}[t - first]
+            scores = {t * per_frame + m: unlike(tokens, t, m, other) for m in range(per_frame)}
+            everything += best(scores, budgets[t])
+    return everything
+
+
+@in_time
+def test_what_is_kept_is_what_plain_loops_keep(method: str) -> None:
+    reached = 0
+    for seed, ((num_frames, per_frame), ratio) in enumerate(
+        itertools.product([(1, 4), (2, 5), (4, 6), (5, 3), (8, 9), (11, 4), (12, 10)], RATIOS)
+    ):
+        for tokens in (
+            video_of_equal_lengths(num_frames, per_frame, seed),
+            torch.randn(num_frames, per_frame, 16, generator=torch.Generator().manual_seed(seed)),
+        ):
+            expected = oracle(tokens, ratio, method)
+            if expected:
+                assert indices(tokens, ratio, method) == expected, (num_frames, per_frame, ratio)
+                reached += 1
+    assert reached > 50
+
+
+@in_time
+def test_non_finite_tokens_are_kept_last_and_spoil_no_other(method: str) -> None:
+    for seed, bad in enumerate((math.nan, math.inf, -math.inf) * 4):
+        tokens = video_of_equal_lengths(8, 9, seed)
+        places = torch.Generator().manual_seed(seed)
+        tokens[torch.rand(8, 9, generator=places) < 0.2, torch.randint(3, (), generator=places)] = bad
+        for ratio in RATIOS:
+            assert indices(tokens, ratio, method) == oracle(tokens, ratio, method)
+        got = compress(tokens, 0.5, compression_method=method)
+        assert torch.equal(got.token_uniqueness.isfinite(), tokens.isfinite().all(dim=-1))
+        assert not got.token_uniqueness.isnan().any()
+    indices(torch.full((4, 3, 2), math.nan), 0.5, method)
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_evs_keeps_the_first_frame_and_then_what_is_unlike_the_frame_before() -> None:
+    tokens = video(
+        [(1, 0), (0, 1)],
+        [(2, 0), (3, 4)],  # cosines 1 and 0.8
+        [(-1, 0), (3, 4)],  # -1 and 1
+    )
+    got = compress(tokens, 0.5, compression_method="evs")
+    assert got.indices.tolist() == [0, 1, 4] and got.frame_budgets.tolist() == [2, 0, 1]
+    torch.testing.assert_close(got.token_uniqueness, torch.tensor([[1.0, 1.0], [-1.0, -0.8], [1.0, -1.0]]))
+    assert got.frame_uniqueness is None and got.merge is None
+    assert indices(tokens, 4 / 6, "evs") == [0, 1, 3, 4]
+    assert indices(tokens, 5 / 6, "evs") == [0, 1, 2, 3, 4]  # of equal ones the earlier
+    assert indices(tokens, 0.01, "evs") == [0, 1]  # never less than the first frame
+
+
+def test_dycoke_prunes_the_second_and_third_frame_by_the_first_and_the_fourth_by_the_third() -> None:
+    tokens = video(
+        [(1, 0), (1, 0)],
+        [(1, 0), (0, 1)],  # cosines 1 and 0 with the first frame
+        [(3, 4), (1, 0)],  # 0.6 and 1 with the first; 0.6 and 0 with the second
+        [(3, 4), (4, 3)],  # 1 and 0.8 with the third; 0.6 and 0.8 with the first
+        [(1, 0), (3, 4)],  # a new window
+    )
+    got = compress(tokens, 0.7, compression_method="dycoke")
+    assert got.indices.tolist() == [0, 1, 3, 4, 7, 8, 9] and got.frame_budgets.tolist() == [2, 1, 1, 1, 2]
+    u = [[1.0, 1.0], [-1.0, 0.0], [-0.6, -1.0], [-1.0, -0.8], [1.0, 1.0]]
+    torch.testing.assert_close(got.token_uniqueness, torch.tensor(u))
+    assert got.merge is None and got.frame_uniqueness is None
+    assert indices(tokens, 0.4, "dycoke") == [0, 1, 8, 9]
+    assert indices(tokens, 0.8, "dycoke") == [0, 1, 2, 3, 4, 7, 8, 9]  # the earlier frame takes the one that is left
+
+
+def test_dycoke_at_the_papers_rate_keeps_that_of_each_pruned_frame() -> None:
+    # K = 0.7 of 196 tokens prunes 137.2 a frame; R = 1 - 3/4 · 0.7.
+    budgets = dycoke_budgets(32, 196, 0.475)
+    assert budgets[::4] == [196] * 8 and set(budgets) == {196, 58, 59} and sum(budgets) == 0.475 * 32 * 196 // 1
+    assert dycoke_budgets(32, 196, 0.25) == [196, 0, 0, 0] * 8  # all of K = 1
+    assert dycoke_budgets(6, 10, 0.5) == [10, 3, 3, 2, 10, 2]
+    assert dycoke_budgets(1, 10, 1.0) == [10]
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "ratio", "reach", "whole"),
+    [(8, 0.24, "0.25", "2 of 8"), (6, 0.3333, "0.3334", "2 of 6"), (1, 0.9, "1", "1 of 1"), (5, 0.25, "0.4", "2 of 5")],
+)
+def test_dycoke_refuses_a_ratio_out_of_its_reach(num_frames: int, ratio: float, reach: str, whole: str) -> None:
+    tokens = torch.randn(num_frames, 12, 4)
+    message = rf"`retention_ratio` is {ratio}, but must be in \[{reach}, 1\] .*'dycoke'.* whole, here {whole}\. Choose"
+    with pytest.raises(ValueError, match=message):
+        compress(tokens, ratio, compression_method="dycoke")
+    compress(tokens, float(reach), compression_method="dycoke")
+
+
+def test_a_ratio_out_of_reach_is_a_message_of_the_command_line() -> None:
+    code, _, error = vidcom2("run", "--compression-method", "dycoke", "--retention-ratio", 0.2)
+    assert code == 2 and "must be in [0.25, 1]" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("length", "number", "expected"),
+    [
+        (8, 1, [0]),
+        (8, 2, [0, 7]),
+        (8, 3, [0, 3, 7]),  # 3.5 is as near to 3
+        (10, 4, [0, 3, 6, 9]),
+        (6, 4, [0, 2, 3, 5]),  # 1.67 and 3.33
+        (5, 5, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_evenly_spaced_by_hand(length: int, number: int, expected: list[int]) -> None:
+    assert evenly_spaced(length, number) == expected
+
+
+def test_evenly_spaced_as_videos_are_sampled() -> None:
+    for length in range(1, 70):
+        for number in range(1, length + 1):
+            exact = [i * (length - 1) / max(number - 1, 1) for i in range(number)]
+            sampled = evenly_spaced_in_time(np.arange(length), number).tolist()
+            for ours, theirs, place in zip(evenly_spaced(length, number), sampled, exact, strict=True):
+                assert ours == theirs or abs(place % 1 - 0.5) < 1e-9  # float noise decides a tie there
+
+
+def test_uniform_frames_keeps_whole_frames_and_a_part_of_the_last_where_they_do_not_fit() -> None:
+    got = compress(torch.randn(8, 5, 4), 0.25, compression_method="uniform_frames")
+    assert got.indices.tolist() == [*range(5), *range(35, 40)] and got.frame_budgets.tolist() == [5, *[0] * 6, 5]
+    assert got.token_uniqueness is None and got.frame_uniqueness is None
+    assert indices(torch.randn(8, 5, 4), 0.375, "uniform_frames") == [*range(5), *range(15, 20), *range(35, 40)]
+    # 8 of 20 tokens: a frame, and 3 of the 5 of another.
+    assert indices(torch.randn(4, 5, 4), 0.4, "uniform_frames") == [0, 1, 2, 3, 4, 15, 17, 19]
+    # 1 of 20 tokens, but never fewer than frames, as `compression_rounding="exact"`.
+    assert indices(torch.randn(4, 5, 4), 0.05, "uniform_frames") == [0, 1, 3, 4]
+    assert indices(torch.randn(1, 5, 4), 0.4, "uniform_frames") == [0, 4]
+
+
+def test_uniform_frames_looks_at_no_content() -> None:
+    tokens = torch.randn(8, 9, 4)
+    expected = indices(tokens, 0.3, "uniform_frames")
+    tokens[0], tokens[7, 2], tokens[3] = math.nan, 0, math.inf
+    assert indices(tokens, 0.3, "uniform_frames") == expected
+
+
+# -- what all three promise -------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_how_many_tokens_are_kept_follows_from_the_sizes_alone(method: str) -> None:
+    for num_frames, per_frame, ratio in itertools.product((1, 4, 6, 8, 32), (1, 7, 9, 196), (*RATIOS, 0.01, 0.1, 0.29)):
+        whole = math.ceil(num_frames / 4)
+        exact = compress(torch.ones(num_frames, per_frame, 2), ratio, compression_rounding="exact").indices
+        total = math.floor(round(ratio * num_frames * per_frame, 6))
+        if method == "dycoke" and total < whole * per_frame:
+            continue
+        expected = {"evs": max(per_frame, total), "uniform_frames": len(exact), "dycoke": total}[method]
+        # A meta tensor has no values: whoever asks for one gets an error.
+        on_meta = compress(torch.empty(num_frames, per_frame, 2, device="meta"), ratio, compression_method=method)
+        assert on_meta.indices.shape == (expected,) and on_meta.frame_budgets.shape == (num_frames,)
+        got = compress(torch.randn(num_frames, per_frame, 2), ratio, compression_method=method)
+        assert len(got.indices) == expected == got.frame_budgets.sum()
+        if method == "evs":
+            assert evs_total(num_frames, per_frame, ratio) == expected
+
+
+@in_time
+def test_nothing_is_read_from_the_device(method: str) -> None:
+    with DeviceReads() as reads:
+        compress(torch.randn(8, 9, 4), 0.5, compression_method=method)
+    assert reads.count == 0
+
+
+def agree(got: VideoCompression, expected: VideoCompression) -> None:
+    assert torch.equal(got.indices, expected.indices) and torch.equal(got.frame_budgets, expected.frame_budgets)
+    if expected.token_uniqueness is not None:
+        assert got.token_uniqueness.dtype == torch.float32
+        assert torch.equal(got.token_uniqueness, expected.token_uniqueness)
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_scored_in_float32(method: str, dtype: torch.dtype) -> None:
+    # Squares of 300 are beyond float16, and sums of 999 channels beyond what bfloat16 tells apart.
+    tokens = (torch.randn(8, 9, 999) * 300).to(dtype)
+    got = compress(tokens, 0.4, compression_method=method)
+    agree(got, compress(tokens.float(), 0.4, compression_method=method))
+    if method in IN_TIME:
+        assert got.indices.tolist() == oracle(tokens, 0.4, method)
+
+
+@in_time
+def test_the_size_of_blocks_does_not_matter(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.randn(11, 9, 33).bfloat16()
+    expected = compress(tokens, 0.5, compression_method=method)
+    for frames in (1, 2, 5):
+        monkeypatch.setattr(temporal_uniqueness, "CPU_BLOCK_BYTES", frames * 4 * 9 * 33)
+        agree(compress(tokens, 0.5, compression_method=method), expected)
+
+
+@every_method
+def test_the_default_dtype_of_the_process_does_not_matter(method: str) -> None:
+    tokens = torch.randn(6, 9, 16)
+    expected = compress(tokens, 0.5, compression_method=method)
+    before = torch.get_default_dtype()
+    try:
+        for default in (torch.bfloat16, torch.float64):
+            torch.set_default_dtype(default)
+            agree(compress(tokens, 0.5, compression_method=method), expected)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@every_method
+def test_at_ratio_one_everything_stays_and_is_scored(method: str) -> None:
+    got = compress(torch.randn(5, 4, 3), 1.0, compression_method=method)
+    assert got.indices.tolist() == list(range(20)) and got.frame_budgets.tolist() == [4] * 5
+    assert (got.token_uniqueness is None) == (method == "uniform_frames")
+
+
+@every_method
+def test_settings_of_others_are_refused(method: str) -> None:
+    with pytest.raises(ValueError, match=rf"`compression_rounding` is 'exact', but .*'{method}'` does not read it"):
+        compress(torch.randn(4, 4, 3), 0.5, compression_method=method, compression_rounding="exact")
+
+
+# -- in models --------------------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
+    inputs, call = family.one_video(), {"max_new_tokens": 4, "do_sample": False}
+    settings = {"compression_method": method}
+    got = family.model.generate(**inputs, retention_ratio=0.4, **settings, **call)
+    expected = new_tokens(family, inputs, 0.4, settings=settings, **call)
+    assert got[0, inputs["input_ids"].shape[1] :].tolist() == expected[0].tolist()
+    compression = family.model.get_video_features(
+        **family.videos_of(inputs), retention_ratio=0.4, **settings
+    ).video_compressions[0]
+    per_frame, frames = family.case.tokens_per_frame, family.case.scored_frames(8)
+    assert len(compression.indices) == math.floor(0.4 * frames * per_frame)
+    if method != "dycoke":
+        assert compression.frame_budgets[0] == per_frame and 0 in compression.frame_budgets
+
+
+@every_method
+def test_a_saved_model_brings_the_method_along(family: Family, method: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    pairs = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "evs": "llava_onevision"}
+    if pairs[method] != family.case.name:
+        pytest.skip("a process each takes long: each method in one family")
+    folder, again, file = tmp_path / "repo", tmp_path / "again", tmp_path / "inputs.safetensors"
+    model = family.load(compression_method=method, retention_ratio=0.5)
+    model.save_pretrained(folder)
+    assert f"method_{method}.py" in code_of(type(model), method)
+    inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
+    save_file(inputs, file)
+    arguments = [sys.executable, "-c", ALONE.replace("KEPT", KEPT), str(folder), str(file), str(again)]
+    ran = subprocess.run(arguments, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    expected = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    assert json.loads(ran.stdout.splitlines()[-1]) == [expected.tolist(), kept(model, inputs)]
+    assert (again / f"method_{method}.py").read_bytes() == (folder / f"method_{method}.py").read_bytes()
+
+
+def test_verify_holds_the_number_of_kept_tokens_against_the_ratio() -> None:
+    bounds = runpy.run_path(str(WORKER))["bounds"]
+    for method, (frames, per_frame), ratio in itertools.product(METHODS, ((8, 9), (4, 196), (32, 7)), (0.02, *RATIOS)):
+        if method == "dycoke" and ratio * frames < math.ceil(frames / 4):
+            continue
+        kept = len(compress(torch.randn(frames, per_frame, 2), ratio, compression_method=method).indices)
+        least, most = bounds(method, ratio, frames, per_frame)
+        assert least <= kept <= most and most <= max(ratio * frames * per_frame + 1, frames, per_frame)
+
+
+@every_method
+def test_explain_draws_it(method: str, tmp_path: Path) -> None:
+    code, out, error = vidcom2("explain", "--compression-method", method, "-o", tmp_path / "x.png")
+    assert code == 0, error
+    assert f"{method} keeps 196 of 784 video tokens (25.0%)" in out
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.size[0] > 1000

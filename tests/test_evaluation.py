@@ -202,8 +202,7 @@ def tower_runs(family: Family) -> Iterator[list[int]]:
 def test_answers_are_those_of_each_question_alone_and_the_tower_runs_once_a_video(
     family: Family, tower_runs: list[int], tmp_path: Path
 ) -> None:
-    users = ["vidcom2", "vidcom2:compression_positions=original", use_method("inner_contrast")]
-    users.append(use_method("merged_in_time"))
+    users = ["vidcom2", use_method("inner_contrast"), use_method("merged_in_time")]
     candidates = [candidate for method in users for candidate in candidates_of(method, "0.5,0.2")]
     questions = asked("0 8", "0 8", "1 6", "1 6", "1 6", "2 8")
     with_processor = Checkpoint("tiny", family.model, family.processor)
@@ -243,11 +242,21 @@ def test_batches_change_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
+def test_positions_reach_generate(folder: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(str(folder), device="cpu")
+    checkpoint.model.generation_config.use_cache = False  # with which the model refuses gaps between positions
+    candidates = candidates_of("vidcom2,vidcom2:compression_positions=original", "0.5")
+    (row,) = evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", max_new_tokens=2, read=read)
+    assert "text" in row["answers"]["vidcom2 0.5"]
+    assert '`compression_positions="original"` leaves gaps' in row["answers"][candidates[1].label]["refused"]
+
+
 def test_a_callable_may_answer(checkpoint: Checkpoint, tmp_path: Path) -> None:
     seen = []
 
     def halved(model: Any, batch: Batch, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append((batch.inputs["input_ids"].shape[0], len(batch.videos), max_new_tokens))
+        assert set(batch.videos[0].outputs) == {"pooler_output"}  # a tower's hidden states would fill the memory
         assert "pixel_values_videos" in batch.videos[0].inputs and "pixel_values_videos" not in batch.inputs
         return compressed_answers(model, batch, model.config.compression_settings(retention_ratio=0.5), max_new_tokens)
 

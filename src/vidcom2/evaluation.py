@@ -20,7 +20,7 @@ from .evaluation_candidates import AllTokens, Candidate
 from .evaluation_data import Question
 from .evaluation_folder import answers_so_far, as_line
 from .modeling.video_compression import VideoTokens
-from .modeling.video_features import ParentFeatures, VidCom2VideoFeatures
+from .modeling.video_features import VidCom2VideoFeatures
 from .options import is_out_of_memory
 from .video import Progress, Video, read_video
 
@@ -36,11 +36,12 @@ class EncodedVideo:
 
     Attributes:
         inputs: `pixel_values_videos` and sizes, as of a batch of one.
-        outputs, tokens: what `encode_videos` returns: the parent's features, and the tokens that are scored.
+        outputs: the parent's features: `pooler_output` has one entry (placeholders, dim), all tokens with structure.
+        tokens: those that are scored.
     """
 
     inputs: dict[str, Any]
-    outputs: ParentFeatures
+    outputs: VidCom2VideoFeatures
     tokens: VideoTokens
 
 
@@ -253,6 +254,10 @@ class _Videos:
         if encoded is None:
             described = video_arguments(model, inputs)
             outputs, tokens = model.model.encode_videos(with_tower_states=self.with_tower_states, **described)
+            # Without the tower's own states, which a batch of videos would fill the memory with.
+            outputs = VidCom2VideoFeatures(
+                pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")
+            )
             encoded = EncodedVideo(described, outputs, tokens[0])
             self.held = question.video, video, encoded
         inputs.pop("pixel_values_videos")

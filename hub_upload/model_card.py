@@ -82,6 +82,8 @@ def read_result(path: Path, models: Sequence[str]) -> Result:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
     if isinstance(value, float):
         return f"{value:.4g}"
     return " × ".join(map(str, value)) if isinstance(value, list) else str(value)

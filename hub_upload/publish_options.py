@@ -1,7 +1,7 @@
 """What `vidcom2 publish` is asked to do, checked before anything takes long: nothing here imports PyTorch."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,7 +54,7 @@ class PublishOptions:
         Path | None, Option("--output", "-o", help="Where to stage; kept.", show_default="with --dry-run: NAME-staged")
     ] = None
     results: Annotated[
-        Sequence[Path] | None,
+        list[Path] | None,
         Option(help="Result file with provenance, for the card's measured tables; repeatable.", show_default=False),
     ] = None
     base_model: Annotated[

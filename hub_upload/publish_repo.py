@@ -114,7 +114,8 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
 
 def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
     base_model = base.name if base.revision is not None else options.base_model
-    results = [read_result(path, [base_model or base.name, options.target]) for path in options.results or ()]
+    models = [name for name in (base_model, base.name, options.target) if name is not None]
+    results = [read_result(path, models) for path in options.results or ()]
     command = options.command(base.name, base.revision)
     with tempfile.TemporaryDirectory() as scratch:
         figure = Path(scratch, "figure.png")

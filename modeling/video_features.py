@@ -115,6 +115,12 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         settings = self.config.compression_settings(**pop_settings(kwargs))
         needs = COMPRESSION_METHODS[settings.compression_method].needs
         outputs, videos = self.encode_videos(with_tower_states="tower_states" in needs, **kwargs)
+        return self.compressed_features(outputs, videos, settings)
+
+    def compressed_features(
+        self, outputs: ParentFeatures, videos: Sequence[VideoTokens], settings: CompressionSettings
+    ) -> VidCom2VideoFeatures:
+        """What stays of videos, from the two things that `encode_videos` returns, which may serve several settings."""
         compressions = tuple(compress_with(settings, video) for video in videos)
         fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
         if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video

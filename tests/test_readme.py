@@ -100,10 +100,18 @@ def test_the_tables_are_those_of_the_code() -> None:
     assert all(f"`{name}`" in settings for name in SETTING_NAMES)
 
 
-def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    commands = [line.split(" # ")[0] for block in blocks("bash") for line in block.splitlines()]
+def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluation = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
+    (tmp_path / "questions.jsonl").write_text(stand_in(blocks("json", evaluation)[0], checkpoints, tmp_path))
+    commands = [
+        line.split(" # ")[0]
+        for text in (README, evaluation)
+        for block in blocks("bash", text)
+        for line in block.splitlines()
+    ]
     commands = [line for line in commands if line.startswith("vidcom2 ")]
-    assert len(commands) >= 2
+    assert len(commands) >= 5
     for command in commands:
         code, _, error = vidcom2(*shlex.split(stand_in(command, checkpoints, tmp_path))[1:])
         assert code == 0, error

@@ -7,7 +7,7 @@ import inspect
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.resources import files
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from .configuration.compression_settings import CompressionSettings
 from .families import FAMILIES
+from .options import is_out_of_memory
 
 DEMO_VIDEO = files("vidcom2") / "assets" / "demo.mp4"
 
@@ -59,17 +60,6 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
         raise typer.Exit(2) from None
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """PyTorch has a class for it on CUDA; on the CPU and on MPS it is a RuntimeError."""
-    if isinstance(error, MemoryError):
-        return True
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(error, RuntimeError):
-        return False
-    in_words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in in_words)
-
-
 def versions() -> str:
     """What a report of a bug needs."""
     installed = [f"{name} {metadata.version(name)}" for name in ("vidcom2", "torch", "transformers")]
@@ -87,13 +77,18 @@ def progress_bar() -> Progress:
     return Progress(*columns, console=err, transient=True)
 
 
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
     """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings` and of families.
 
     `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
+
+    Args:
+        without: settings that the command has its own options for.
     """
     options = []
     for field in dataclasses.fields(CompressionSettings):
+        if field.name in without:
+            continue
         accepted = field.metadata["accepted"]
         text = f"{accepted() if callable(accepted) else accepted}."
         default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"

@@ -143,6 +143,17 @@ def written_to(path: Path) -> Iterator[None]:
         raise OptionError(f"cannot write {str(path)!r}: {error.strerror}.") from error
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """PyTorch has a class for it on CUDA; on the CPU and on MPS it is a RuntimeError."""
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, RuntimeError):
+        return False
+    in_words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in in_words)
+
+
 def check_revision(name: str | None, revision: str | None) -> None:
     """That there is something the revision can be of."""
     if name is None and revision is not None:

@@ -1,0 +1,221 @@
+"""`vidcom2 eval`: options in, a table out. Functions that return data do the work."""
+
+import dataclasses
+import hashlib
+import shlex
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from .birth_certificate import birth_certificate, commit, cpu_name, is_dirty
+from .configuration.compression_methods import COMPRESSION_METHODS
+from .configuration.compression_settings import SETTING_NAMES
+from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_settings
+from .evaluation_candidates import Candidate, candidates_of
+from .evaluation_data import read_questions
+from .evaluation_folder import ANSWERS, PLOT, RESULTS, TABLE, check_folder, claim
+from .options import (
+    OptionError,
+    check_given,
+    check_placement,
+    check_revision,
+    check_settings,
+    find_checkpoint,
+    written_to,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """The options of `vidcom2 eval`: the command has one for each field, with its text of help.
+
+    Attributes:
+        settings: of `CompressionSettings` and of the model's family, for all methods that read them.
+    """
+
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="The questions: a JSONL file with `video`, `question` and, where known, `answer` or `choices` a line.",
+            show_default=False,
+        ),
+    ]
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Checkpoint: a Hub id or a folder, of a stock checkpoint as well. Without it, a tiny random model "
+            "that answers noise.",
+            show_default=False,
+        ),
+    ] = None
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods to compare, with settings of their own after a colon: "
+            "`vidcom2,vidcom2:compression_scoring=released,random`."
+        ),
+    ] = "vidcom2,random"
+    ratios: Annotated[str, typer.Option(help="Retention ratios to compare.")] = "0.5,0.25,0.15,0.1"
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
+    ] = None
+    limit: Annotated[int | None, typer.Option(help="Take the first questions alone.", min=1, show_default="all")] = None
+    num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
+    batch_size: Annotated[int, typer.Option(help="Questions in one call of `generate`.", min=1)] = 8
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 32
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto"
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="Spread the model over devices instead, as accelerate does it: `auto`.", show_default=False),
+    ] = None
+    dtype: Annotated[str, typer.Option(help="`auto` (the checkpoint's), `float32`, `bfloat16` or `float16`.")] = "auto"
+    attn_implementation: Annotated[
+        str | None, typer.Option(help="`sdpa`, `eager` or `flash_attention_2`.", show_default="Transformers'")
+    ] = None
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of the model's Hub repo.", show_default="main")
+    ] = None
+
+    @property
+    def folder(self) -> Path:
+        return self.output or Path(f"{self.data.stem}-eval")
+
+    @property
+    def model_name(self) -> str:
+        """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
+        if self.model is None:
+            return "a tiny random LLaVA-OneVision"
+        folder = Path(self.model).expanduser()
+        return folder.resolve().name if folder.is_dir() else self.model
+
+    def check(self) -> list[Candidate]:
+        """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
+        check_given("--model", self.model, "for a tiny random one")
+        check_given("--revision", self.revision, "for the main branch")
+        check_revision(self.model, self.revision)
+        check_settings(dict(self.settings))
+        candidates = candidates_of(self.methods, self.ratios)
+        for name in self.settings:
+            methods = {each.settings["compression_method"] for each in candidates}
+            if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
+                raise OptionError(f"`{name}` is given, but none of {self.methods!r} reads it. Leave it out.")
+        check_placement(self.device, self.dtype, self.attn_implementation, self.device_map)
+        if self.model is not None:
+            find_checkpoint(self.model, self.revision)
+        return candidates
+
+    def arguments(self) -> dict[str, Any]:
+        """What the answers depend on, which must be the same when a run goes on."""
+        named = ("methods", "ratios", "num_frames", "max_new_tokens", "dtype", "attn_implementation", "revision")
+        return {
+            "model": self.model_name,
+            "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
+            **{name: getattr(self, name) for name in named},
+            **self.settings,
+            **{name: version(name) for name in ("vidcom2", "torch", "transformers")},
+        }
+
+    def command(self) -> str:
+        """The command that gives the same answers, for the results: files by their names alone."""
+        words: list[str] = ["vidcom2", "eval"]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("settings", "output") or value == field.default:
+                continue
+            shown = {"data": self.data.name, "model": self.model_name}.get(field.name, value)
+            words += [_option(field.name), str(shown)]
+        words += [word for name, value in self.settings.items() for word in (_option(name), str(value))]
+        return shlex.join(words)
+
+
+@partial(takes_settings, without=("compression_method", "retention_ratio"))
+@takes_fields(EvalOptions)
+def eval_command(options: EvalOptions) -> None:
+    """Compare methods and ratios on questions of your own: which ratio is enough for the task?
+
+    Answers each question with all tokens and with each method at each ratio, and writes answers.jsonl, a table
+    (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
+    same arguments, it goes on where it was.
+    """
+    remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."
+    with one_line_errors(remedy):
+        questions = read_questions(options.data, options.limit)
+        candidates = options.check()
+        check_folder(options.folder, options.arguments())
+        with err.status("Importing Transformers ..."):
+            from .checkpoints import load_checkpoint, torch_device
+            from .evaluation import evaluate
+            from .evaluation_report import table, write_results
+            from .run import environment
+        if options.device_map is None:
+            torch_device(options.device)
+        checkpoint = load_checkpoint(
+            options.model,
+            device=options.device,
+            dtype=options.dtype,
+            attn_implementation=options.attn_implementation,
+            device_map=options.device_map,
+            revision=options.revision,
+            **options.settings,
+        )
+        arguments = options.arguments() | {"model_commit": getattr(checkpoint.model.config, "_commit_hash", None)}
+        with written_to(options.folder):
+            commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())
+            with progress_bar() as progress:
+                task = progress.add_task("Answering", total=None)
+                rows = evaluate(
+                    checkpoint,
+                    questions,
+                    candidates,
+                    options.folder / ANSWERS,
+                    num_frames=options.num_frames,
+                    batch_size=options.batch_size,
+                    max_new_tokens=options.max_new_tokens,
+                    progress=lambda what, done, total: progress.update(
+                        task, description=what, completed=done, total=total
+                    ),
+                )
+            certificate = birth_certificate(
+                options.model_name,
+                options.command(),
+                **environment(checkpoint.model),
+                cpu=cpu_name(),
+                arguments=arguments,
+                data=options.data.name,
+                questions=len(questions),
+                model_settings=checkpoint.model.config.compression_settings().as_dict(),
+                vidcom2_commits=commits,
+            )
+            title = f"{options.model_name} on {options.data.name}"
+            results = write_results(options.folder, title, questions, rows, candidates, certificate)
+    shown = Table()
+    headings, *cells = table(results)
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in cells:
+        shown.add_row(*map(escape, row))
+    out.print(shown)
+    errors = [row for row in rows if "error" in row]
+    if errors:
+        first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
+        _print(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first, {first}")
+    for result in results:
+        if "refused" in result:
+            which = f"{result['method']} at {result['retention_ratio']:g}"
+            _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
+    _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+
+
+def _print(text: str) -> None:
+    out.print(text, highlight=False, soft_wrap=True)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,520 @@
+"""`vidcom2 eval`: what is asked, what counts as right, what it comes to, and what interruptions and bad input leave."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family, make_video, use_method
+from make_clips import write_clip
+from PIL import Image
+from test_cli import save_tiny, vidcom2
+
+from vidcom2 import VideoCompression, compress, register_compression_method
+from vidcom2.answer import prepare_inputs
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.evaluation import Batch, compressed_answers, evaluate
+from vidcom2.evaluation_candidates import Candidate, candidates_of
+from vidcom2.evaluation_data import Question, named_choice, normalised, read_questions
+from vidcom2.evaluation_report import paired_interval, summary, wilson, write_results
+from vidcom2.hub_upload.model_card import read_result
+from vidcom2.options import OptionError
+from vidcom2.video import Video, VideoError
+
+ALL = "all tokens"
+
+
+def frames_of(seed: int, num_frames: int) -> Video:
+    frames = np.ascontiguousarray(make_video(seed, num_frames, unique_frame=2).transpose(0, 2, 3, 1))
+    return Video(frames, np.arange(num_frames) * 5, 5.0, num_frames * 5)
+
+
+def read(source: str, num_frames: int) -> Video:
+    """Of "3 6" the video number 3, of 6 frames."""
+    seed, length = map(int, source.split())
+    return frames_of(seed, min(length, num_frames))
+
+
+def asked(*videos: str) -> list[Question]:
+    """A question about each of the videos, of different lengths."""
+    return [Question(str(i), video, "What happens" + " now" * i + "?") for i, video in enumerate(videos)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folder: Path) -> Checkpoint:
+    return load_checkpoint(str(folder), device="cpu")
+
+
+# -- what counts as right ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("B", 1),
+        ("b.", 1),
+        ("(B)", 1),
+        ("B: a dog", 1),
+        ("B\nIt barks.", 1),
+        ("The answer is B.", 1),
+        ("the correct option is: (c)", 2),
+        ("a DOG!", 1),
+        ("Three.", 2),
+        ("A", 0),
+        ("A dog", 1),  # the text of an option goes before a letter
+        ("A dog runs", None),  # an article is no letter
+        ("D", None),
+        ("I think B", None),
+        ("", None),
+    ],
+)
+def test_an_answer_names_an_option_by_its_text_or_its_letter(text: str, choice: int | None) -> None:
+    assert named_choice(text, ["a cat", "A dog", "three"]) == choice
+
+
+def test_case_spaces_and_punctuation_around_words_do_not_count() -> None:
+    assert normalised(" A  red,\ncar! ") == "a red car"
+    assert [normalised(text) for text in ("-5", "3.5.", "“don't”", "...")] == ["-5", "3.5", "don't", ""]
+    question = Question("1", "v", "?", answers=("A red car", "car"))
+    assert [question.is_correct(text) for text in ("a red car.", "Car", "a car", "")] == [True, True, False, False]
+    assert Question("1", "v", "?").is_correct("anything") is None
+
+
+def test_options_are_shown_with_letters_and_agreement_is_on_the_option() -> None:
+    question = Question("1", "v", "Which?", answers=("dog",), choices=("cat", "dog"))
+    assert question.prompt.startswith("Which?\nA. cat\nB. dog\n")
+    assert question.agree("B", "dog!") and not question.agree("A", "dog") and question.agree("Hm.", "hm")
+    assert question.is_correct("B") and not question.is_correct("cat") and not question.is_correct("Hm.")
+
+
+# -- questions and candidates -----------------------------------------------------------------------------------------
+
+
+def write_lines(path: Path, *lines: Any) -> Path:
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+def test_the_lines_of_the_file_are_the_questions(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path / "questions.jsonl",
+        {"video": "clips/a.mp4", "question": "Which?", "choices": ["cat", "dog"], "answer": "b", "source": "mine"},
+        "",
+        {"id": 7, "video": "https://x.org/b.mp4", "question": "Who?", "answer": ["Ann", "anna"], "kind": "people"},
+        {"video": "/c.mp4", "question": "Why?"},
+    )
+    first, second, third = read_questions(path)
+    assert (first.id, first.video, first.answers) == ("1", str(tmp_path / "clips/a.mp4"), ("dog",))
+    assert first.given["source"] == "mine"
+    assert (second.id, second.video, second.kind) == ("7", "https://x.org/b.mp4", "people")
+    assert (third.id, third.video, third.answers, third.choices) == ("4", "/c.mp4", None, None)
+    assert [question.id for question in read_questions(path, limit=2)] == ["1", "7"]
+
+
+GOOD = {"video": "a.mp4", "question": "What?"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "it is no JSON"),
+        ("[1]", "it holds a list"),
+        ({"video": "a.mp4"}, "`question` is None, but must be a text"),
+        (GOOD | {"video": " "}, "`video` is ' '"),
+        (GOOD | {"answer": 3}, "`answer` is 3"),
+        (GOOD | {"answer": []}, r"`answer` is \[\]"),
+        (GOOD | {"choices": "ab"}, "`choices` is 'ab', but must be a list of 2 to 26 texts"),
+        (GOOD | {"choices": ["a", "A."]}, "differ in case or punctuation alone"),
+        (GOOD | {"choices": ["x", "y"], "answer": "z"}, "`answer` is 'z', but must be one of `choices`, or its letter"),
+        (GOOD | {"choices": ["x", "y"], "answer": ["x", "y"]}, "must be one of `choices`"),
+        (GOOD | {"kind": 1}, "`kind` is 1"),
+        (GOOD | {"id": "1"}, "`id` is '1', which an earlier line has"),
+    ],
+)
+def test_a_bad_line_is_named_before_a_model_loads(line: Any, reason: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "q.jsonl", GOOD, "", line)
+    with pytest.raises(OptionError, match=rf"line 3 of .*q.jsonl' is no question: .*{reason}"):
+        read_questions(path)
+    code, _, error = vidcom2("eval", "--data", path, "--model", tmp_path / "no-model", "-o", tmp_path / "out")
+    assert code == 2 and "line 3" in error and len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.jsonl", write_lines(tmp_path / "empty.jsonl", "")):
+        with pytest.raises(OptionError, match=r"(cannot read the questions|holds no question).*\. "):
+            read_questions(path)
+
+
+def test_candidates_are_each_method_at_each_ratio() -> None:
+    found = candidates_of("random, vidcom2:compression_scoring=released:compression_window=8", "0.5,.25")
+    released = {"compression_method": "vidcom2", "compression_scoring": "released", "compression_window": 8}
+    assert [each.overrides for each in found] == [
+        {"compression_method": "random", "retention_ratio": 0.5},
+        {"compression_method": "random", "retention_ratio": 0.25},
+        released | {"retention_ratio": 0.5},
+        released | {"retention_ratio": 0.25},
+    ]
+    assert found[1].label == "random 0.25"
+
+
+@pytest.mark.parametrize(
+    ("methods", "ratios", "reason"),
+    [
+        ("nonsense", "0.5", "`compression_method` is 'nonsense'"),
+        ("random:compression_scoring=released", "0.5", "does not read it"),
+        ("vidcom2:released", "0.5", "`--methods` has 'vidcom2:released', but settings"),
+        ("vidcom2:retention_ratio=0.5", "0.5", "ratios in `--ratios`"),
+        ("vidcom2,vidcom2", "0.5", "`--methods` has 'vidcom2' twice"),
+        ("vidcom2", "0.5,1.0", "`--ratios` has '1.0', but each must be a number between 0 and 1"),
+        ("vidcom2", "half", "`--ratios` has 'half'"),
+    ],
+)
+def test_other_candidates_are_refused(methods: str, ratios: str, reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        candidates_of(methods, ratios)
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tower_runs(family: Family) -> Iterator[list[int]]:
+    runs: list[int] = []
+    inner = family.model.model
+    tower = inner.visual if hasattr(inner, "visual") else inner.vision_tower
+    hook = tower.register_forward_hook(lambda *_: runs.append(1))
+    yield runs
+    hook.remove()
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_answers_are_those_of_each_question_alone_and_the_tower_runs_once_a_video(
+    family: Family, tower_runs: list[int], tmp_path: Path
+) -> None:
+    users = ["vidcom2", use_method("inner_contrast"), use_method("merged_in_time")]
+    candidates = [candidate for method in users for candidate in candidates_of(method, "0.5,0.2")]
+    questions = asked("0 8", "0 8", "1 6", "1 6", "1 6", "2 8")
+    with_processor = Checkpoint("tiny", family.model, family.processor)
+    rows = evaluate(
+        with_processor,
+        questions,
+        candidates,
+        tmp_path / "answers.jsonl",
+        batch_size=4,
+        max_new_tokens=5,
+        read=read,
+    )
+    assert len(tower_runs) == 3
+    for question, row in zip(questions, rows, strict=True):
+        inputs = prepare_inputs(family.processor, question.question, read(question.video, 8), family.model)
+        for label, overrides in {ALL: {"retention_ratio": 1.0}, **{c.label: c.overrides for c in candidates}}.items():
+            output = family.model.generate(**inputs, max_new_tokens=5, do_sample=False, **overrides)
+            new = output[0, inputs["input_ids"].shape[1] :]
+            text = family.processor.decode(new, skip_special_tokens=True).strip()
+            assert row["answers"][label]["text"] == text, label
+            whole = normalised(text) == normalised(row["answers"][ALL]["text"])
+            assert row["answers"][label]["agrees"] == whole
+            kept = family.model.get_video_features(**family.videos_of(inputs), **overrides).video_compressions[0]
+            assert row["answers"][label]["kept_share"] == len(kept.indices) / kept.num_tokens
+    texts = Counter(answer["text"] for row in rows for answer in row["answers"].values())
+    assert len(texts) > 3  # a model that always says the same would pass
+
+
+def test_batches_change_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    questions = asked("0 8", "1 4", "1 4", "2 5", "3 8")
+    found = [
+        evaluate(
+            checkpoint, questions, candidates_of("vidcom2", "0.3"), tmp_path / str(size), batch_size=size, read=read
+        )
+        for size in (1, 2, 5)
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_positions_reach_generate(folder: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(str(folder), device="cpu")
+    checkpoint.model.generation_config.use_cache = False  # with which the model refuses gaps between positions
+    candidates = candidates_of("vidcom2,vidcom2:compression_positions=original", "0.5")
+    (row,) = evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", max_new_tokens=2, read=read)
+    assert "text" in row["answers"]["vidcom2 0.5"]
+    assert '`compression_positions="original"` leaves gaps' in row["answers"][candidates[1].label]["refused"]
+
+
+def test_a_callable_may_answer(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    seen = []
+
+    def halved(model: Any, batch: Batch, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append((batch.inputs["input_ids"].shape[0], len(batch.videos), max_new_tokens))
+        assert set(batch.videos[0].outputs) == {"pooler_output"}  # a tower's hidden states would fill the memory
+        assert "pixel_values_videos" in batch.videos[0].inputs and "pixel_values_videos" not in batch.inputs
+        return compressed_answers(model, batch, model.config.compression_settings(retention_ratio=0.5), max_new_tokens)
+
+    candidates = [Candidate("mine", 0.5, answer=halved), *candidates_of("vidcom2", "0.5")]
+    rows = evaluate(checkpoint, asked("0 8", "1 4"), candidates, tmp_path / "a", max_new_tokens=3, read=read)
+    assert seen == [(2, 2, 3)]
+    for row in rows:
+        assert row["answers"]["mine 0.5"] == row["answers"]["vidcom2 0.5"] != row["answers"][ALL]
+
+
+# -- interruptions and errors -----------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_goes_on_and_doubles_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    questions, candidates = asked("0 4", "1 4", "2 4", "3 4", "4 4"), candidates_of("random", "0.5")
+    whole, halted = tmp_path / "whole.jsonl", tmp_path / "halted.jsonl"
+    evaluate(checkpoint, questions, candidates, whole, batch_size=2, read=read)
+    read_here: list[str] = []
+
+    def killed(source: str, num_frames: int) -> Video:
+        if source == "3 4":
+            raise KeyboardInterrupt
+        return read(source, num_frames)
+
+    def noting(source: str, num_frames: int) -> Video:
+        read_here.append(source)
+        return read(source, num_frames)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=killed)
+    assert len(halted.read_text().splitlines()) == 2  # what the batches before came to
+    with halted.open("a") as file:
+        file.write('{"id": "2", "given": {"vi')  # killed while writing
+    evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=noting)
+    assert read_here == ["2 4", "3 4", "4 4"]
+    assert halted.read_text() == whole.read_text()
+
+
+def test_a_bad_video_is_an_error_row_and_asked_again_next_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    questions, candidates, path = asked("0 4", "bad", "bad", "1 4"), candidates_of("random", "0.5"), tmp_path / "a"
+    tries: list[str] = []
+
+    def reading(source: str, num_frames: int) -> Video:
+        tries.append(source)
+        if source == "bad":
+            raise VideoError("cannot read it:\n no frames.")
+        return read(source, num_frames)
+
+    rows = evaluate(checkpoint, questions, candidates, path, batch_size=4, read=reading)
+    assert [row.get("error") for row in rows] == [None, *["cannot read it: no frames."] * 2, None]
+    assert "answers" not in rows[1] and tries == ["0 4", "bad", "1 4"]
+    tries.clear()
+    again = evaluate(checkpoint, questions, candidates, path, read=lambda source, n: read("5 4", n))
+    assert all("answers" in row for row in again) and again[0] == rows[0] and again[3] == rows[3]
+    assert Counter(json.loads(line)["id"] for line in path.read_text().splitlines()) == dict.fromkeys("0123", 1)
+
+
+def test_running_out_of_memory_is_an_error_row_and_a_bug_is_not(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def failing(error: Exception) -> list[Candidate]:
+        def answer(model: Any, batch: Batch, max_new_tokens: int) -> Any:
+            if batch.inputs["attention_mask"].all():  # the batch of one question
+                raise error
+            return compressed_answers(model, batch, model.config.compression_settings(), max_new_tokens)
+
+        return [Candidate("large", 0.5, answer=answer)]
+
+    questions = asked("0 4", "1 4", "2 4")
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
+    rows = evaluate(checkpoint, questions, failing(full), tmp_path / "a", batch_size=2, read=read)
+    assert "answers" in rows[0] and "answers" in rows[1]
+    assert rows[2]["error"].startswith("out of memory (CUDA out of memory. Tried.). Take fewer frames")
+    with pytest.raises(KeyError):
+        evaluate(checkpoint, questions, failing(KeyError("x")), tmp_path / "b", batch_size=2, read=read)
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_a_ratio_that_a_method_refuses_is_no_figure_but_a_reason(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    @register_compression_method("shy")
+    def shy(video: Any, settings: Any) -> VideoCompression:
+        if settings.retention_ratio < 0.2:
+            raise ValueError("`retention_ratio` is below 0.2. Keep more.")
+        return VideoCompression.of_mask(torch.rand(video.tokens.shape[:2]) < 0.5)
+
+    questions, candidates = asked("0 4", "1 4"), candidates_of("shy,random", "0.3,0.1")
+    rows = evaluate(checkpoint, questions, candidates, tmp_path / "a", read=read)
+    results = summary(questions, rows, candidates)
+    assert [result["kept_share"] is None for result in results] == [False, False, True, False, False]
+    assert results[2]["refused"] == "2 of 2 questions, the first: `retention_ratio` is below 0.2. Keep more."
+    certificate = dict.fromkeys(("model", "device", "date", "torch", "transformers", "vidcom2_commit"), "x")
+    write_results(tmp_path, "title", questions, rows, candidates, certificate)
+    page = (tmp_path / "results.md").read_text()
+    assert "| shy | 0.1 | n/a | n/a |" in page and "- shy at 0.1: 2 of 2 questions" in page
+    assert Image.open(tmp_path / "results.png").size[0] > 500
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    # Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17, 1998, Table I.
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilsons_interval_is_that_of_the_literature(successes: int, n: int, low: float, high: float) -> None:
+    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(n - successes, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+def test_the_paired_interval_resamples_videos() -> None:
+    # Of a video with differences 1, 1 and one with 0, there are four pairs: means 1, 2/3 twice, and 0.
+    assert paired_interval([1, 1, 0], ["a", "a", "b"]) == (0.0, 1.0)
+    rng = np.random.default_rng(1)
+    differences = rng.choice([-1, 0, 1], size=400, p=[0.15, 0.75, 0.1]).tolist()
+    low, high = paired_interval(differences, list(map(str, range(400))))
+    half = 1.96 * np.std(differences) / math.sqrt(400)  # by the central limit theorem
+    assert (low, high) == pytest.approx((np.mean(differences) - half, np.mean(differences) + half), abs=0.1 * half)
+    fourfold = paired_interval(np.repeat(differences, 4).tolist(), np.repeat(range(400), 4).astype(str).tolist())
+    assert fourfold == pytest.approx((low, high), abs=1e-9)  # copies of a question tell nothing new
+    assert paired_interval(differences, list(map(str, range(400)))) == (low, high)
+
+
+def test_no_difference_seen_is_not_no_difference() -> None:
+    # The exact binomial interval of 0 of 10 ends at 0.3085, of 0 of 20 at 0.1684.
+    assert paired_interval([0] * 10, list("abcdefghij")) == pytest.approx((-0.3085, 0.3085), abs=5e-5)
+    assert paired_interval([0] * 40, [str(i % 20) for i in range(40)]) == pytest.approx((-0.1684, 0.1684), abs=5e-5)
+    assert paired_interval([0, 1], ["a", "a"]) is None
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Questions on three clips and a missing one; those of a kind have, by the model's own answers, a known truth."""
+    home = tmp_path_factory.mktemp("data")
+    lines = []
+    for i in range(3):
+        rng = np.random.default_rng(i)
+        picture = rng.integers(0, 256, (64, 96, 3), dtype=np.uint8)
+        write_clip(home / f"{i}.mp4", np.arange(6) / 5, picture=lambda n, p=picture: np.roll(p, 9 * n, axis=1))
+        for j in range(3):
+            lines.append({"video": f"{i}.mp4", "question": f"Question {j * i}{'?' * j}", "kind": f"kind {j}", "own": i})
+    lines.append({"video": "missing.mp4", "question": "What?", "answer": "nothing"})
+    path = write_lines(home / "questions.jsonl", *lines)
+    code, _, error = vidcom2(*command(folder, path, home / "before"))
+    assert code == 0, error
+    for i, row in enumerate(map(json.loads, (home / "before" / "answers.jsonl").read_text().splitlines()[:9])):
+        label = (ALL, "vidcom2 0.5", "random 0.5", "random 0.2")[i % 4]
+        lines[i]["answer"] = row["answers"][label]["text"] or "nothing"
+    return write_lines(path, *lines)
+
+
+def command(folder: Path, data: Path, output: Path, *more: Any) -> list[Any]:
+    small = ["--ratios", "0.5,0.2", "--num-frames", 6, "--max-new-tokens", 3, "--batch-size", 4, "--device", "cpu"]
+    return ["eval", "--model", folder, "--data", data, *small, "-o", output, *more]
+
+
+@pytest.fixture(scope="module")
+def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("made") / "out"
+    code, shown, error = vidcom2(*command(folder, data, output))
+    assert code == 0, error
+    assert "1 of 10 questions were not answered. The first, 10: there is no video file" in shown
+    return output
+
+
+def test_the_figures_are_those_of_the_answers(output: Path, data: Path) -> None:
+    content = json.loads((output / "results.json").read_text())
+    rows = [json.loads(line) for line in (output / "answers.jsonl").read_text().splitlines()]
+    assert content["errors"] == 1 and [row["given"] for row in rows] == read_lines(data)
+    answered = [row for row in rows if "answers" in row]
+    figures = [row["figures"] for row in content["rows"]]
+    assert len(answered) == 9 and len(figures) == 5
+    seen = set()
+    for found in figures:
+        label = ALL if found["method"] == ALL else f"{found['method']} {found['retention_ratio']}"
+        right = Counter()
+        same = changed = 0
+        for row in answered:
+            text, truth, whole = row["answers"][label]["text"], row["given"]["answer"], row["answers"][ALL]["text"]
+            right[row["given"]["kind"]] += normalised(text) == normalised(truth)
+            changed += (normalised(text) == normalised(truth)) - (normalised(whole) == normalised(truth))
+            same += normalised(text) == normalised(whole)
+        assert (found["accuracy"], found["agreement"]) == (sum(right.values()) / 9, same / 9)
+        assert found["accuracy_n"] == found["questions"] == 9
+        assert {kind: 3 * shares["accuracy"] for kind, shares in found["by_kind"].items()} == dict(right)
+        assert found["kept_share"] == pytest.approx(np.mean([row["answers"][label]["kept_share"] for row in answered]))
+        if label != ALL:
+            assert found["difference"] == pytest.approx(changed / 9)
+            assert found["difference_low"] <= found["difference"] <= found["difference_high"]
+        seen.add(found["accuracy"])
+    assert len(seen) > 1  # else the counts above would agree by chance
+    tokens = torch.randn(6, 9, 8)
+    shares = {r: len(compress(tokens, r, compression_method="random").indices) / 54 for r in (0.5, 0.2)}
+    assert {found["retention_ratio"]: found["kept_share"] for found in figures[3:]} == pytest.approx(shares)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_results_say_where_they_come_from(output: Path, data: Path, folder: Path) -> None:
+    import hashlib
+
+    certificate = json.loads((output / "results.json").read_text())["birth_certificate"]
+    assert certificate["model"] == folder.name == "tiny-model"
+    assert certificate["arguments"]["data_sha256"] == hashlib.sha256(data.read_bytes()).hexdigest()
+    assert certificate["command"].startswith("vidcom2 eval --data questions.jsonl --model tiny-model --ratios 0.5,0.2 ")
+    assert certificate["questions"] == 10 and certificate["dtype"] == "float32"
+    assert str(folder) not in (output / "results.json").read_text()
+
+
+def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Path, folder: Path) -> None:
+    before = (output / "answers.jsonl").read_text()
+    code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
+    assert code == 0, error
+    assert (output / "answers.jsonl").read_text() == before
+    for more, reason in (
+        (["--num-frames", 4], "`num_frames` was 6 and is 4"),
+        (["--compression-rounding", "exact"], "`compression_rounding` was None and is 'exact'"),
+    ):
+        code, _, error = vidcom2(*command(folder, data, output, *more))
+        assert code == 2 and reason in error and "Name another --output" in error
+    code, _, error = vidcom2(*command(folder, data, data.parent))
+    assert code == 2 and "is no run of `vidcom2 eval`. Name another --output" in error
+
+
+def test_settings_are_for_the_methods_that_read_them(data: Path, folder: Path, tmp_path: Path) -> None:
+    released = ["--compression-scoring", "released", "--limit", 2]
+    code, _, error = vidcom2(*command(folder, data, tmp_path / "a", *released))
+    assert code == 0, error
+    code, _, error = vidcom2(*command(folder, data, tmp_path / "b", *released, "--methods", "random"))
+    assert code == 2 and "`compression_scoring` is given, but none of 'random' reads it" in error
+    code, _, error = vidcom2(*command(folder, data, tmp_path / "c", "--retention-ratio", 0.5))
+    assert code == 2 and "No such option" in error
+
+
+def test_without_answers_there_is_agreement_alone(data: Path, folder: Path, tmp_path: Path) -> None:
+    lines = [{**line, "video": str(data.parent / line["video"])} for line in read_lines(data)[:4]]
+    path = write_lines(tmp_path / "q.jsonl", *({name: line[name] for name in GOOD} for line in lines))
+    code, shown, error = vidcom2(*command(folder, path, tmp_path / "out"))
+    assert code == 0, error
+    row = json.loads((tmp_path / "out" / "results.json").read_text())["rows"][1]
+    assert row["figures"]["accuracy"] is None and row["figures"]["agreement"] is not None
+    assert "accuracy" not in shown and "agreement" in shown and (tmp_path / "out" / "results.png").is_file()
+
+
+def test_nothing_answered_is_one_error(folder: Path, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "q.jsonl", GOOD)
+    code, _, error = vidcom2(*command(folder, path, tmp_path / "out"))
+    assert code == 2 and "none of the 1 questions could be answered. The first: there is no video file" in error
+
+
+def test_publish_takes_the_results(output: Path, folder: Path, tmp_path: Path) -> None:
+    table = read_result(output / "results.json", ["tiny-model"]).table
+    assert table.startswith("| method | ratio | kept, % | accuracy, % | difference, points | agreement, % |")
+    base = ["publish", "--base", folder, "--repo", "org/model", "--dry-run", "--verify", "none", "-o", tmp_path / "x"]
+    code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
+    assert code == 0, error
+    card = (tmp_path / "x" / "README.md").read_text()
+    assert table in card and "tiny-model on questions.jsonl" in card

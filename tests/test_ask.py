@@ -154,10 +154,10 @@ def test_measure_reports_what_the_command_line_does(family: Family, video: Video
     assert compressed.answer == answer.answer and compressed.prefill_seconds > 0
 
 
-def test_without_a_model_the_demo_warns_that_its_answer_is_noise(clip: Path) -> None:
-    with pytest.warns(UserWarning, match="tiny one with random weights answers: noise"):
+def test_without_a_model_the_toy_answers_and_says_so(clip: Path) -> None:
+    with pytest.warns(UserWarning, match="the toy that comes along answers: it knows the videos of its benchmark"):
         answer = vidcom2.ask(clip, QUESTION, num_frames=2, max_new_tokens=2, device="cpu", stop_strings="never")
-    assert answer.new_tokens == 2 and "tiny random" in answer.model
+    assert answer.new_tokens == 2 and "toy" in answer.model
 
 
 def test_ask_is_the_function_also_when_its_module_is_imported() -> None:

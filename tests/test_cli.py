@@ -27,6 +27,7 @@ from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.families import FAMILIES
 from vidcom2.options import OptionError
 from vidcom2.tiny import tiny_llava_onevision
+from vidcom2.toy import toy_clips
 from vidcom2.video import VideoError, read_video
 
 FAST = ["--num-frames", "6", "--max-new-tokens", "2", "--repeats", "2"]
@@ -76,12 +77,25 @@ def folder_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
-def test_without_arguments_run_is_a_demo_and_says_so() -> None:
-    code, shown, _ = vidcom2("run", *FAST)
+def test_without_arguments_run_answers_truly_and_says_that_it_is_a_demo() -> None:
+    code, shown, _ = vidcom2("run", "--repeats", 1)
     assert code == 0
-    assert "Demo" in shown and "random weights" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
-    for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t", "Answer at 0.25"):
+    assert "Demo" in shown and "is a toy" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
+    for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
+    clip = toy_clips()[0]
+    said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
+    assert (said["Prompt"], said["Truth"]) == (clip.question, clip.answer)
+    assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
+
+
+def test_another_method_answers_beside_ours(tiny_folder: Path) -> None:
+    _, shown, _ = vidcom2("run", "--model", tiny_folder, "--against", "random", *FAST, "--json")
+    run = json.loads(shown)
+    assert run["other_method"] == "random" and run["other"]["video_tokens"] < run["uncompressed"]["video_tokens"]
+    assert json.loads(vidcom2("run", "--model", tiny_folder, *FAST, "--json")[1])["other"] is None
+    code, _, error = vidcom2("run", "--against", "nothing", *FAST)
+    assert code == 2 and "`compression_method` is 'nothing', but must be one of" in error
 
 
 def test_the_table_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +121,10 @@ def test_json_holds_measured_figures_that_fit_together() -> None:
     assert run["retention_ratio"] == 0.5 and {"torch", "transformers", "device"} <= run["environment"].keys()
 
 
-def test_the_interruption_in_the_demo_video_gets_the_largest_budgets() -> None:
-    run = json.loads(vidcom2("run", "--num-frames", 32, "--max-new-tokens", 1, "--json")[1])
+def test_an_interruption_gets_the_largest_budgets(tiny_folder: Path) -> None:
+    video = Path(__file__).parent / "data" / "interruption.mp4"
+    arguments = ["--model", tiny_folder, "--video", video]
+    run = json.loads(vidcom2("run", *arguments, "--num-frames", 32, "--max-new-tokens", 1, "--json")[1])
     flash = {i for i, second in enumerate(run["frame_seconds"]) if 5.0 <= second < 5.5}
     largest = max(run["frame_budgets"])
     assert flash and {i for i, budget in enumerate(run["frame_budgets"]) if budget == largest} == flash

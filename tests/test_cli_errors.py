@@ -101,7 +101,7 @@ def test_what_can_fail_fast_fails_before_anything_heavy_is_imported(tmp_path: Pa
         (["--video", "http://127.0.0.1:9/v.mp4"], "cannot download"),
         (["--device", "cuda:77"], "`device` is 'cuda:77', but this machine has no such device"),
         (["--compression-method", "best"], "`compression_method` is 'best', but must be one of"),
-        (["--compression-newlines", "all"], "`compression_newlines` is no setting of the model 'a tiny random LLaVA"),
+        (["--compression-newlines", "all"], "`compression_newlines` is no setting of the model 'a toy LLaVA"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -27,7 +27,7 @@ from vidcom2.tiny_llava_video import tiny_llava_video
 
 SIZES = Sizes()  # 7 x 7 patches: pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}
-DEMO_VIDEO = Path(__file__).parents[1] / "src" / "vidcom2" / "assets" / "demo.mp4"
+DEMO_VIDEO = Path(__file__).parent / "data" / "interruption.mp4"
 
 
 @pytest.fixture(scope="module")

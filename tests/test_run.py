@@ -36,7 +36,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int,
     calls: list[tuple[float, int, int]] = []
     left = {ratio: list(seconds) for ratio, seconds in SECONDS.items()}
 
-    def call(model: object, inputs: object, ratio: float, max_new_tokens: int) -> run_module._Call:
+    def call(model: object, inputs: object, settings: dict, max_new_tokens: int) -> run_module._Call:
+        ratio = settings["retention_ratio"]
         calls.append((ratio, max_new_tokens, torch.get_num_threads()))
         seconds = left[ratio].pop(0)
         return run_module._Call(100, seconds, 2 * seconds, 100, torch.tensor([1]))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .run import Run
 
 DEMO_WARNING = (
-    "No `model` was named, so a tiny one with random weights answers: noise. Name a checkpoint, such as "
-    "model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
+    "No `model` was named, so the toy that comes along answers: it knows the videos of its benchmark, and nothing "
+    "else. Name a checkpoint, such as model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
 )
 # What `ask` itself gives to `generate`, or takes from it.
 OWN_ARGUMENTS = ("inputs", "input_ids", "num_return_sequences", "return_dict_in_generate")
@@ -79,7 +79,7 @@ def ask(
     Args:
         video: a path, an http(s) URL, or what `read_video` returned.
         model: a Hub id or a folder, of a stock checkpoint as well; or a VidCom² model, which saves loading it for each
-            question. Without it, a tiny random one that answers noise.
+            question. Without it, the toy that comes along.
         processor: of a model that is passed itself.
         num_frames: sampled evenly in time; not of a `Video`, which has its frames.
         max_new_tokens: longest answer.

@@ -16,6 +16,7 @@ from .configuration.compression_settings import CompressionSettings, check_all_r
 from .families import FAMILIES, Family
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
+from .toy import TOY_FOLDER, TOY_NAME
 
 if TYPE_CHECKING:
     from .modeling.compressed_generation import VidCom2GenerationMixin
@@ -44,7 +45,7 @@ def load_checkpoint(
     revision: str | None = None,
     **settings: Any,
 ) -> Checkpoint:
-    """Load a checkpoint of any supported family; without a name, build a tiny random one.
+    """Load a checkpoint of any supported family; without a name, the toy model that comes along.
 
     Args:
         name: a folder, or a Hub id.
@@ -72,8 +73,8 @@ def load_checkpoint(
     placed = {option: value for option, value in placed.items() if value is not None}
     if name is not None:
         return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
-    with tiny_checkpoint(FAMILIES["llava_onevision"], hidden_size=256, num_layers=4) as folder:
-        return _load("a tiny random LLaVA-OneVision", folder, None, target, placed, settings)
+    with no_progress_bars():
+        return _load(TOY_NAME, str(TOY_FOLDER), None, target, placed, settings)
 
 
 @contextmanager

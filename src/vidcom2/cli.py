@@ -28,6 +28,7 @@ from .options import (
     import_methods,
     written_to,
 )
+from .toy import toy_clips
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .video import Video
 
 DEFAULT_PROMPT = "What happens in the video?"
+DEMO_AGAINST = "uniform_frames"
 BAR_WIDTH = 24
 
 app = typer.Typer(
@@ -48,7 +50,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         help="Checkpoint: a Hub id such as `llava-hf/llava-onevision-qwen2-0.5b-ov-hf`, or a folder. Stock checkpoints "
-        "work as they are. Without it, a tiny random model is built on the spot.",
+        "work as they are. Without it, a toy that comes along: it knows the videos of its benchmark, and nothing else.",
         show_default=False,
     ),
 ]
@@ -109,7 +111,10 @@ def run_command(
     settings: dict[str, Any],
     model: ModelOption = None,
     video: VideoOption = None,
-    prompt: Annotated[str, typer.Option(help="Question about the video.")] = DEFAULT_PROMPT,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Question about the video.", show_default=f"{DEFAULT_PROMPT}, or the question of the clip"),
+    ] = None,
     num_frames: FramesOption = 32,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 64,
     repeats: Annotated[int, typer.Option(help="How often each side is measured, in turns.", min=1)] = 3,
@@ -119,6 +124,14 @@ def run_command(
             "--baseline/--no-baseline", help="Without the baseline, the full prompt does not run: it may not fit."
         ),
     ] = True,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Another method, which answers with the same share of the tokens.",
+            metavar="METHOD",
+            show_default=f"{DEMO_AGAINST} in the demo",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     device_map: DeviceMapOption = None,
     dtype: DtypeOption = "auto",
@@ -129,11 +142,17 @@ def run_command(
     """Ask a question about a video, with and without compression, and measure both.
 
     Prints the answers, the tokens in the language model's prompt (counted there), the seconds of its prefill and of
-    the whole of `generate` (medians), and the tokens that each frame was granted. Without arguments it runs a demo.
+    the whole of `generate` (medians), and the tokens that each frame was granted. Without arguments it runs a demo: a
+    toy model answers a question about a clip, also by another method that keeps as many tokens.
     """
     remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), --dtype bfloat16, or spread "
     with one_line_errors(remedy + "the model over devices (--device-map auto)."):
         check_given("--prompt", prompt, "for the question of the demo")
+        if against is not None:
+            check_settings({"compression_method": against})
+        demo = toy_clips()[0] if model is None and video is None and prompt is None else None
+        if demo is not None and against is None:
+            against = DEMO_AGAINST
         frames, checkpoint = _load(
             model, video, num_frames, settings, device, dtype, attn_implementation, device_map, revision
         )
@@ -144,17 +163,18 @@ def run_command(
             result = run(
                 checkpoint,
                 frames,
-                prompt,
+                prompt or (toy_clips()[0].question if video is None else DEFAULT_PROMPT),
                 max_new_tokens,
                 repeats,
                 baseline,
                 lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                against,
             )
         if as_json:
             print(json.dumps(_as_json(result), indent=2))
         else:
             _announce_demo(model, video)
-            _print_run(result)
+            _print_run(result, None if demo is None else demo.answer)
 
 
 @app.command("explain")
@@ -238,7 +258,7 @@ def _load(
     revision: str | None,
 ) -> "tuple[Video, Checkpoint]":
     """The frames and the model; what can be known to fail fails before the imports, and these before the decoding."""
-    check_given("--model", model, "for a tiny random one")
+    check_given("--model", model, "for the toy that comes along")
     check_given("--video", video, "for the clip that comes along")
     check_given("--revision", revision, "for the main branch")
     check_revision(model, revision)
@@ -277,8 +297,8 @@ def _announce_demo(model: str | None, video: str | None) -> None:
     lines = []
     if model is None:
         lines.append(
-            "The model is a tiny one with random weights: its answers are noise, and its timings are not those of a "
-            "real model. Pass `--model` for one."
+            "The model is a toy of a million parameters: it answers questions like this one about clips like this one, "
+            "and knows nothing else. Pass `--model` for a real one, by its name on the Hub."
         )
     if video is None:
         lines.append("The video is the clip that comes with vidcom2. Pass `--video` for another.")
@@ -290,13 +310,16 @@ def _as_json(result: "Run") -> dict[str, Any]:
     return dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
 
 
-def _print_run(result: "Run") -> None:
+def _print_run(result: "Run", true_answer: str | None) -> None:
     short, full = result.compressed, result.uncompressed
     out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
     out.print(f"[bold]Prompt[/]  {escape(result.prompt)}", highlight=False)
-    for ratio, measured in ((result.retention_ratio, short), (1.0, full)):
+    if true_answer is not None:
+        out.print(f"[bold]Truth[/]   {escape(true_answer)}", highlight=False)
+    for name, measured in result.sides.items():
         if measured is not None:
-            out.print(f"[bold]Answer at {ratio}[/] ({measured.new_tokens} tokens)")
+            tokens = f"{measured.video_tokens:,} video tokens, {measured.new_tokens:,} new ones"
+            out.print(f"[bold]Answer of {escape(name)}[/] ({tokens})", highlight=False)
             out.print(_printable(measured.answer), markup=False, highlight=False)
 
     table = Table(title=None)

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
-from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +20,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from .configuration.compression_settings import CompressionSettings
 from .families import FAMILIES
 from .options import is_out_of_memory
+from .toy import toy_clips
 
-DEMO_VIDEO = files("vidcom2") / "assets" / "demo.mp4"
+DEMO_VIDEO = toy_clips()[0].path
 
 out = Console()
 err = Console(stderr=True)

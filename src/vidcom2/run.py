@@ -68,6 +68,7 @@ class Run:
         kept_share: kept tokens per scored token.
         max_position_embeddings: positions that the language model was made for; None if its config does not say.
         uncompressed: None if it was not asked for.
+        other_method, other: another method at the same ratio, and what it took; None if it was not asked for.
     """
 
     model: str
@@ -85,15 +86,22 @@ class Run:
     max_position_embeddings: int | None
     compressed: Measured
     uncompressed: Measured | None
+    other_method: str | None = None
+    other: Measured | None = None
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def sides(self) -> dict[str, Measured | None]:
+        """All that was compared, by what to call it; None for what did not run."""
+        sides = {"all tokens": self.uncompressed, f"retention_ratio={self.retention_ratio}": self.compressed}
+        return sides if self.other_method is None else {**sides, self.other_method: self.other}
+
     def too_long(self) -> dict[str, Measured]:
-        """The sides whose prompt and answer are longer than the model was made for, by their names."""
-        sides = {f"retention_ratio={self.retention_ratio}": self.compressed, "all tokens": self.uncompressed}
+        """The sides whose prompt and answer are longer than the model was made for."""
         limit = self.max_position_embeddings
         return {
             name: side
-            for name, side in sides.items()
+            for name, side in self.sides.items()
             if side is not None and limit is not None and max(side.prompt_tokens, side.num_positions) > limit
         }
 
@@ -117,29 +125,35 @@ def run(
     repeats: int = 3,
     baseline: bool = True,
     progress: Progress = lambda *_: None,
+    other_method: str | None = None,
 ) -> Run:
     """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
 
-    The two sides take turns, so that what else the machine does in the meantime meets both.
+    The sides take turns, so that what else the machine does in the meantime meets all.
 
     Args:
         repeats: how often each side is measured, after one call that is not: it prepares kernels and memory.
         baseline: without it the full prompt, which may not fit where the compressed one does, never runs.
+        other_method: answer with this method as well, at the same ratio.
     """
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video, model)
     settings = model.config.compression_settings()
-    ratios = [settings.retention_ratio, 1.0] if baseline else [settings.retention_ratio]
-    sides: list[list[_Call]] = [[] for _ in ratios]
-    steps = (repeats + 1) * len(ratios)
+    compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
+    if baseline:
+        compared.append({"retention_ratio": 1.0})
+    if other_method is not None:
+        compared.append({"retention_ratio": settings.retention_ratio, "compression_method": other_method})
+    sides: list[list[_Call]] = [[] for _ in compared]
+    steps = (repeats + 1) * len(compared)
     with _steady_threads(model):
         compression = encode_video(model, inputs)
         for repeat in range(repeats + 1):
-            order = range(len(ratios)) if repeat % 2 else reversed(range(len(ratios)))
+            order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
             for i in order:
                 progress("Answering", sum(map(len, sides)), steps)
                 # The first call is short, and not counted.
-                sides[i].append(_call(model, inputs, ratios[i], max_new_tokens if repeat else 1))
+                sides[i].append(_call(model, inputs, compared[i], max_new_tokens if repeat else 1))
         measured = [_measured(calls[1:], model, processor, inputs) for calls in sides]
         where = environment(model)
     u = compression.frame_uniqueness
@@ -160,6 +174,8 @@ def run(
         max_position_embeddings=getattr(model.config.get_text_config(), "max_position_embeddings", None),
         compressed=measured[0],
         uncompressed=measured[1] if baseline else None,
+        other_method=other_method,
+        other=None if other_method is None else measured[-1],
         environment=where,
     )
 
@@ -175,10 +191,12 @@ class _Call:
     new_tokens: Tensor  # (new,) ids
 
 
-def _call(model: "VidCom2GenerationMixin", inputs: BatchFeature, ratio: float, max_new_tokens: int) -> _Call:
+def _call(
+    model: "VidCom2GenerationMixin", inputs: BatchFeature, settings: dict[str, Any], max_new_tokens: int
+) -> _Call:
     with _language_model_steps(model) as steps:
         start = _now()
-        out = model.generate(**inputs, retention_ratio=ratio, max_new_tokens=max_new_tokens, do_sample=False)
+        out = model.generate(**inputs, **settings, max_new_tokens=max_new_tokens, do_sample=False)
         total = _now() - start
     return _Call(
         prompt_tokens=steps[0].tokens,

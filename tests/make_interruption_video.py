@@ -1,6 +1,6 @@
-"""Draw src/vidcom2/assets/demo.mp4: a quiet scene that is interrupted for a moment.
+"""Draw data/interruption.mp4: a quiet scene that is interrupted for a moment.
 
-    python scripts/make_demo_video.py
+    python tests/make_interruption_video.py
 
 A ball drifts over a hill under a nearly still sky; after five of eight seconds another scene flashes up for half a
 second. VidCom² should give those frames the largest budgets.
@@ -13,7 +13,7 @@ import numpy as np
 
 WIDTH, HEIGHT, FPS, SECONDS = 320, 240, 12, 8
 INTERRUPTION = (5.0, 5.5)
-OUTPUT = Path(__file__).parents[1] / "src" / "vidcom2" / "assets" / "demo.mp4"
+OUTPUT = Path(__file__).parent / "data" / "interruption.mp4"
 
 
 def quiet_scene(seconds: float) -> np.ndarray:

@@ -1,0 +1,89 @@
+"""What the needle benchmark compares: every method of the paper at its ratios, and the paper's ablations."""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, cat, full, stack
+
+from vidcom2.evaluation import Batch
+from vidcom2.evaluation_candidates import Candidate
+
+from ..baselines import BASELINES
+from . import adjusted_methods  # noqa: F401  which registers the methods with Frame Compression Adjustment
+
+RATIOS = (0.5, 0.25, 0.15, 0.1)
+ABLATION_RATIOS = (0.25, 0.1)
+
+METHODS: dict[str, dict[str, Any]] = {
+    "VidCom² (paper)": {"compression_method": "vidcom2"},
+    "VidCom² (released)": {"compression_method": "vidcom2", "compression_scoring": "released"},
+    "random": {"compression_method": "random"},
+    "uniform_frames": {"compression_method": "uniform_frames"},
+    "DyCoke": {"compression_method": "dycoke"},
+    "EVS": {"compression_method": "evs"},
+}
+IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
+# Of the language model's eight layers, FastV drops after the first: after the second it could not reach 15 %.
+ARGUMENTS: dict[str, dict[str, Any]] = {"fastv": {"layer": 1}}
+
+
+def main_candidates() -> list[Candidate]:
+    """The shape of the paper's Table 2: method × ratio."""
+    candidates = [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in RATIOS]
+    candidates += [_baseline(name, ratio) for name in (*IN_MODEL, "downscale") for ratio in RATIOS]
+    return candidates
+
+
+def position_candidates() -> list[Candidate]:
+    """Kept tokens that stand where they stood in the full prompt."""
+    return [
+        Candidate(f"{name}, original positions", ratio, {**settings, "compression_positions": "original"})
+        for name, settings in METHODS.items()
+        for ratio in RATIOS
+    ]
+
+
+def ablation_candidates() -> list[Candidate]:
+    """The paper's Tables 4 to 7, its table of windows, and what it does not show: temperatures."""
+    # `weights`: of a token's uniqueness in its frame and in the video; a negative one keeps the tokens most alike.
+    weights = {
+        "−u_frame": (-1.0, 0.0),
+        "u_frame": (1.0, 0.0),
+        "−u_video": (0.0, -1.0),
+        "u_video": (0.0, 1.0),
+        "u_frame + 2 u_video": (1.0, 2.0),
+        "2 u_frame + u_video": (2.0, 1.0),
+    }
+    settings: dict[str, dict[str, Any]] = {
+        name: {"compression_frame_weight": a, "compression_video_weight": b} for name, (a, b) in weights.items()
+    }
+    settings |= {f"budgets: {score}": {"compression_frame_score": score} for score in ("uniform", "max")}
+    settings |= {f"window {window}": {"compression_window": window} for window in (4, 8)}
+    settings |= {f"τ = {t:g}": {"compression_temperature": t} for t in (0.003, 0.03, 0.1, 1.0)}
+    settings |= {f"rounding: {name}": {"compression_rounding": name} for name in ("round", "exact")}
+    settings |= {"u_frame + u_video (default)": {}}
+    candidates = [Candidate(name, ratio, each) for name, each in settings.items() for ratio in ABLATION_RATIOS]
+    for name in ("random", "evs"):
+        for adjusted in (name, f"{name}_adjusted"):
+            candidates += [Candidate(adjusted, ratio, {"compression_method": adjusted}) for ratio in ABLATION_RATIOS]
+    for name in IN_MODEL:
+        candidates += [_baseline(name, 0.25), _baseline(name, 0.25, frame_adjustment=True)]
+    return candidates
+
+
+def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:
+    key = IN_MODEL.get(name, name)
+    label = name + (" + adjustment" if arguments.get("frame_adjustment") else "")
+    answer = partial(_answer, key, retention_ratio=ratio, **ARGUMENTS.get(key, {}), **arguments)
+    return Candidate(label, ratio, answer=answer)
+
+
+def _answer(name: str, model: Any, batch: Batch, max_new_tokens: int, **arguments: Any) -> tuple[Tensor, Tensor]:
+    """A baseline as `Candidate.answer` wants it."""
+    inputs = dict(batch.inputs)
+    if name == "downscale":
+        inputs["pixel_values_videos"] = cat([video.inputs["pixel_values_videos"] for video in batch.videos])
+    else:
+        arguments["video_features"] = stack([video.outputs.pooler_output[0] for video in batch.videos])
+    answer = BASELINES[name](model, inputs, max_new_tokens=max_new_tokens, **arguments)
+    return answer.token_ids, full((len(batch.videos),), answer.retention_ratio)

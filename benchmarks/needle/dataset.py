@@ -1,0 +1,93 @@
+"""Writes the test set of the benchmark: video files, and the questions as `vidcom2 eval` reads them."""
+
+import json
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import av
+import numpy as np
+import typer
+from rich.progress import track
+
+from .videos import LEVELS, Needle, Question, make_needle, questions_about
+
+FRAMES_PER_SECOND = 4
+QUALITY = "12"  # x264's crf: the noise stays, the files are small
+QUESTIONS_PER_VIDEO = 2
+
+
+def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
+    """H.264 in MP4, whole or not at all."""
+    part = path.with_suffix(".part.mp4")
+    with av.open(str(part), "w") as container:
+        stream = container.add_stream("libx264", rate=FRAMES_PER_SECOND, options={"crf": quality, "preset": "veryfast"})
+        stream.height, stream.width = needle.frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        for frame in needle.frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    os.replace(part, path)
+
+
+def make_numbered(number: int, level: str, num_frames: int, split: str) -> Needle:
+    return make_needle((5, split == "test", list(LEVELS).index(level), num_frames, number), level, num_frames, split)
+
+
+def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.Generator) -> list[Question]:
+    """Some of a video's questions, of different kinds: those that were asked least until now."""
+    by_kind: dict[str, Question] = {}
+    for question in rng.permutation(np.array(questions_about(needle), dtype=object)):
+        by_kind.setdefault(question.kind, question)
+    kinds = sorted(by_kind, key=lambda kind: asked_so_far[kind])[:QUESTIONS_PER_VIDEO]
+    asked_so_far.update(kinds)
+    return [by_kind[kind] for kind in kinds]
+
+
+def _write(number: int, folder: Path, level: str, num_frames: int, split: str) -> Needle:
+    needle = make_numbered(number, level, num_frames, split)
+    path = folder / "videos" / f"{level}-{number}.mp4"
+    if not path.exists():
+        write_video(needle, path)
+    return needle
+
+
+def write_dataset(folder: Path, videos_per_level: int = 400, num_frames: int = 16, split: str = "test") -> Path:
+    """`questions.jsonl` and `videos/` in the folder; returns the former."""
+    (folder / "videos").mkdir(parents=True, exist_ok=True)
+    lines, asked, rng = [], Counter[str](), np.random.default_rng(6)
+    with ProcessPoolExecutor() as pool:
+        for level in LEVELS:
+            make = partial(_write, folder=folder, level=level, num_frames=num_frames, split=split)
+            made = pool.map(make, range(videos_per_level), chunksize=8)
+            for number, needle in enumerate(track(made, f"Level {level}", videos_per_level)):
+                for question in chosen_questions(needle, asked, rng):
+                    lines.append(
+                        {
+                            "id": f"{level}-{number}-{question.kind}",
+                            "video": f"videos/{level}-{number}.mp4",
+                            "kind": question.kind,
+                            "level": level,
+                            "question": question.question,
+                            "answer": question.answer,
+                        }
+                    )
+    path = folder / "questions.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where to write.")],
+    videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 400,
+    num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
+) -> None:
+    """Write the test set."""
+    print(write_dataset(folder, videos_per_level, num_frames))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,97 @@
+"""Puts the trained model into the package as its toy, with sample clips and where both come from.
+
+    python -m benchmarks.needle.ship MODEL_FOLDER WORK_FOLDER
+
+The clips are the first of the test set that show what the demo is about: one question of each of three kinds that the
+model answers rightly with all tokens and with a quarter of them, while as many tokens of whole frames lose the answer.
+They are chosen for that; what holds on average is in the benchmark's tables.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import transformers
+import typer
+from rich.progress import track
+
+from vidcom2 import ask, read_video
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.toy import TOY_FOLDER
+
+from .dataset import make_numbered, write_video
+from .encoded import encoded_videos
+from .train import TOWER_STEPS
+from .train_language import STAGES, Conversations, answer_accuracy
+from .videos import Question, questions_about
+
+KINDS = ("digit", "colour", "first")
+LEVEL = "clutter"
+QUALITY = "20"  # x264's crf of the clips
+TEST_VIDEOS = 500
+
+
+def clips(checkpoint: Checkpoint, folder: Path) -> Iterator[dict[str, str]]:
+    for kind in KINDS:
+        for number in range(1000):
+            needle = make_numbered(number, LEVEL, 16, "test")
+            asked = [question for question in questions_about(needle) if question.kind == kind]
+            path = folder / f"{kind}.mp4"
+            if asked:
+                write_video(needle, path, QUALITY)
+                if _tells(checkpoint, path, asked[0]):
+                    yield {"video": path.name, "question": asked[0].question, "answer": asked[0].answer}
+                    break
+
+
+def _tells(checkpoint: Checkpoint, path: Path, question: Question) -> bool:
+    video = read_video(str(path), 16)
+    model: Any = checkpoint.model
+
+    def right(**settings: Any) -> bool:
+        answer = ask(video, question.question, model, processor=checkpoint.processor, max_new_tokens=4, **settings)
+        return answer.text.strip() == question.answer
+
+    return (
+        right(retention_ratio=1.0)
+        and right(retention_ratio=0.25)
+        and not right(retention_ratio=0.25, compression_method="uniform_frames")
+    )
+
+
+def provenance(checkpoint: Checkpoint, work: Path) -> dict[str, Any]:
+    """How the weights came to be, and what they answer: shares of right answers on unseen videos, by kind."""
+    model: Any = checkpoint.model
+    conversations = Conversations(checkpoint.processor.tokenizer)
+    test = encoded_videos(model, work / "encoded", 16, TEST_VIDEOS, "test")
+    return {
+        "made by": "python -m benchmarks.needle.train, with seed 0, on a CPU",
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "steps of the tower": TOWER_STEPS,
+        "stages of the language model": [vars(stage) for stage in STAGES],
+        "data": "generated videos with digits of scikit-learn's load_digits (UCI, CC BY 4.0), train split",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "accuracy with all tokens": answer_accuracy(model, conversations, test),
+    }
+
+
+def main(
+    trained: Annotated[Path, typer.Argument(help="Folder that `benchmarks.needle.train` saved.")],
+    work: Annotated[Path, typer.Argument(help="Its folder for checkpoints and encoded videos.")],
+) -> None:
+    """Copy the model, make the clips, and write down where they come from."""
+    TOY_FOLDER.mkdir(parents=True, exist_ok=True)
+    for file in trained.iterdir():
+        shutil.copy(file, TOY_FOLDER)
+    checkpoint = load_checkpoint(str(trained), device="cpu")
+    found = list(track(clips(checkpoint, TOY_FOLDER), "Clips", len(KINDS)))
+    (TOY_FOLDER / "clips.json").write_text(json.dumps(found, indent=2) + "\n")
+    (TOY_FOLDER / "provenance.json").write_text(json.dumps(provenance(checkpoint, work), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

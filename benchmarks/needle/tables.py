@@ -1,0 +1,169 @@
+"""Writes the tables of the benchmark into docs and README, and draws its plots, from the result files.
+
+    python -m benchmarks.needle.tables
+
+A table stands between `<!-- needle: NAME -->` and `<!-- end -->`; the words around it are written by hand.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from vidcom2.evaluation_plot import draw_results
+
+from .candidates import ABLATION_RATIOS, METHODS, RATIOS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ("README.md", "docs/needle.md")
+BLOCK = re.compile(r"(<!-- needle: (\w+) -->\n).*?(<!-- end -->)", re.S)
+HEADLINE_RATIOS = (0.25, 0.15)
+PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "FastV", "SparseVLM")
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+def load(group: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"needle_{group}.json").read_text())
+
+
+def headline(methods: dict[str, Any]) -> str:
+    """Method × the paper's two ratios: right answers, and the difference to all tokens on the same questions."""
+    whole, *rows = methods["all"]
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    lines = [
+        ["method", *(f"R = {ratio:.0%}: right, %" for ratio in HEADLINE_RATIOS), "kept, %"],
+        ["all tokens", *[_share(whole["accuracy"])] * len(HEADLINE_RATIOS), "100"],
+    ]
+    for name in names:
+        chosen = [_find(rows, name, ratio) for ratio in HEADLINE_RATIOS]
+        kept = " / ".join("–" if "refused" in row else f"{100 * row['kept_share']:.1f}" for row in chosen)
+        lines.append([name, *map(_with_difference, chosen), kept])
+    return _pipes(lines)
+
+
+def by_kind(methods: dict[str, Any]) -> str:
+    """The paper's Table 2: ratio × method × kind of question."""
+    whole, *rows = methods["all"]
+    kinds = list(whole["by_kind"])
+    lines = [["R", "method", "kept, %", *kinds, "all, %", "difference to all tokens"]]
+    lines.append(["100 %", "all tokens", "100", *_kinds(whole, kinds), _share(whole["accuracy"]), ""])
+    for ratio in RATIOS:
+        for name in dict.fromkeys(row["method"] for row in rows):
+            row = _find(rows, name, ratio)
+            if "refused" in row:
+                lines.append([f"{ratio:.0%}", name, *["–"] * (len(kinds) + 3)])
+                continue
+            lines.append(
+                [
+                    f"{ratio:.0%}",
+                    name,
+                    f"{100 * row['kept_share']:.1f}",
+                    *_kinds(row, kinds),
+                    _share(row["accuracy"]),
+                    _interval(row),
+                ]
+            )
+    return _pipes(lines)
+
+
+def by_level(methods: dict[str, Any]) -> str:
+    """Method × level at a quarter of the tokens."""
+    levels = methods["levels"]
+    lines = [["method", *levels]]
+    for first in range(len(methods["all"])):
+        row = methods["all"][first]
+        if row["retention_ratio"] in (1.0, 0.25):
+            lines.append([row["method"], *(_cell(rows[first]) for rows in levels.values())])
+    return _pipes(lines)
+
+
+def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
+    """Kind of question × consecutive or original positions, for the methods of this project."""
+    whole, *rows = methods["all"]
+    kinds = list(whole["by_kind"])
+    lines = [["R", "method", "positions", *kinds, "all, %"]]
+    for ratio in HEADLINE_RATIOS:
+        for name in METHODS:
+            for kind, row in (
+                ("consecutive", _find(rows, name, ratio)),
+                ("original", _find(original["all"], f"{name}, original positions", ratio)),
+            ):
+                cells = ["–"] * (len(kinds) + 1) if "refused" in row else [*_kinds(row, kinds), _cell(row)]
+                lines.append([f"{ratio:.0%}", name, kind, *cells])
+    return _pipes(lines)
+
+
+def ablations(found: dict[str, Any]) -> str:
+    """Each variant at a quarter and a tenth of the tokens."""
+    whole, *rows = found["all"]
+    lines = [["variant", *(f"R = {ratio:.0%}: right, %" for ratio in ABLATION_RATIOS)]]
+    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ABLATION_RATIOS)])
+    for name in dict.fromkeys(row["method"] for row in rows):
+        chosen = [_find(rows, name, ratio) for ratio in ABLATION_RATIOS]
+        lines.append([name, *("–" if row is None else _with_difference(row) for row in chosen)])
+    return _pipes(lines)
+
+
+def _find(rows: Sequence[Row], method: str, ratio: float) -> Any:
+    return next((row for row in rows if (row["method"], row["retention_ratio"]) == (method, ratio)), None)
+
+
+def _kinds(row: Row, kinds: Sequence[str]) -> list[str]:
+    return [_share(row["by_kind"][kind]["accuracy"]) for kind in kinds]
+
+
+def _cell(row: Row) -> str:
+    return "–" if "refused" in row else _share(row["accuracy"])
+
+
+def _with_difference(row: Row) -> str:
+    return "–" if "refused" in row else f"{_share(row['accuracy'])} ({_interval(row)})"
+
+
+def _interval(row: Row) -> str:
+    """The difference to all tokens, in points, and its paired 95 % interval."""
+    low, high = row["difference_low"], row["difference_high"]
+    return f"{100 * row['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]".replace("-", "−")
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _pipes(cells: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
+
+
+def blocks() -> dict[str, str]:
+    """Name -> what stands in the pages."""
+    methods = load("methods")
+    made: dict[str, Callable[[], str]] = {
+        "headline": lambda: headline(methods),
+        "kinds": lambda: by_kind(methods),
+        "levels": lambda: by_level(methods),
+        "positions": lambda: positions(methods, load("positions")),
+        "ablations": lambda: ablations(load("ablations")),
+    }
+    return {name: make() for name, make in made.items()}
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    return BLOCK.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
+
+
+def main() -> None:
+    tables = blocks()
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(filled(path.read_text(), tables))
+    rows = load("methods")["all"]
+    drawn = [rows[0], *(row for row in rows[1:] if row["method"] in PLOTTED)]
+    draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""Seeded videos with short, local events, and questions about them.
+
+A video is a few scenes of drifting, noisy, muted texture. In it, for one or two frames each, handwritten digits appear
+in bright colours; a white ball may cross it, and a dark shape may be there all the time. A level says what makes it
+hard.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .digits import draw_digit, draw_scribble
+
+SIZE = 140  # pixels per side of a frame: 5 × 5 tokens of 28 × 28
+COLOURS = {
+    "red": (225, 40, 40),
+    "green": (40, 200, 60),
+    "blue": (50, 80, 235),
+    "yellow": (235, 220, 40),
+    "cyan": (50, 215, 225),
+    "pink": (235, 80, 215),
+}
+BACKGROUNDS = {"sand": (158, 142, 112), "slate": (96, 108, 128), "moss": (98, 122, 88), "plum": (126, 96, 118)}
+SHAPES = ("square", "ring", "cross")
+HALVES = ("first", "second")
+INKS = {"white": (240, 240, 240), "black": (15, 15, 15)}  # of clutter, the ball and the shape
+TOKEN_SIZE = 28  # pixels per side of what one token shows
+PATCH_SIZE = 14  # of the vision tower; four make a token
+DIGIT_SIZE = (13, 17)
+LARGE_DIGIT_SIZE = (26, 32)
+JITTER = 2  # pixels that a digit is off the middle of a patch, at most
+SHAPE_SIZE = 26
+BALL_RADIUS = 9
+NOISE = 5.0  # standard deviation of a pixel's sensor noise, of 255
+DRIFT = 0.5  # pixels per frame
+CANVAS = 320  # pixels per side of a scene's texture, which repeats
+
+
+@dataclass(frozen=True)
+class Level:
+    """What makes a video hard.
+
+    Attributes:
+        scenes: least and most scenes.
+        clutter: least and most scribbles in a frame that is busy.
+        busy: share of the frames that are.
+        large: share of the digits that cover many tokens.
+        together: whether the events share a frame.
+        camera: pixels that the camera moves per frame, at most.
+    """
+
+    scenes: tuple[int, int] = (1, 4)
+    clutter: tuple[int, int] = (0, 0)
+    busy: float = 0.0
+    large: float = 0.0
+    together: bool = False
+    camera: float = DRIFT
+
+
+LEVELS = {
+    "plain": Level(),
+    "clutter": Level(clutter=(3, 6), busy=1.0),
+    "mixed": Level(clutter=(8, 14), busy=0.5, large=0.3),
+    "crowded": Level(clutter=(2, 4), busy=0.5, large=0.6, together=True),
+    "camera": Level(scenes=(1, 2), camera=20.0),
+    "cuts": Level(scenes=(10, 16)),
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A digit, for a moment."""
+
+    digit: int
+    colour: str
+    size: int
+    top: int
+    left: int
+    start: int
+    end: int
+
+    @property
+    def tokens(self) -> set[tuple[int, int]]:
+        """Row and column of each token that shows a part of it."""
+        rows, columns = (
+            range(first // TOKEN_SIZE, (first + self.size - 1) // TOKEN_SIZE + 1) for first in (self.top, self.left)
+        )
+        return {(row, column) for row in rows for column in columns}
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        return self.top + self.size / 2, self.left + self.size / 2
+
+
+@dataclass(frozen=True)
+class Question:
+    kind: str
+    question: str
+    answer: str
+    choices: tuple[str, ...]
+
+
+@dataclass
+class Needle:
+    """One video with all that is true of it.
+
+    Attributes:
+        frames: (T, 140, 140, 3) uint8.
+        events: the digits.
+        scenes: the background of each, and the frame where it starts.
+        shape: what is there all the time, if anything.
+        ball: where it goes, if there is one.
+    """
+
+    level: str
+    frames: NDArray[np.uint8]
+    events: list[Event]
+    scenes: list[tuple[str, int]]
+    shape: str | None
+    ball: str | None
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.frames)
+
+
+def make_needle(
+    seed: int | tuple[int, ...], level: str = "plain", num_frames: int = 16, split: str = "train"
+) -> Needle:
+    """A video. The same arguments give the same one.
+
+    Args:
+        seed: of all that is random.
+        level: name in `LEVELS`.
+        split: which digits: `"train"` or `"test"`.
+    """
+    rng, how = np.random.default_rng(seed), LEVELS[level]
+    scenes = _scenes(rng, how, num_frames)
+    frames = _textures(rng, how, scenes, num_frames)
+    busy = rng.random(num_frames) < how.busy
+    events = _events(rng, how, num_frames)
+    shape = str(rng.choice(SHAPES)) if rng.random() < 0.4 else None
+    ball = str(rng.choice(["left", "right"])) if num_frames > 1 and rng.random() < 0.3 else None
+
+    for t in np.flatnonzero(busy):
+        for _ in range(rng.integers(how.clutter[0], how.clutter[1] + 1)):
+            size = int(rng.integers(*DIGIT_SIZE))
+            ink = INKS[str(rng.choice(list(INKS)))]
+            _paint(frames[t], draw_scribble(rng, size, split), *rng.integers(0, SIZE - size, size=2), ink)
+    needle = Needle(level, frames, events, scenes, shape, ball)
+    if shape:
+        place = tuple(int(v) for v in rng.integers(0, SIZE - SHAPE_SIZE, size=2))
+        for frame in frames:
+            _paint(frame, _shape_ink(shape), *place, INKS["black"])
+    if ball:
+        for frame, (row, column) in zip(frames, _ball_places(rng, ball, num_frames)):
+            _paint_ball(frame, row, column)
+    for event in events:
+        ink = draw_digit(rng, event.digit, event.size, split)
+        for frame in frames[event.start : event.end]:
+            _paint(frame, ink, event.top, event.left, COLOURS[event.colour])
+    noise = rng.standard_normal((SIZE, SIZE, 3), dtype=np.float32) * NOISE
+    for frame in frames:
+        shift = rng.integers(0, SIZE, size=2)
+        frame += np.roll(noise, shift, axis=(0, 1)) * rng.choice([-1, 1])
+    needle.frames = np.clip(frames, 0, 255).astype(np.uint8)
+    return needle
+
+
+def questions_about(needle: Needle) -> list[Question]:
+    """All that can be asked; what has no clear answer is not."""
+    asked, events, num_frames = [], needle.events, needle.num_frames
+
+    def ask(kind: str, question: str, answer: object, choices: tuple[object, ...] | list) -> None:
+        asked.append(Question(kind, question, str(answer), tuple(map(str, choices))))
+
+    for event in events:
+        which = f"the {event.colour} digit" if len(events) > 1 else "the digit"
+        ask("digit", f"What is {which}?", event.digit, range(10))
+        row, column = event.centre
+        if min(abs(row - SIZE / 2), abs(column - SIZE / 2)) > SIZE / 14:
+            where = f"{'top' if row < SIZE / 2 else 'bottom'} {'left' if column < SIZE / 2 else 'right'}"
+            ask(
+                "where", f"Where is {which}?", where, [f"{v} {h}" for v in ("top", "bottom") for h in ("left", "right")]
+            )
+        middle = num_frames / 2
+        if num_frames > 1 and (event.end <= middle - 1 or event.start >= middle + 1):
+            ask("half", f"In which half is {which}?", HALVES[event.start >= middle], HALVES)
+    if len(events) == 1:
+        ask("colour", "Which colour is the digit?", events[0].colour, list(COLOURS))
+    if num_frames > 1:
+        ask("count", "How many digits are there?", len(events), range(1, 4))
+        starts = sorted(event.start for event in events)
+        if len(events) > 1 and starts[1] > starts[0]:
+            first = min(events, key=lambda event: event.start)
+            ask("first", "Which colour comes first?", first.colour, list(COLOURS))
+        if len(needle.scenes) <= 4:
+            ask("scenes", "How many scenes are there?", len(needle.scenes), range(1, 5))
+        times = background_times(needle)
+        ranked = sorted(times.values(), reverse=True)
+        if len(ranked) == 1 or ranked[0] - ranked[1] >= max(2, num_frames // 8):
+            ask(
+                "background", "Which background is shown longest?", max(times, key=times.__getitem__), list(BACKGROUNDS)
+            )
+    if needle.shape:
+        ask("shape", "Which shape is always there?", needle.shape, SHAPES)
+    if needle.ball:
+        ask("ball", "Which way does the ball go?", needle.ball, ("left", "right"))
+    return asked
+
+
+def background_times(needle: Needle) -> dict[str, int]:
+    """Background -> frames that it is shown in."""
+    ends = [*(start for _, start in needle.scenes[1:]), needle.num_frames]
+    times: dict[str, int] = {}
+    for (name, start), end in zip(needle.scenes, ends):
+        times[name] = times.get(name, 0) + end - start
+    return times
+
+
+def _scenes(rng: np.random.Generator, how: Level, num_frames: int) -> list[tuple[str, int]]:
+    most = max(1, num_frames // 4) if how.scenes[1] <= 4 else num_frames
+    number = int(rng.integers(min(how.scenes[0], most), min(how.scenes[1], most) + 1))
+    starts = [0]
+    if number > 1:
+        shortest = 2 if number <= num_frames // 4 else 1
+        room = num_frames - number * shortest
+        starts = [
+            int(extra) + shortest * i
+            for i, extra in enumerate(np.sort(rng.integers(0, room + 1, size=number - 1)), start=1)
+        ]
+        starts = [0, *starts]
+    names: list[str] = []
+    for _ in starts:
+        names.append(str(rng.choice([name for name in BACKGROUNDS if name != (names or [""])[-1]])))
+    return list(zip(names, starts))
+
+
+def _textures(
+    rng: np.random.Generator, how: Level, scenes: list[tuple[str, int]], num_frames: int
+) -> NDArray[np.float32]:
+    """(T, 140, 140, 3): the scenes, moving."""
+    frames = np.empty((num_frames, SIZE, SIZE, 3), np.float32)
+    ends = [*(start for _, start in scenes[1:]), num_frames]
+    for (name, start), end in zip(scenes, ends):
+        canvas = _texture(rng, BACKGROUNDS[name])
+        place = rng.uniform(0, CANVAS, size=2)
+        if how.camera > DRIFT:
+            speed = rng.uniform(-how.camera, how.camera, size=2)
+        else:
+            angle = rng.uniform(0, 2 * np.pi)
+            speed = how.camera * np.array([np.sin(angle), np.cos(angle)])
+        for t in range(start, end):
+            rows, columns = ((place[axis] + np.arange(SIZE)).astype(int) % CANVAS for axis in (0, 1))
+            frames[t] = canvas[np.ix_(rows, columns)]
+            place = place + speed + (rng.uniform(-how.camera / 4, how.camera / 4, size=2) if how.camera > DRIFT else 0)
+    return frames
+
+
+def _texture(rng: np.random.Generator, colour: tuple[int, int, int]) -> NDArray[np.float32]:
+    """(320, 320, 3): smooth light and dark patches of one hue, which go on at the other side."""
+    height = np.zeros((CANVAS, CANVAS), np.float32)
+    for cells, amplitude in ((8, 16.0), (20, 10.0), (64, 5.0)):
+        coarse = rng.standard_normal((cells, cells)).astype(np.float32)
+        height += amplitude * _stretched(coarse, CANVAS)
+    hue = np.asarray(colour, np.float32) + rng.uniform(-8, 8, size=3).astype(np.float32)
+    return hue + height[..., None] * (0.6 + 0.8 * hue / hue.sum())
+
+
+def _stretched(coarse: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+    """A small periodic field as a large one, with smooth steps between."""
+    places = np.arange(size) * len(coarse) / size
+    before = places.astype(int)
+    part = (places - before).astype(np.float32)
+    part = part * part * (3 - 2 * part)
+    after = (before + 1) % len(coarse)
+    rows = coarse[before] * (1 - part)[:, None] + coarse[after] * part[:, None]
+    return rows[:, before] * (1 - part) + rows[:, after] * part
+
+
+def _events(rng: np.random.Generator, how: Level, num_frames: int) -> list[Event]:
+    """One to three digits of different colours, each on its own place and, unless together, in its own frames."""
+    number = int(rng.integers(1, 4)) if num_frames > 1 or how.together else 1
+    colours = rng.permutation(list(COLOURS))
+    slots = rng.permutation(num_frames // 2)[:number] * 2 if num_frames > 1 else np.zeros(number, int)
+    if how.together:
+        slots = np.full(number, slots[0])
+    events: list[Event] = []
+    for slot, colour in zip(slots, colours):
+        size = int(rng.integers(*(LARGE_DIGIT_SIZE if rng.random() < how.large else DIGIT_SIZE)))
+        place = free_place(rng, size, events if how.together or num_frames == 1 else [])
+        if place is None:
+            continue
+        length = min(int(rng.integers(1, 3)), num_frames)
+        start = int(slot) + (int(rng.integers(0, 2)) if length == 1 and num_frames > 1 and not how.together else 0)
+        events.append(Event(int(rng.integers(10)), str(colour), size, *place, start, start + length))
+    return events
+
+
+def free_place(rng: np.random.Generator, size: int, taken: list[Event]) -> tuple[int, int] | None:
+    """Top and left of a digit near the middle of a patch, or of four for a large one, with no other in its token; None
+    if there is no room. A tower of three layers cannot read digits that lie across the patches as they like."""
+    step = 0.5 if size <= DIGIT_SIZE[1] else 1.0
+    for _ in range(20):
+        corner = rng.integers(SIZE // PATCH_SIZE - (step > 0.5), size=2)
+        centre = PATCH_SIZE * (corner + step) + rng.uniform(-JITTER, JITTER, size=2)
+        top, left = (int(v) for v in np.clip(np.round(centre - size / 2), 0, SIZE - size))
+        new = Event(0, "", size, top, left, 0, 0)
+        if not any(new.tokens & event.tokens for event in taken):
+            return top, left
+    return None
+
+
+def _ball_places(rng: np.random.Generator, way: str, num_frames: int) -> list[tuple[float, float]]:
+    columns = np.linspace(rng.uniform(12, 50), rng.uniform(SIZE - 50, SIZE - 12), num_frames)
+    rows = np.linspace(*rng.uniform(20, SIZE - 20, size=2), num_frames)
+    return list(zip(rows, columns if way == "right" else columns[::-1]))
+
+
+def _shape_ink(shape: str) -> NDArray[np.float32]:
+    rows, columns = np.abs(np.mgrid[:SHAPE_SIZE, :SHAPE_SIZE] - (SHAPE_SIZE - 1) / 2)
+    reach = SHAPE_SIZE / 2
+    if shape == "square":
+        ink = np.maximum(rows, columns) < reach - 3
+    elif shape == "ring":
+        radius = np.hypot(rows, columns)
+        ink = (radius < reach) & (radius > reach - 6)
+    else:
+        ink = (np.minimum(rows, columns) < 3.5) & (np.maximum(rows, columns) < reach)
+    return ink.astype(np.float32)
+
+
+def _paint(
+    frame: NDArray[np.float32], ink: NDArray[np.float32], top: int, left: int, colour: tuple[int, int, int]
+) -> None:
+    part = frame[top : top + len(ink), left : left + ink.shape[1]]
+    part += ink[..., None] * (np.asarray(colour, np.float32) - part)
+
+
+def _paint_ball(frame: NDArray[np.float32], row: float, column: float) -> None:
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    ink = np.clip(BALL_RADIUS + 0.5 - np.hypot(rows - row, columns - column), 0, 1)
+    frame += ink[..., None].astype(np.float32) * (np.asarray(INKS["white"], np.float32) - frame)

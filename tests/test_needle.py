@@ -1,0 +1,147 @@
+"""The needle benchmark: its videos hold what the questions say, and the toy that was trained on them answers."""
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.needle import tables
+from benchmarks.needle.digits import digit_images
+from benchmarks.needle.videos import BACKGROUNDS, COLOURS, LEVELS, SIZE, Needle, make_needle, questions_about
+from vidcom2 import ask, read_video
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.toy import TOY_FOLDER, toy_clips
+from vidcom2.video import Video
+
+SEEN = 45.0  # how near a pixel is to a colour, in RGB, to be of it
+
+
+@pytest.fixture(scope="module")
+def toy() -> Checkpoint:
+    return load_checkpoint(device="cpu")
+
+
+def pixels_of(frames: np.ndarray, colour: str) -> np.ndarray:
+    """(T, H, W) bool."""
+    return np.linalg.norm(frames.astype(float) - COLOURS[colour], axis=-1) < SEEN
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_video_is_its_seed_s(level: str) -> None:
+    first, again, other = (make_needle((1, seed), level, split="test") for seed in (3, 3, 4))
+    assert np.array_equal(first.frames, again.frames) and questions_about(first) == questions_about(again)
+    assert not np.array_equal(first.frames, other.frames)
+
+
+def test_digits_of_the_test_set_are_not_trained_on() -> None:
+    seen, unseen = (
+        {image.tobytes() for images in digit_images(split).values() for image in images} for split in ("train", "test")
+    )
+    assert len(unseen) > 450 and len(seen) > 1200 and not seen & unseen
+
+
+@pytest.mark.parametrize("level", ["plain", "clutter", "mixed", "crowded", "camera", "cuts"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_asked_can_be_seen(level: str, seed: int) -> None:
+    """The truths again, from the pixels."""
+    needle = make_needle((2, seed), level, split="test")
+    truth = {(asked.kind, asked.question): asked.answer for asked in questions_about(needle)}
+    shown = {}
+    for colour in COLOURS:
+        found = pixels_of(needle.frames, colour)
+        if found.sum(axis=(1, 2)).max() >= 12:
+            shown[colour] = found
+    assert truth["count", "How many digits are there?"] == str(len(shown))
+    starts = {colour: int(np.argmax(found.sum(axis=(1, 2)) >= 6)) for colour, found in shown.items()}
+    if ("first", "Which colour comes first?") in truth:
+        assert starts[truth["first", "Which colour comes first?"]] == min(starts.values())
+    for colour, found in shown.items():
+        which = "the digit" if len(shown) == 1 else f"the {colour} digit"
+        rows, columns = np.nonzero(found.any(axis=0))
+        down, right = (np.ptp(each) / 2 + each.min() > SIZE / 2 for each in (rows, columns))
+        where = f"{'bottom' if down else 'top'} {'right' if right else 'left'}"
+        assert truth.get(("where", f"Where is {which}?"), where) == where
+        half = "first" if starts[colour] < needle.num_frames / 2 else "second"
+        assert truth.get(("half", f"In which half is {which}?"), half) == half
+    if len(shown) == 1:
+        assert truth["colour", "Which colour is the digit?"] in shown
+
+
+@pytest.mark.parametrize("level", ["plain", "cuts"])
+@pytest.mark.parametrize("seed", range(4))
+def test_backgrounds_are_those_that_are_asked_about(level: str, seed: int) -> None:
+    needle = make_needle((3, seed), level, split="test")
+    truth = {asked.kind: asked.answer for asked in questions_about(needle)}
+    hues = np.array(list(BACKGROUNDS.values()), float)
+    hues -= hues.mean(axis=1, keepdims=True)
+    means = np.median(needle.frames.reshape(needle.num_frames, -1, 3), axis=1)
+    means -= means.mean(axis=1, keepdims=True)
+    names = [list(BACKGROUNDS)[int(np.argmax(hues @ mean / np.linalg.norm(hues, axis=1)))] for mean in means]
+    if "background" in truth:
+        assert truth["background"] == Counter(names).most_common(1)[0][0]
+    if "scenes" in truth:
+        assert truth["scenes"] == str(1 + sum(a != b for a, b in pairwise(names)))
+
+
+def test_what_has_no_clear_answer_is_not_asked() -> None:
+    needle = make_needle((2, 0), "plain")
+    tie = Needle("plain", needle.frames, needle.events, [("sand", 0), ("moss", 8)], None, None)
+    assert "background" not in {asked.kind for asked in questions_about(tie)}
+    apart = Needle("plain", needle.frames, needle.events, [("sand", 0), ("moss", 4)], None, None)
+    assert {asked.kind: asked.answer for asked in questions_about(apart)}["background"] == "moss"
+
+
+# -- the toy ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_toy_is_small_and_says_where_it_comes_from(toy: Checkpoint) -> None:
+    provenance = json.loads((TOY_FOLDER / "provenance.json").read_text())
+    assert (TOY_FOLDER / "model.safetensors").stat().st_size <= 4e6
+    assert provenance["parameters"] == sum(each.numel() for each in toy.model.parameters()) <= 1e6
+    assert toy.model.dtype == torch.float32
+
+
+def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) -> str:
+    video = Video(needle.frames, np.arange(needle.num_frames), 4.0, needle.num_frames)
+    answer = ask(video, question, toy.model, processor=toy.processor, max_new_tokens=4, **settings)
+    return answer.text.strip()
+
+
+def test_the_toy_answers_as_its_provenance_says(toy: Checkpoint) -> None:
+    """Other videos than those of the provenance, by another way: `ask`, not logits."""
+    stated = json.loads((TOY_FOLDER / "provenance.json").read_text())["accuracy with all tokens"]
+    right: dict[str, list[bool]] = {}
+    for number in range(30):
+        needle = make_needle((8, number), list(LEVELS)[number % len(LEVELS)], split="test")
+        for asked in {asked.kind: asked for asked in questions_about(needle)}.values():
+            hit = answered(toy, needle, asked.question, retention_ratio=1.0) == asked.answer
+            right.setdefault(asked.kind, []).append(hit)
+    for kind, hits in right.items():
+        expected, spread = len(hits) * stated[kind], 4 * (len(hits) * stated[kind] * (1 - stated[kind])) ** 0.5
+        assert sum(hits) >= expected - spread - 2, (kind, sum(hits), len(hits), stated[kind])
+
+
+@pytest.mark.parametrize("clip", toy_clips(), ids=lambda clip: clip.path.stem)
+def test_the_sample_clips_show_what_the_demo_says(toy: Checkpoint, clip: Any) -> None:
+    video = read_video(str(clip.path), 16)
+
+    def answer(**settings: Any) -> str:
+        made = ask(video, clip.question, toy.model, processor=toy.processor, max_new_tokens=4, **settings)
+        return made.text.strip()
+
+    assert answer(retention_ratio=1.0) == answer(retention_ratio=0.25) == clip.answer
+    assert answer(retention_ratio=0.25, compression_method="uniform_frames") != clip.answer
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_the_tables_in_the_pages_are_those_of_the_result_files(page: str) -> None:
+    text = Path(tables.ROOT / page).read_text()
+    assert tables.BLOCK.search(text) and tables.filled(text, tables.blocks()) == text

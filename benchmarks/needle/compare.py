@@ -11,7 +11,6 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
@@ -69,13 +68,10 @@ def _of_level(level: str, questions: list[Question], rows: list[Any], candidates
 def main(
     data: Annotated[Path, typer.Argument(help="Folder that `benchmarks.needle.dataset` wrote.")],
     work: Annotated[Path, typer.Argument(help="Folder for the answers.")],
-    model: Annotated[str | None, typer.Option(help="Checkpoint; the toy that comes along if not given.")] = None,
     group: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(GROUPS)}; all if not given.")] = None,
-    threads: Annotated[int, typer.Option(help="PyTorch's.", min=1)] = 1,
 ) -> None:
     """Run the benchmark."""
-    torch.set_num_threads(threads)
-    checkpoint = load_checkpoint(model, device="cpu")
+    checkpoint = load_checkpoint(device="cpu")
     for name in group or GROUPS:
         figures = compare(checkpoint, data / "questions.jsonl", work, name)
         path = RESULTS / f"needle_{name}.json"

@@ -17,7 +17,7 @@ from .videos import LEVELS, Needle, Question, make_needle, questions_about
 
 FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
-QUESTIONS_PER_VIDEO = 2
+QUESTIONS_PER_VIDEO = 1
 
 
 def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
@@ -55,7 +55,7 @@ def _write(number: int, folder: Path, level: str, num_frames: int, split: str) -
     return needle
 
 
-def write_dataset(folder: Path, videos_per_level: int = 400, num_frames: int = 16, split: str = "test") -> Path:
+def write_dataset(folder: Path, videos_per_level: int = 350, num_frames: int = 16, split: str = "test") -> Path:
     """`questions.jsonl` and `videos/` in the folder; returns the former."""
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     lines, asked, rng = [], Counter[str](), np.random.default_rng(6)
@@ -82,7 +82,7 @@ def write_dataset(folder: Path, videos_per_level: int = 400, num_frames: int = 1
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Where to write.")],
-    videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 400,
+    videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
     """Write the test set."""

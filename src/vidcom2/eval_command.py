@@ -28,6 +28,7 @@ from .options import (
     find_checkpoint,
     written_to,
 )
+from .toy import TOY_NAME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,8 +50,8 @@ class EvalOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            help="Checkpoint: a Hub id or a folder, of a stock checkpoint as well. Without it, a tiny random model "
-            "that answers noise.",
+            help="Checkpoint: a Hub id or a folder, of a stock checkpoint as well. Without it, the toy that comes "
+            "along: it knows the videos of its benchmark, and nothing else.",
             show_default=False,
         ),
     ] = None
@@ -91,13 +92,13 @@ class EvalOptions:
     def model_name(self) -> str:
         """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
         if self.model is None:
-            return "a tiny random LLaVA-OneVision"
+            return TOY_NAME
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.is_dir() else self.model
 
     def check(self) -> list[Candidate]:
         """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
-        check_given("--model", self.model, "for a tiny random one")
+        check_given("--model", self.model, "for the toy that comes along")
         check_given("--revision", self.revision, "for the main branch")
         check_revision(self.model, self.revision)
         check_settings(dict(self.settings))

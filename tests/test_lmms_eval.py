@@ -329,8 +329,8 @@ def test_two_processes_of_lmms_eval_give_the_answers_and_the_accuracy_of_vidcom2
     rows = [json.loads(line) for line in (tmp_path / "eval" / "answers.jsonl").read_text().splitlines()]
     label = next(label for label in rows[0]["answers"] if label != "all tokens")
     (samples,) = (tmp_path / "out").rglob("*_samples_*.jsonl")
-    texts = {each["doc"]["id"]: each["filtered_resps"][0] for each in map(json.loads, samples.read_text().splitlines())}
-    assert texts == {row["id"]: row["answers"][label]["text"].strip() for row in rows}
+    texts = {each["doc_id"]: each["filtered_resps"] for each in map(json.loads, samples.read_text().splitlines())}
+    assert texts == {i: row["answers"][label]["text"].strip() for i, row in enumerate(rows)}
     results = json.loads(found[0].read_text())
     assert results["results"]["vidcom2_questions"]["accuracy,none"] == 0.5
     assert sum(row["answers"][label]["correct"] for row in rows) == 2

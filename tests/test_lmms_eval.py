@@ -312,7 +312,7 @@ def test_two_processes_of_lmms_eval_give_the_answers_and_the_accuracy_of_vidcom2
             )
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "lmms_eval"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "lmms_eval"]
     command += ["--model", "vidcom2", "--model_args", f"pretrained={folder},num_frames=4,retention_ratio=0.25"]
     command += ["--include_path", str(ROOT / "benchmarks/needle/lmms_eval_task"), "--tasks", "vidcom2_questions"]
     command += ["--output_path", str(tmp_path / "out"), "--log_samples"]

@@ -16,6 +16,7 @@ from vidcom2.families import NATIVE_FAMILIES, Family
 from vidcom2.repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
 
 from .base_checkpoint import Base
+from .lmms_eval_results import is_of_lmms_eval, with_rows
 
 # First in a card, by what its repo is. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
@@ -47,7 +48,7 @@ class Result:
 
 
 def read_result(path: Path, models: Sequence[str]) -> Result:
-    """A result file, `{"birth_certificate": {...}, "rows": [{...}, ...]}`, as a table of its rows.
+    """A result file as a table: `{"birth_certificate": {...}, "rows": [{...}, ...]}`, or what lmms-eval writes.
 
     Args:
         models: names of the model that the card is about; the certificate's `model` must be one of them.
@@ -57,13 +58,16 @@ def read_result(path: Path, models: Sequence[str]) -> Result:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if is_of_lmms_eval(content):
+            content = with_rows(content)
         certificate, rows = content["birth_certificate"], content["rows"]
         missing = [name for name in PROVENANCE if not certificate.get(name)]
         columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ResultsError(
             f"{str(path)!r} is no result file ({type(error).__name__}: {error}). It must be JSON with "
-            f"`birth_certificate` ({', '.join(PROVENANCE)}) and `rows`."
+            f"`birth_certificate` ({', '.join(PROVENANCE)}) and `rows`, or the `*_results.json` of an "
+            "`lmms-eval --model vidcom2`."
         ) from error
     if missing:
         raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again, with provenance.")

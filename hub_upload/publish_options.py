@@ -55,7 +55,10 @@ class PublishOptions:
     ] = None
     results: Annotated[
         list[Path] | None,
-        Option(help="Result file with provenance, for the card's measured tables; repeatable.", show_default=False),
+        Option(
+            help="Result file of `vidcom2 eval` or of lmms-eval, for the card's measured tables; repeatable.",
+            show_default=False,
+        ),
     ] = None
     base_model: Annotated[
         str | None,

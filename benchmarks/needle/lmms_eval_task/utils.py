@@ -1,0 +1,64 @@
+"""The questions of `vidcom2 eval` as a task of lmms-eval: the same prompts, and the same answers count as right.
+
+It asks what is in questions.jsonl of the folder that lmms-eval is started in, so that no path stands in a file:
+
+    cd FOLDER && lmms-eval --include_path .../benchmarks/needle/lmms_eval_task --tasks vidcom2_questions ...
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from vidcom2.evaluation_data import Question, read_questions
+
+FILE = Path("questions.jsonl")  # as in the task's YAML
+
+
+@cache
+def questions() -> list[Question]:
+    """Those of the file.
+
+    Raises:
+        ValueError: on a line that is no question, or one without an answer to compare with.
+    """
+    found = read_questions(FILE)
+    unknown = [question.id for question in found if question.answers is None]
+    if unknown:
+        raise ValueError(
+            f"`answer` is missing for {len(unknown)} questions of {str(FILE)!r}, the first {unknown[0]!r}. lmms-eval "
+            "counts right answers; agreement with all tokens is for `vidcom2 eval`."
+        )
+    return found
+
+
+def documents(lines: Dataset) -> Dataset:
+    """A row a question, in the order of the file; the text of the lines is read by `read_questions`."""
+    rows = [
+        {"number": number, "id": question.id, "kind": question.kind, "question": question.question}
+        for number, question in enumerate(questions())
+    ]
+    return Dataset.from_list(rows)
+
+
+def video(document: dict[str, Any]) -> list[str]:
+    return [questions()[document["number"]].video]
+
+
+def prompt(document: dict[str, Any]) -> str:
+    return questions()[document["number"]].prompt
+
+
+def accepted(document: dict[str, Any]) -> str:
+    return " or ".join(questions()[document["number"]].answers or ())
+
+
+def score(document: dict[str, Any], texts: list[str]) -> dict[str, Any]:
+    """Whether the answer is right; with the video, since questions about one are not independent."""
+    question = questions()[document["number"]]
+    return {"accuracy": {"score": int(bool(question.is_correct(texts[0]))), "video": question.video}}
+
+
+def share(scores: list[dict[str, Any]]) -> float:
+    return sum(each["score"] for each in scores) / len(scores)

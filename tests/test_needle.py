@@ -109,7 +109,7 @@ def test_the_toy_is_small_and_says_where_it_comes_from(toy: Checkpoint) -> None:
 def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) -> str:
     video = Video(needle.frames, np.arange(needle.num_frames), 4.0, needle.num_frames)
     answer = ask(video, question, toy.model, processor=toy.processor, max_new_tokens=4, **settings)
-    return answer.text.strip()
+    return answer.answer.strip()
 
 
 def test_the_toy_answers_as_its_provenance_says(toy: Checkpoint) -> None:
@@ -132,7 +132,7 @@ def test_the_sample_clips_show_what_the_demo_says(toy: Checkpoint, clip: Any) ->
 
     def answer(**settings: Any) -> str:
         made = ask(video, clip.question, toy.model, processor=toy.processor, max_new_tokens=4, **settings)
-        return made.text.strip()
+        return made.answer.strip()
 
     assert answer(retention_ratio=1.0) == answer(retention_ratio=0.25) == clip.answer
     assert answer(retention_ratio=0.25, compression_method="uniform_frames") != clip.answer

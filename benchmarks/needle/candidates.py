@@ -14,10 +14,11 @@ from . import adjusted_methods  # noqa: F401  which registers the methods with F
 RATIOS = (0.5, 0.25, 0.15, 0.1)
 ABLATION_RATIOS = (0.25, 0.1)
 
+EXACT = {"compression_rounding": "exact"}  # as many tokens as the others keep; `"ceil"` keeps up to a tenth more
 METHODS: dict[str, dict[str, Any]] = {
-    "VidCom² (paper)": {"compression_method": "vidcom2"},
-    "VidCom² (released)": {"compression_method": "vidcom2", "compression_scoring": "released"},
-    "random": {"compression_method": "random"},
+    "VidCom² (paper)": {"compression_method": "vidcom2", **EXACT},
+    "VidCom² (released)": {"compression_method": "vidcom2", "compression_scoring": "released", **EXACT},
+    "random": {"compression_method": "random", **EXACT},
     "uniform_frames": {"compression_method": "uniform_frames"},
     "DyCoke": {"compression_method": "dycoke"},
     "EVS": {"compression_method": "evs"},
@@ -60,12 +61,13 @@ def ablation_candidates() -> list[Candidate]:
     settings |= {f"budgets: {score}": {"compression_frame_score": score} for score in ("uniform", "max")}
     settings |= {f"window {window}": {"compression_window": window} for window in (4, 8)}
     settings |= {f"τ = {t:g}": {"compression_temperature": t} for t in (0.003, 0.03, 0.1, 1.0)}
-    settings |= {f"rounding: {name}": {"compression_rounding": name} for name in ("round", "exact")}
-    settings |= {"u_frame + u_video (default)": {}}
-    candidates = [Candidate(name, ratio, each) for name, each in settings.items() for ratio in ABLATION_RATIOS]
-    for name in ("random", "evs"):
-        for adjusted in (name, f"{name}_adjusted"):
-            candidates += [Candidate(adjusted, ratio, {"compression_method": adjusted}) for ratio in ABLATION_RATIOS]
+    settings |= {f"rounding: {name}": {"compression_rounding": name} for name in ("ceil", "round")}
+    settings = {"u_frame + u_video": {}} | settings
+    candidates = [Candidate(name, ratio, EXACT | each) for name, each in settings.items() for ratio in ABLATION_RATIOS]
+    for name, its_own in {"random": EXACT, "evs": {}}.items():
+        for adjusted, given in {name: its_own, f"{name} + adjustment": EXACT}.items():
+            method = {"compression_method": adjusted.replace(" + adjustment", "_adjusted")}
+            candidates += [Candidate(adjusted, ratio, given | method) for ratio in ABLATION_RATIOS]
     for name in IN_MODEL:
         candidates += [_baseline(name, 0.25), _baseline(name, 0.25, frame_adjustment=True)]
     return candidates

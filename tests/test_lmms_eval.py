@@ -256,7 +256,7 @@ def test_publish_takes_what_lmms_eval_writes() -> None:
     assert result.table.splitlines() == [
         "| task | metric | value | questions |",
         "|---|---|---|---|",
-        f"| vidcom2_questions | accuracy | {accuracy:.4g} | 12 |",
+        f"| vidcom2_questions | accuracy | {accuracy:.4g} | 79 |",
     ]
     assert result.title == "lmms-eval 0.7.3: vidcom2 at retention_ratio 0.25, 16 frames"
     assert "`lmms-eval --model vidcom2 --model_args pretrained=tiny," in result.provenance

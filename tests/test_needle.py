@@ -116,9 +116,9 @@ def test_the_toy_answers_as_its_provenance_says(toy: Checkpoint) -> None:
     """Other videos than those of the provenance, by another way: `ask`, not logits."""
     stated = json.loads((TOY_FOLDER / "provenance.json").read_text())["accuracy with all tokens"]
     right: dict[str, list[bool]] = {}
-    for number in range(30):
+    for number in range(12):
         needle = make_needle((8, number), list(LEVELS)[number % len(LEVELS)], split="test")
-        for asked in {asked.kind: asked for asked in questions_about(needle)}.values():
+        for asked in questions_about(needle):
             hit = answered(toy, needle, asked.question, retention_ratio=1.0) == asked.answer
             right.setdefault(asked.kind, []).append(hit)
     for kind, hits in right.items():

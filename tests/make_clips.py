@@ -9,6 +9,7 @@ import av
 import numpy as np
 
 HEIGHT, WIDTH = 64, 96
+INTERRUPTION = Path(__file__).parent / "data" / "interruption.mp4"  # by `make_interruption_video.py`
 IDENTITY = (1, 0, 0, 0, 1, 0, 0, 0, 1)
 
 

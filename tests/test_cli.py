@@ -17,6 +17,7 @@ import av
 import numpy as np
 import pytest
 from conftest import Family
+from make_clips import INTERRUPTION
 from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
@@ -122,8 +123,7 @@ def test_json_holds_measured_figures_that_fit_together() -> None:
 
 
 def test_an_interruption_gets_the_largest_budgets(tiny_folder: Path) -> None:
-    video = Path(__file__).parent / "data" / "interruption.mp4"
-    arguments = ["--model", tiny_folder, "--video", video]
+    arguments = ["--model", tiny_folder, "--video", INTERRUPTION]
     run = json.loads(vidcom2("run", *arguments, "--num-frames", 32, "--max-new-tokens", 1, "--json")[1])
     flash = {i for i, second in enumerate(run["frame_seconds"]) if 5.0 <= second < 5.5}
     largest = max(run["frame_budgets"])

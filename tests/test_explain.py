@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import Family
+from make_clips import INTERRUPTION
 from PIL import Image
 
 from vidcom2.answer import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
-from vidcom2.console import DEMO_VIDEO
 from vidcom2.explain import DIMMED, LIGHT, NOT_COVERED, OUTLINE_COLOR, Explanation, draw_html, draw_png, explain
 from vidcom2.explain_png import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.video import read_video
@@ -63,7 +63,7 @@ def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] 
 
 
 def test_the_told_numbers_are_the_models(family: Family) -> None:
-    video = read_video(str(DEMO_VIDEO), 8)
+    video = read_video(str(INTERRUPTION), 8)
     explanation = explain(Checkpoint("tiny", family.model, family.processor), video)
     inputs = prepare_inputs(family.processor, "", video)
     with torch.no_grad():
@@ -82,14 +82,14 @@ def test_the_told_numbers_are_the_models(family: Family) -> None:
 
 def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
     """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches."""
-    explanation = explain(Checkpoint("tiny", family.model, family.processor), read_video(str(DEMO_VIDEO), 2))
+    explanation = explain(Checkpoint("tiny", family.model, family.processor), read_video(str(INTERRUPTION), 2))
     assert explanation.kept.shape[1:] == family.case.grid
     assert explanation.covered == pytest.approx(family.case.covered)
     assert ("no token covers the white edge" in explanation.subtitle) == (family.case.covered < 1)
 
 
 def test_frames_keep_their_own_proportions(family: Family) -> None:
-    video = read_video(str(DEMO_VIDEO), 2)
+    video = read_video(str(INTERRUPTION), 2)
     wide = dataclasses.replace(video, frames=np.ascontiguousarray(video.frames[:, :120]))  # 120 x 320
     pictures = explain(Checkpoint("tiny", family.model, family.processor), wide).frames
     assert pictures.shape[2] / pictures.shape[1] == pytest.approx(320 / 120, rel=0.01)
@@ -99,7 +99,7 @@ def test_frames_keep_their_own_proportions(family: Family) -> None:
 
 def test_settings_that_are_not_the_default_are_named(family: Family) -> None:
     model = family.load(retention_ratio=0.5, compression_method="random", compression_rounding="exact")
-    explanation = explain(Checkpoint("tiny", model, family.processor), read_video(str(DEMO_VIDEO), 4))
+    explanation = explain(Checkpoint("tiny", model, family.processor), read_video(str(INTERRUPTION), 4))
     assert explanation.title.startswith("random keeps") and "retention_ratio=0.5" in explanation.title
     assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
 

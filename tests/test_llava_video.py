@@ -12,6 +12,7 @@ import pytest
 import torch
 from ffmpeg_libraries import ffmpeg_environment
 from llava_video_original import Sizes, image_tokens, video_tokens, write_original
+from make_clips import INTERRUPTION
 from models import make_image, make_video
 from PIL import Image
 from torch import Tensor
@@ -27,7 +28,6 @@ from vidcom2.tiny_llava_video import tiny_llava_video
 
 SIZES = Sizes()  # 7 x 7 patches: pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}
-DEMO_VIDEO = Path(__file__).parent / "data" / "interruption.mp4"
 
 
 @pytest.fixture(scope="module")
@@ -450,7 +450,7 @@ def test_the_chat_template_tokenizes_video_files(
     pytest.importorskip("torchcodec", reason="Transformers decodes files with torchcodec")
     saved = tmp_path / "inputs.pt"
     subprocess.run(
-        [sys.executable, "-c", FILE_INPUTS, str(folder), str(DEMO_VIDEO), str(saved)],
+        [sys.executable, "-c", FILE_INPUTS, str(folder), str(INTERRUPTION), str(saved)],
         env=os.environ | ffmpeg_environment(tmp_path / "ffmpeg"),
         check=True,
         timeout=300,

@@ -121,12 +121,12 @@ def test_a_prompt_longer_than_the_model_was_made_for_is_said_for_each_side(famil
         full, short = result["uncompressed"]["prompt_tokens"], result["compressed"]["prompt_tokens"]
         lengths = {
             name: max(result[side]["prompt_tokens"], result[side]["num_positions"])
-            for name, side in (("retention_ratio=0.25", "compressed"), ("all tokens", "uncompressed"))
+            for name, side in (("all tokens", "uncompressed"), ("retention_ratio=0.25", "compressed"))
         }
         expected = [name for name, length in lengths.items() if length > limit]
         assert result["beyond_max_position_embeddings"] == expected
         assert result["max_position_embeddings"] == limit
-    assert expected == ["retention_ratio=0.25", "all tokens"]
+    assert expected == ["all tokens", "retention_ratio=0.25"]
     shown = " ".join(vidcom2(*arguments)[1].split())
     for name, tokens in (("retention_ratio=0.25", short), ("all tokens", full)):
         assert f"Too long: {name} has {tokens:,} prompt tokens" in shown and "made for 20 (max_position_emb" in shown

@@ -174,7 +174,7 @@ def run_command(
             print(json.dumps(_as_json(result), indent=2))
         else:
             _announce_demo(model, video)
-            _print_run(result, None if demo is None else demo.answer)
+            _print_run(result, demo and demo.answer)
 
 
 @app.command("explain")
@@ -310,7 +310,7 @@ def _as_json(result: "Run") -> dict[str, Any]:
     return dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
 
 
-def _print_run(result: "Run", true_answer: str | None) -> None:
+def _print_run(result: "Run", true_answer: str | None = None) -> None:
     short, full = result.compressed, result.uncompressed
     out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
     out.print(f"[bold]Prompt[/]  {escape(result.prompt)}", highlight=False)

@@ -384,6 +384,6 @@ def test_verify_holds_the_number_of_kept_tokens_against_the_ratio() -> None:
 def test_explain_draws_it(method: str, tmp_path: Path) -> None:
     code, out, error = vidcom2("explain", "--compression-method", method, "-o", tmp_path / "x.png")
     assert code == 0, error
-    assert f"{method} keeps 196 of 784 video tokens (25.0%)" in out
+    assert f"{method} keeps 100 of 400 video tokens (25.0%)" in out
     with Image.open(tmp_path / "x.png") as picture:
         assert picture.size[0] > 1000

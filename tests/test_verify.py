@@ -157,10 +157,9 @@ def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_t
             assert after[name] == value or not name.endswith(kept), name
 
 
-def test_a_method_of_a_users_own_is_published_with_the_repo_and_verified(
-    staged: StagedRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(COMPRESSION_METHODS, "whole_frames", raising=False)  # and again when the test is over
+@pytest.mark.usefixtures("methods_restored")
+def test_a_method_of_a_users_own_is_published_with_the_repo_and_verified(staged: StagedRepo, tmp_path: Path) -> None:
+    COMPRESSION_METHODS.pop("whole_frames", None)  # of another module, in another test
     method = ("--import", Path(__file__).with_name("methods_of_users") / "whole_frames.py")
     names = ("--base", staged.base.folder, "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
     settings = ("--compression-method", "whole_frames", "--retention-ratio", 0.31)  # 2 of 8 frames: 18 of 72 tokens

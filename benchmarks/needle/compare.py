@@ -5,14 +5,15 @@
 A run that was killed goes on with the question after the last one that is in WORK_FOLDER.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from vidcom2.birth_certificate import birth_certificate, cpu_name
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.console import progress_bar
 from vidcom2.evaluation import evaluate
@@ -20,6 +21,7 @@ from vidcom2.evaluation_candidates import Candidate
 from vidcom2.evaluation_data import Question, read_questions
 from vidcom2.evaluation_report import summary
 from vidcom2.run import environment
+from vidcom2.toy import TOY_FOLDER
 
 from .candidates import ablation_candidates, main_candidates, position_candidates
 from .videos import LEVELS
@@ -31,6 +33,7 @@ GROUPS: dict[str, Callable[[], list[Candidate]]] = {
 }
 RESULTS = Path(__file__).parents[1] / "results"
 NUM_FRAMES, MAX_NEW_TOKENS = 16, 4
+OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
 
 
 def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
@@ -53,16 +56,34 @@ def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_si
         "group": group,
         "questions": len(questions),
         "videos": len({question.video for question in questions}),
-        "environment": environment(checkpoint.model),
-        "date": date.today().isoformat(),
-        "all": summary(questions, rows, candidates),
+        "birth_certificate": certificate(checkpoint, data, group),
+        "all": [_rounded(row) for row in summary(questions, rows, candidates)],
         "levels": {level: _of_level(level, questions, rows, candidates) for level in LEVELS},
     }
 
 
+def certificate(checkpoint: Checkpoint, data: Path, group: str) -> dict[str, Any]:
+    """Where the figures come from."""
+    return birth_certificate(
+        checkpoint.name,
+        f"python -m benchmarks.needle.compare DATA WORK --group {group}",
+        **environment(checkpoint.model),
+        cpu=cpu_name(),
+        model_sha256=hashlib.sha256((TOY_FOLDER / "model.safetensors").read_bytes()).hexdigest(),
+        data_sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
+    )
+
+
 def _of_level(level: str, questions: list[Question], rows: list[Any], candidates: list[Candidate]) -> list[Any]:
     chosen = [(question, row) for question, row in zip(questions, rows) if question.given["level"] == level]
-    return summary([question for question, _ in chosen], [row for _, row in chosen], candidates)
+    found = summary([question for question, _ in chosen], [row for _, row in chosen], candidates)
+    return [_rounded({name: row[name] for name in OF_LEVEL if name in row}) for row in found]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return round(value, 5) if isinstance(value, float) else value
 
 
 def main(

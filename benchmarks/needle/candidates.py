@@ -9,7 +9,6 @@ from vidcom2.evaluation import Batch
 from vidcom2.evaluation_candidates import Candidate
 
 from ..baselines import BASELINES
-from . import adjusted_methods  # noqa: F401  which registers the methods with Frame Compression Adjustment
 
 RATIOS = (0.5, 0.25, 0.15, 0.1)
 ABLATION_RATIOS = (0.25, 0.1)
@@ -46,6 +45,8 @@ def position_candidates() -> list[Candidate]:
 
 def ablation_candidates() -> list[Candidate]:
     """The paper's Tables 4 to 7, its table of windows, and what it does not show: temperatures."""
+    from . import adjusted_methods  # noqa: F401  which registers the methods with Frame Compression Adjustment
+
     # `weights`: of a token's uniqueness in its frame and in the video; a negative one keeps the tokens most alike.
     weights = {
         "−u_frame": (-1.0, 0.0),

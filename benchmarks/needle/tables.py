@@ -20,7 +20,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/needle.md")
 BLOCK = re.compile(r"(<!-- needle: (\w+) -->\n).*?(<!-- end -->)", re.S)
 HEADLINE_RATIOS = (0.25, 0.15)
-PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "FastV", "SparseVLM")
+
+ORIGINAL = "VidCom² (paper), original positions"
+PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "FastV", "SparseVLM", ORIGINAL)
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -29,9 +31,10 @@ def load(group: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"needle_{group}.json").read_text())
 
 
-def headline(methods: dict[str, Any]) -> str:
+def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
     """Method × the paper's two ratios: right answers, and the difference to all tokens on the same questions."""
     whole, *rows = methods["all"]
+    rows += [row for row in original["all"] if row["method"] == ORIGINAL]
     names = list(dict.fromkeys(row["method"] for row in rows))
     lines = [
         ["method", *(f"R = {ratio:.0%}: right, %" for ratio in HEADLINE_RATIOS), "kept, %"],
@@ -140,12 +143,12 @@ def _pipes(cells: Sequence[Sequence[str]]) -> str:
 
 def blocks() -> dict[str, str]:
     """Name -> what stands in the pages."""
-    methods = load("methods")
+    methods, original = load("methods"), load("positions")
     made: dict[str, Callable[[], str]] = {
-        "headline": lambda: headline(methods),
+        "headline": lambda: headline(methods, original),
         "kinds": lambda: by_kind(methods),
         "levels": lambda: by_level(methods),
-        "positions": lambda: positions(methods, load("positions")),
+        "positions": lambda: positions(methods, original),
         "ablations": lambda: ablations(load("ablations")),
     }
     return {name: make() for name, make in made.items()}
@@ -161,7 +164,7 @@ def main() -> None:
         path = ROOT / page
         path.write_text(filled(path.read_text(), tables))
     rows = load("methods")["all"]
-    drawn = [rows[0], *(row for row in rows[1:] if row["method"] in PLOTTED)]
+    drawn = [rows[0], *(row for row in [*rows[1:], *load("positions")["all"]] if row["method"] in PLOTTED)]
     draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 # Told apart by colour and by shape, also without colour vision (the colours of Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+LEGEND_INSIDE = 6  # methods; of more it would cover their lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
@@ -45,7 +46,10 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
     axes.grid(True, color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="best")
+    if len(methods) < LEGEND_INSIDE:
+        axes.legend(frameon=False, fontsize=9, loc="best")
+    else:
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)
     part = path.with_name(path.name + ".part")
     figure.savefig(part, dpi=150, format="png")
     part.replace(path)

@@ -132,4 +132,6 @@ def test_no_type_of_the_package_is_unknown(installed: Path, tmp_path: Path) -> N
     report = checked(tmp_path, installed, "--verifytypes", "vidcom2", "--ignoreexternal")["typeCompleteness"]
     assert Path(report["packageRootDirectory"]).is_relative_to(installed.parent) and report["pyTypedPath"]
     unknown = [s for s in report["symbols"] if s["isExported"] and not (s["isTypeKnown"] or s["isTypeAmbiguous"])]
-    assert len(report["symbols"]) > 500 and [symbol["name"] for symbol in unknown] == []
+    names = [symbol["name"] for symbol in unknown]
+    # Its parents are lmms-eval's, an optional dependency that is not installed here.
+    assert len(report["symbols"]) > 500 and [name for name in names if ".lmms_eval_model." not in name] == []

@@ -33,6 +33,7 @@ from rich.table import Table
 from torch import Tensor
 
 import vidcom2
+from vidcom2.birth_certificate import cpu_name, git
 
 ROOT = Path(__file__).resolve().parents[1]
 # The baseline is a test helper, pinned to the released code's output there; it is no part of the package.
@@ -155,20 +156,6 @@ def birth_certificate(device: str, repeats: int, busy: int) -> dict[str, Any]:
         "repeats": repeats,
         "statistic": "median",
     }
-
-
-def cpu_name() -> str:
-    """The name that Linux knows the processor by; `platform.processor()` is often only its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def git(*arguments: str) -> str | None:
-    ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return ran.stdout.strip() if ran.returncode == 0 else None
 
 
 def shown(value: Any) -> str:

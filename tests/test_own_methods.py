@@ -1,12 +1,9 @@
 """`"uniform_frames"`, `"dycoke"` and `"evs"`: by hand, against plain loops in float64, and in every family."""
 
 import itertools
-import json
 import math
 import random
 import runpy
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +15,7 @@ from PIL import Image
 from reference import new_tokens
 from test_cli import vidcom2
 from test_compression import DeviceReads
-from test_shipped_methods import ALONE, KEPT, kept
+from test_shipped_methods import check_alone
 from torch import Tensor
 
 from vidcom2 import VideoCompression, compress
@@ -351,22 +348,15 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
 
 @every_method
 def test_a_saved_model_brings_the_method_along(family: Family, method: str, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     pairs = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "evs": "llava_onevision"}
     if pairs[method] != family.case.name:
         pytest.skip("a process each takes long: each method in one family")
-    folder, again, file = tmp_path / "repo", tmp_path / "again", tmp_path / "inputs.safetensors"
+    folder, again = tmp_path / "repo", tmp_path / "again"
     model = family.load(compression_method=method, retention_ratio=0.5)
     model.save_pretrained(folder)
     assert f"method_{method}.py" in code_of(type(model), method)
     inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
-    save_file(inputs, file)
-    arguments = [sys.executable, "-c", ALONE.replace("KEPT", KEPT), str(folder), str(file), str(again)]
-    ran = subprocess.run(arguments, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    expected = model.generate(**inputs, max_new_tokens=4, do_sample=False)
-    assert json.loads(ran.stdout.splitlines()[-1]) == [expected.tolist(), kept(model, inputs)]
+    check_alone(model, inputs, folder, again)
     assert (again / f"method_{method}.py").read_bytes() == (folder / f"method_{method}.py").read_bytes()
 
 

@@ -11,6 +11,7 @@ from vidcom2 import (
     most_unique_tokens,
     register_compression_method,
 )
+from vidcom2.modeling.method_random import random_scores
 
 SETTINGS = ("compression_rounding", "compression_temperature")
 
@@ -25,15 +26,12 @@ def _adjusted(video: VideoTokens, settings: CompressionSettings, scores: torch.T
 @register_compression_method("random_adjusted", settings=SETTINGS)
 def random_adjusted(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """`random`'s scores."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.rand(video.tokens.shape[:2], generator=generator).to(video.tokens.device)
-    return _adjusted(video, settings, scores)
+    return _adjusted(video, settings, random_scores(video.tokens))
 
 
 @register_compression_method("evs_adjusted", settings=SETTINGS)
 def evs_adjusted(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """`evs`'s scores: how unlike the same place in the frame before."""
-    tokens = video.tokens.float()
-    unlike = 1 - torch.cosine_similarity(tokens[1:], tokens[:-1], dim=-1)
-    first = torch.full_like(tokens[:1, :, 0], float("inf"))
-    return _adjusted(video, settings, torch.cat([first, unlike]).clamp(max=3.0))
+    scores = compress(video.tokens, compression_method="evs").token_uniqueness
+    assert scores is not None  # which `evs` always gives
+    return _adjusted(video, settings, scores)

@@ -1,4 +1,4 @@
-"""What a training that may be killed needs."""
+"""What both steps of the training share: a step of the optimizer, and going on after a kill."""
 
 import math
 import os
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 
 class Checkpoint:
@@ -24,10 +25,25 @@ class Checkpoint:
         return stored["steps"]
 
     def save(self, steps: int) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = self.path.with_suffix(".part")
-        torch.save({name: part.state_dict() for name, part in self.parts.items()} | {"steps": steps}, whole)
-        os.replace(whole, self.path)
+        save_whole({name: part.state_dict() for name, part in self.parts.items()} | {"steps": steps}, self.path)
+
+
+def save_whole(stored: Any, path: Path) -> None:
+    """As a file that is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    torch.save(stored, part)
+    os.replace(part, path)
+
+
+def optimize(optimizer: torch.optim.Optimizer, loss: Tensor, learning_rate: float) -> None:
+    """One step of it, with gradients clipped to a norm of 1."""
+    optimizer.zero_grad()
+    loss.backward()
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    nn.utils.clip_grad_norm_([each for group in optimizer.param_groups for each in group["params"]], 1.0)
+    optimizer.step()
 
 
 def cosine(step: int, steps: int, warmup: int) -> float:

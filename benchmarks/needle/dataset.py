@@ -37,7 +37,7 @@ def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
     os.replace(part, path)
 
 
-def make_numbered(number: int, level: str, num_frames: int, split: str) -> Needle:
+def video_of_level(number: int, level: str, num_frames: int, split: str) -> Needle:
     return make_needle((5, split == "test", list(LEVELS).index(level), num_frames, number), level, num_frames, split)
 
 
@@ -54,7 +54,7 @@ def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.
 
 
 def _write(number: int, folder: Path, level: str, num_frames: int, split: str) -> Needle:
-    needle = make_numbered(number, level, num_frames, split)
+    needle = video_of_level(number, level, num_frames, split)
     path = folder / "videos" / f"{level}-{number}.mp4"
     if not path.exists():
         write_video(needle, path)

@@ -1,7 +1,6 @@
 """Training videos as the frozen vision tower sees them: encoded once, stored in files, read many times."""
 
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration
 
+from .checkpointing import save_whole
 from .train_tower import frame_features
 from .videos import LEVELS, Needle, Question, make_needle, questions_about
 
@@ -26,7 +26,7 @@ class Encoded:
     questions: list[Question]
 
 
-def make_numbered(number: int, num_frames: int, split: str) -> Needle:
+def video_of_any_level(number: int, num_frames: int, split: str) -> Needle:
     """Video `number` of a split; the levels take turns."""
     level = list(LEVELS)[number % len(LEVELS)]
     return make_needle((4, split == "test", num_frames, number), level, num_frames, split)
@@ -36,7 +36,6 @@ def encoded_videos(
     model: LlavaOnevisionForConditionalGeneration, folder: Path, num_frames: int, number: int, split: str = "train"
 ) -> list[Encoded]:
     """The first `number` videos of a split that have a question; those that `folder` has are read from there."""
-    folder.mkdir(parents=True, exist_ok=True)
     videos: list[Encoded] = []
     for first in range(0, number, CHUNK):
         path = folder / f"{split}-{num_frames}-{first}.pt"
@@ -46,8 +45,7 @@ def encoded_videos(
                 "tokens": torch.stack([video.tokens for video in made]),
                 "questions": json.dumps([[vars(question) for question in video.questions] for video in made]),
             }
-            torch.save(stored, path.with_suffix(".part"))
-            os.replace(path.with_suffix(".part"), path)
+            save_whole(stored, path)
         stored = torch.load(path, weights_only=True)
         questions = [[Question(**asked) for asked in each] for each in json.loads(stored["questions"])]
         videos += [Encoded(tokens, asked) for tokens, asked in zip(stored["tokens"], questions) if asked]
@@ -57,7 +55,7 @@ def encoded_videos(
 def _encode(
     model: LlavaOnevisionForConditionalGeneration, numbers: range, num_frames: int, split: str
 ) -> Iterator[Encoded]:
-    make = partial(make_numbered, num_frames=num_frames, split=split)
+    make = partial(video_of_any_level, num_frames=num_frames, split=split)
     with ProcessPoolExecutor() as pool, torch.no_grad():
         for needle in pool.map(make, numbers, chunksize=8):
             tokens = frame_features(model, torch.from_numpy(needle.frames))

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import videos
-from .digits import draw_digit, draw_scribble
-from .videos import (
+from .digits import draw_digit
+from .drawing import (
     BACKGROUNDS,
+    BALL_RADIUS,
     CANVAS,
     COLOURS,
     DIGIT_SIZE,
@@ -22,7 +22,14 @@ from .videos import (
     SHAPES,
     SIZE,
     TOKEN_SIZE,
+    paint,
+    paint_ball,
+    paint_scribble,
+    shape_ink,
+    texture,
+    window,
 )
+from .videos import Event, free_place
 
 GRID = SIZE // TOKEN_SIZE
 IGNORED = -100
@@ -42,7 +49,7 @@ class LabelledFrames(torch.utils.data.IterableDataset):
         rng = np.random.default_rng((1, self.split == "test"))
         names = list(BACKGROUNDS)
         kinds = rng.integers(len(names), size=NUM_CANVASES)
-        canvases = [videos._texture(rng, BACKGROUNDS[names[kind]]) for kind in kinds]
+        canvases = [texture(rng, BACKGROUNDS[names[kind]]) for kind in kinds]
         for step in range(self.first, self.last):
             rng = np.random.default_rng((2, self.split == "test", step))
             made = []
@@ -58,35 +65,32 @@ class LabelledFrames(torch.utils.data.IterableDataset):
 def labelled_frame(
     rng: np.random.Generator, canvas: NDArray[np.float32], background: int, split: str
 ) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
-    rows, columns = ((rng.integers(CANVAS) + np.arange(SIZE)) % CANVAS for _ in range(2))
-    frame = canvas[np.ix_(rows, columns)].copy()
+    frame = window(canvas, *rng.integers(CANVAS, size=2))
     labels = {name: np.full((GRID, GRID), NONE.get(name, 0), np.int64) for name in LABELS}
     labels["background"][:] = background
     labels["row"][:], labels["column"][:] = np.mgrid[:GRID, :GRID]
     for _ in range(rng.integers(0, 8) if rng.random() < 0.6 else 0):
-        size = int(rng.integers(*DIGIT_SIZE))
-        ink = INKS[str(rng.choice(list(INKS)))]
-        videos._paint(frame, draw_scribble(rng, size, split), *rng.integers(0, SIZE - size, size=2), ink)
+        paint_scribble(rng, frame, split)
     if rng.random() < 0.4:
         shape = int(rng.integers(len(SHAPES)))
         top, left = rng.integers(0, SIZE - SHAPE_SIZE, size=2)
-        videos._paint(frame, videos._shape_ink(SHAPES[shape]), top, left, INKS["black"])
+        paint(frame, shape_ink(SHAPES[shape]), top, left, INKS["black"])
         _label(labels, (top, left, SHAPE_SIZE), shape=shape)
     if rng.random() < 0.3:
         row, column = rng.uniform(12, SIZE - 12, size=2)
-        videos._paint_ball(frame, row, column)
-        _label(labels, (row - videos.BALL_RADIUS, column - videos.BALL_RADIUS, 2 * videos.BALL_RADIUS), ball=1)
-    taken: list[videos.Event] = []
+        paint_ball(frame, row, column)
+        _label(labels, (row - BALL_RADIUS, column - BALL_RADIUS, 2 * BALL_RADIUS), ball=1)
+    taken: list[Event] = []
     # Frames full of digits teach reading them many times faster than frames as they are.
     full = rng.random() < 0.6
     for _ in range(rng.integers(10, 18) if full else rng.integers(0, 4)):
         size = int(rng.integers(*(LARGE_DIGIT_SIZE if rng.random() < 0.05 + 0.15 * (not full) else DIGIT_SIZE)))
-        place = videos.free_place(rng, size, taken)
+        place = free_place(rng, size, taken)
         if place is None:
             continue
         digit, colour = int(rng.integers(10)), int(rng.integers(len(COLOURS)))
-        videos._paint(frame, draw_digit(rng, digit, size, split), *place, list(COLOURS.values())[colour])
-        taken.append(videos.Event(digit, "", size, *place, 0, 1))
+        paint(frame, draw_digit(rng, digit, size, split), *place, list(COLOURS.values())[colour])
+        taken.append(Event(digit, "", size, *place, 0, 1))
         _label(labels, (*place, size), digit=digit, colour=colour)
     frame += np.roll(_noise(), int(rng.integers(SIZE * SIZE)) * 3) * rng.choice([-NOISE, NOISE])
     return np.clip(frame, 0, 255).astype(np.uint8), {name: label.ravel() for name, label in labels.items()}

@@ -1,73 +1,36 @@
 """The benchmark's model: a stock LLaVA-OneVision of just under a million parameters, and its processor."""
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import (
-    LlavaOnevisionConfig,
-    LlavaOnevisionForConditionalGeneration,
-    LlavaOnevisionImageProcessor,
-    LlavaOnevisionProcessor,
-    LlavaOnevisionVideoProcessor,
-    PreTrainedTokenizerFast,
-)
+from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor, PreTrainedTokenizerFast
 
-from vidcom2.tiny import CHAT_TEMPLATE, LLAVA_TOKENS, PATCH_SIZE, token_id
+from vidcom2.tiny import CHAT_TEMPLATE, LLAVA_TOKENS, chat_tokenizer, untrained_llava_onevision
 
-from .videos import LEVELS, SIZE, make_needle, questions_about
+from .drawing import PATCH_SIZE, SIZE
+from .videos import LEVELS, make_needle, questions_about
 
 VOCABULARY = 400  # all bytes, and the words of the benchmark
 
 
+VISION = {"hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 3, "num_attention_heads": 6}
+TEXT = {
+    "hidden_size": 96,
+    "intermediate_size": 144,
+    "num_hidden_layers": 8,  # of fewer, methods that drop tokens between layers could not reach low ratios
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "initializer_range": 0.1,  # about 1 / √96: the 0.02 of wide models would take long to grow
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}
+
+
 def build_model(seed: int = 0) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
     """Untrained, in float32."""
-    tokenizer = build_tokenizer()
-    pinpoints = [[SIZE, SIZE], [SIZE, 2 * SIZE], [2 * SIZE, SIZE]]
-    config = LlavaOnevisionConfig(
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "hidden_size": 96,
-            "intermediate_size": 384,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 6,
-            "image_size": SIZE,
-            "patch_size": PATCH_SIZE,
-            "vision_use_head": False,
-        },
-        text_config={
-            "model_type": "qwen2",
-            "vocab_size": len(tokenizer),
-            "hidden_size": 96,
-            "intermediate_size": 144,
-            "num_hidden_layers": 8,  # of fewer, methods that drop tokens between layers could not reach low ratios
-            "num_attention_heads": 3,
-            "num_key_value_heads": 1,
-            "initializer_range": 0.1,  # about 1 / √96: the 0.02 of wide models would take long to grow
-            "max_position_embeddings": 4096,
-            "tie_word_embeddings": True,
-            "bos_token_id": None,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-        image_token_index=token_id(tokenizer, "<image>"),
-        video_token_index=token_id(tokenizer, "<video>"),
-        image_grid_pinpoints=pinpoints,
-        tie_word_embeddings=True,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlavaOnevisionForConditionalGeneration(config).eval()
+    model, processor = untrained_llava_onevision(build_tokenizer(), SIZE, VISION, TEXT, seed)
     places = model.model.vision_tower.get_submodule("embeddings.position_embedding").weight
     places.data = place_waves(SIZE // PATCH_SIZE, places.shape[1])
-    pixels = {"size": {"height": SIZE, "width": SIZE}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    processor = LlavaOnevisionProcessor(
-        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=pinpoints),
-        video_processor=LlavaOnevisionVideoProcessor(**pixels),
-        tokenizer=tokenizer,
-        num_image_tokens=(SIZE // PATCH_SIZE) ** 2,
-        vision_feature_select_strategy="full",
-        chat_template=CHAT_TEMPLATE,
-    )
     return model, processor
 
 
@@ -99,11 +62,4 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in LLAVA_TOKENS])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-    )
+    return chat_tokenizer(tokenizer, LLAVA_TOKENS, CHAT_TEMPLATE)

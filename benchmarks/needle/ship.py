@@ -22,7 +22,7 @@ from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.toy import TOY_FOLDER
 
-from .dataset import make_numbered, write_video
+from .dataset import video_of_level, write_video
 from .encoded import Encoded, encoded_videos
 from .train import TOWER_STEPS
 from .train_language import STAGES, Conversations, answer_accuracy
@@ -37,7 +37,7 @@ TEST_VIDEOS = 250
 def clips(checkpoint: Checkpoint, folder: Path) -> Iterator[dict[str, str]]:
     for kind in KINDS:
         for number in range(1000):
-            needle = make_numbered(number, LEVEL, 16, "test")
+            needle = video_of_level(number, LEVEL, 16, "test")
             asked = [question for question in questions_about(needle) if question.kind == kind]
             path = folder / f"{kind}.mp4"
             if asked:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from vidcom2.evaluation_plot import draw_results
+from vidcom2.evaluation_report import cell, pipes
 
 from .candidates import ABLATION_RATIOS, METHODS, RATIOS
 
@@ -44,7 +45,7 @@ def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
         chosen = [_find(rows, name, ratio) for ratio in HEADLINE_RATIOS]
         kept = " / ".join("–" if "refused" in row else f"{100 * row['kept_share']:.1f}" for row in chosen)
         lines.append([name, *map(_with_difference, chosen), kept])
-    return _pipes(lines)
+    return pipes(lines)
 
 
 def by_kind(methods: dict[str, Any]) -> str:
@@ -66,10 +67,10 @@ def by_kind(methods: dict[str, Any]) -> str:
                     f"{100 * row['kept_share']:.1f}",
                     *_kinds(row, kinds),
                     _share(row["accuracy"]),
-                    _interval(row),
+                    cell(row, "difference", "+"),
                 ]
             )
-    return _pipes(lines)
+    return pipes(lines)
 
 
 def by_level(methods: dict[str, Any]) -> str:
@@ -79,8 +80,8 @@ def by_level(methods: dict[str, Any]) -> str:
     for first in range(len(methods["all"])):
         row = methods["all"][first]
         if row["retention_ratio"] in (1.0, 0.25):
-            lines.append([row["method"], *(_cell(rows[first]) for rows in levels.values())])
-    return _pipes(lines)
+            lines.append([row["method"], *(_accuracy(rows[first]) for rows in levels.values())])
+    return pipes(lines)
 
 
 def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
@@ -94,9 +95,9 @@ def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
                 ("consecutive", _find(rows, name, ratio)),
                 ("original", _find(original["all"], f"{name}, original positions", ratio)),
             ):
-                cells = ["–"] * (len(kinds) + 1) if "refused" in row else [*_kinds(row, kinds), _cell(row)]
+                cells = ["–"] * (len(kinds) + 1) if "refused" in row else [*_kinds(row, kinds), _accuracy(row)]
                 lines.append([f"{ratio:.0%}", name, kind, *cells])
-    return _pipes(lines)
+    return pipes(lines)
 
 
 def ablations(found: dict[str, Any]) -> str:
@@ -107,7 +108,7 @@ def ablations(found: dict[str, Any]) -> str:
     for name in dict.fromkeys(row["method"] for row in rows):
         chosen = [_find(rows, name, ratio) for ratio in ABLATION_RATIOS]
         lines.append([name, *("–" if row is None else _with_difference(row) for row in chosen)])
-    return _pipes(lines)
+    return pipes(lines)
 
 
 def _find(rows: Sequence[Row], method: str, ratio: float) -> Any:
@@ -118,27 +119,17 @@ def _kinds(row: Row, kinds: Sequence[str]) -> list[str]:
     return [_share(row["by_kind"][kind]["accuracy"]) for kind in kinds]
 
 
-def _cell(row: Row) -> str:
+def _accuracy(row: Row) -> str:
     return "–" if "refused" in row else _share(row["accuracy"])
 
 
 def _with_difference(row: Row) -> str:
-    return "–" if "refused" in row else f"{_share(row['accuracy'])} ({_interval(row)})"
-
-
-def _interval(row: Row) -> str:
-    """The difference to all tokens, in points, and its paired 95 % interval."""
-    low, high = row["difference_low"], row["difference_high"]
-    return f"{100 * row['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]".replace("-", "−")
+    """Right answers, and the difference to all tokens, in points, with its paired 95 % interval."""
+    return "–" if "refused" in row else f"{_share(row['accuracy'])} ({cell(row, 'difference', '+')})"
 
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _pipes(cells: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in cells]
-    return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
 
 
 def blocks() -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LlavaOnevisionForConditionalGeneration, PreTrainedTokenizerBase
 
-from .checkpointing import Checkpoint, cosine
+from .checkpointing import Checkpoint, cosine, optimize
 from .encoded import Encoded, encoded_videos
 from .videos import Question
 
@@ -111,14 +111,9 @@ def train_language(
             rng = random.Random(step)
             videos = rng.sample(rng.choice(sets), stage.batch)
             asked = [rng.sample(video.questions, min(MOST_TURNS, len(video.questions))) for video in videos]
-            for group in optimizer.param_groups:
-                group["lr"] = LEARNING_RATE * cosine(step, steps, warmup=100)
             logits, labels = forward_batch(model, conversations, videos, asked)
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
+            optimize(optimizer, loss, LEARNING_RATE * cosine(step, steps, warmup=100))
             if (step + 1) % LOG_EVERY == 0:
                 took = time.perf_counter() - started
                 print(f"language {step + 1} {stage.num_frames} loss {loss.item():.3f} {took:.0f} s", flush=True)

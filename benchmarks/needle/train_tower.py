@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import LlavaOnevisionForConditionalGeneration
 
-from .checkpointing import Checkpoint, cosine
+from .checkpointing import Checkpoint, cosine, optimize
 from .frames import IGNORED, LABELS, NONE, LabelledFrames
 
 BATCH = 32
@@ -55,14 +55,9 @@ def train_tower(model: LlavaOnevisionForConditionalGeneration, folder: Path, ste
     loader = DataLoader(LabelledFrames(BATCH, first, steps), batch_size=None, num_workers=1, prefetch_factor=8)
     started = time.perf_counter()
     for step, (frames, wanted) in enumerate(loader if first < steps else [], start=first):
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * cosine(step, steps, warmup=100)
         predicted = labels(frame_features(model, frames))
         losses = {name: label_loss(name, predicted[name], wanted[name].to(model.device)) for name in LABELS}
-        optimizer.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()
-        nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
-        optimizer.step()
+        optimize(optimizer, torch.stack(list(losses.values())).sum(), LEARNING_RATE * cosine(step, steps, warmup=100))
         if (step + 1) % LOG_EVERY == 0:
             shown = ", ".join(f"{name} {loss.item():.3f}" for name, loss in losses.items())
             print(f"tower {step + 1}: {shown}; {time.perf_counter() - started:.0f} s", flush=True)

@@ -10,31 +10,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .digits import draw_digit, draw_scribble
+from .digits import draw_digit
+from .drawing import (
+    BACKGROUNDS,
+    CANVAS,
+    COLOURS,
+    DIGIT_SIZE,
+    INKS,
+    LARGE_DIGIT_SIZE,
+    NOISE,
+    PATCH_SIZE,
+    SHAPE_SIZE,
+    SHAPES,
+    SIZE,
+    TOKEN_SIZE,
+    paint,
+    paint_ball,
+    paint_scribble,
+    shape_ink,
+    texture,
+    window,
+)
 
-SIZE = 140  # pixels per side of a frame: 5 × 5 tokens of 28 × 28
-COLOURS = {
-    "red": (225, 40, 40),
-    "green": (40, 200, 60),
-    "blue": (50, 80, 235),
-    "yellow": (235, 220, 40),
-    "cyan": (50, 215, 225),
-    "pink": (235, 80, 215),
-}
-BACKGROUNDS = {"sand": (158, 142, 112), "slate": (96, 108, 128), "moss": (98, 122, 88), "plum": (126, 96, 118)}
-SHAPES = ("square", "ring", "cross")
 HALVES = ("first", "second")
-INKS = {"white": (240, 240, 240), "black": (15, 15, 15)}  # of clutter, the ball and the shape
-TOKEN_SIZE = 28  # pixels per side of what one token shows
-PATCH_SIZE = 14  # of the vision tower; four make a token
-DIGIT_SIZE = (13, 17)
-LARGE_DIGIT_SIZE = (26, 32)
 JITTER = 2  # pixels that a digit is off the middle of a patch, at most
-SHAPE_SIZE = 26
-BALL_RADIUS = 9
-NOISE = 5.0  # standard deviation of a pixel's sensor noise, of 255
 DRIFT = 0.5  # pixels per frame
-CANVAS = 320  # pixels per side of a scene's texture, which repeats
 
 
 @dataclass(frozen=True)
@@ -145,21 +145,19 @@ def make_needle(
 
     for t in np.flatnonzero(busy):
         for _ in range(rng.integers(how.clutter[0], how.clutter[1] + 1)):
-            size = int(rng.integers(*DIGIT_SIZE))
-            ink = INKS[str(rng.choice(list(INKS)))]
-            _paint(frames[t], draw_scribble(rng, size, split), *rng.integers(0, SIZE - size, size=2), ink)
+            paint_scribble(rng, frames[t], split)
     needle = Needle(level, frames, events, scenes, shape, ball)
     if shape:
         place = tuple(int(v) for v in rng.integers(0, SIZE - SHAPE_SIZE, size=2))
         for frame in frames:
-            _paint(frame, _shape_ink(shape), *place, INKS["black"])
+            paint(frame, shape_ink(shape), *place, INKS["black"])
     if ball:
         for frame, (row, column) in zip(frames, _ball_places(rng, ball, num_frames)):
-            _paint_ball(frame, row, column)
+            paint_ball(frame, row, column)
     for event in events:
         ink = draw_digit(rng, event.digit, event.size, split)
         for frame in frames[event.start : event.end]:
-            _paint(frame, ink, event.top, event.left, COLOURS[event.colour])
+            paint(frame, ink, event.top, event.left, COLOURS[event.colour])
     noise = rng.standard_normal((SIZE, SIZE, 3), dtype=np.float32) * NOISE
     for frame in frames:
         shift = rng.integers(0, SIZE, size=2)
@@ -212,11 +210,16 @@ def questions_about(needle: Needle) -> list[Question]:
 
 def background_times(needle: Needle) -> dict[str, int]:
     """Background -> frames that it is shown in."""
-    ends = [*(start for _, start in needle.scenes[1:]), needle.num_frames]
     times: dict[str, int] = {}
-    for (name, start), end in zip(needle.scenes, ends):
+    for name, start, end in _spans(needle.scenes, needle.num_frames):
         times[name] = times.get(name, 0) + end - start
     return times
+
+
+def _spans(scenes: list[tuple[str, int]], num_frames: int) -> list[tuple[str, int, int]]:
+    """Background, first frame and the one after the last, of each scene."""
+    ends = [*(start for _, start in scenes[1:]), num_frames]
+    return [(name, start, end) for (name, start), end in zip(scenes, ends)]
 
 
 def _scenes(rng: np.random.Generator, how: Level, num_frames: int) -> list[tuple[str, int]]:
@@ -225,12 +228,8 @@ def _scenes(rng: np.random.Generator, how: Level, num_frames: int) -> list[tuple
     starts = [0]
     if number > 1:
         shortest = 2 if number <= num_frames // 4 else 1
-        room = num_frames - number * shortest
-        starts = [
-            int(extra) + shortest * i
-            for i, extra in enumerate(np.sort(rng.integers(0, room + 1, size=number - 1)), start=1)
-        ]
-        starts = [0, *starts]
+        later = np.sort(rng.integers(0, num_frames - number * shortest + 1, size=number - 1))
+        starts += [int(extra) + shortest * i for i, extra in enumerate(later, start=1)]
     names: list[str] = []
     for _ in starts:
         names.append(str(rng.choice([name for name in BACKGROUNDS if name != (names or [""])[-1]])))
@@ -242,9 +241,8 @@ def _textures(
 ) -> NDArray[np.float32]:
     """(T, 140, 140, 3): the scenes, moving."""
     frames = np.empty((num_frames, SIZE, SIZE, 3), np.float32)
-    ends = [*(start for _, start in scenes[1:]), num_frames]
-    for (name, start), end in zip(scenes, ends):
-        canvas = _texture(rng, BACKGROUNDS[name])
+    for name, start, end in _spans(scenes, num_frames):
+        canvas = texture(rng, BACKGROUNDS[name])
         place = rng.uniform(0, CANVAS, size=2)
         if how.camera > DRIFT:
             speed = rng.uniform(-how.camera, how.camera, size=2)
@@ -252,31 +250,9 @@ def _textures(
             angle = rng.uniform(0, 2 * np.pi)
             speed = how.camera * np.array([np.sin(angle), np.cos(angle)])
         for t in range(start, end):
-            rows, columns = ((place[axis] + np.arange(SIZE)).astype(int) % CANVAS for axis in (0, 1))
-            frames[t] = canvas[np.ix_(rows, columns)]
+            frames[t] = window(canvas, *place)
             place = place + speed + (rng.uniform(-how.camera / 4, how.camera / 4, size=2) if how.camera > DRIFT else 0)
     return frames
-
-
-def _texture(rng: np.random.Generator, colour: tuple[int, int, int]) -> NDArray[np.float32]:
-    """(320, 320, 3): smooth light and dark patches of one hue, which go on at the other side."""
-    height = np.zeros((CANVAS, CANVAS), np.float32)
-    for cells, amplitude in ((8, 16.0), (20, 10.0), (64, 5.0)):
-        coarse = rng.standard_normal((cells, cells)).astype(np.float32)
-        height += amplitude * _stretched(coarse, CANVAS)
-    hue = np.asarray(colour, np.float32) + rng.uniform(-8, 8, size=3).astype(np.float32)
-    return hue + height[..., None] * (0.6 + 0.8 * hue / hue.sum())
-
-
-def _stretched(coarse: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    """A small periodic field as a large one, with smooth steps between."""
-    places = np.arange(size) * len(coarse) / size
-    before = places.astype(int)
-    part = (places - before).astype(np.float32)
-    part = part * part * (3 - 2 * part)
-    after = (before + 1) % len(coarse)
-    rows = coarse[before] * (1 - part)[:, None] + coarse[after] * part[:, None]
-    return rows[:, before] * (1 - part) + rows[:, after] * part
 
 
 def _events(rng: np.random.Generator, how: Level, num_frames: int) -> list[Event]:
@@ -316,29 +292,3 @@ def _ball_places(rng: np.random.Generator, way: str, num_frames: int) -> list[tu
     columns = np.linspace(rng.uniform(12, 50), rng.uniform(SIZE - 50, SIZE - 12), num_frames)
     rows = np.linspace(*rng.uniform(20, SIZE - 20, size=2), num_frames)
     return list(zip(rows, columns if way == "right" else columns[::-1]))
-
-
-def _shape_ink(shape: str) -> NDArray[np.float32]:
-    rows, columns = np.abs(np.mgrid[:SHAPE_SIZE, :SHAPE_SIZE] - (SHAPE_SIZE - 1) / 2)
-    reach = SHAPE_SIZE / 2
-    if shape == "square":
-        ink = np.maximum(rows, columns) < reach - 3
-    elif shape == "ring":
-        radius = np.hypot(rows, columns)
-        ink = (radius < reach) & (radius > reach - 6)
-    else:
-        ink = (np.minimum(rows, columns) < 3.5) & (np.maximum(rows, columns) < reach)
-    return ink.astype(np.float32)
-
-
-def _paint(
-    frame: NDArray[np.float32], ink: NDArray[np.float32], top: int, left: int, colour: tuple[int, int, int]
-) -> None:
-    part = frame[top : top + len(ink), left : left + ink.shape[1]]
-    part += ink[..., None] * (np.asarray(colour, np.float32) - part)
-
-
-def _paint_ball(frame: NDArray[np.float32], row: float, column: float) -> None:
-    rows, columns = np.mgrid[:SIZE, :SIZE]
-    ink = np.clip(BALL_RADIUS + 0.5 - np.hypot(rows - row, columns - column), 0, 1)
-    frame += ink[..., None].astype(np.float32) * (np.asarray(INKS["white"], np.float32) - frame)

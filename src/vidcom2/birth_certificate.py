@@ -35,12 +35,12 @@ def birth_certificate(model: str, command: str, **more: Any) -> dict[str, Any]:
 
 def commit() -> str:
     """Of the checkout that this code is in; of an installed wheel, its version."""
-    return _git("rev-parse", "HEAD") or f"of release {version('vidcom2')}"
+    return git("rev-parse", "HEAD") or f"of release {version('vidcom2')}"
 
 
 def is_dirty() -> bool:
     """Whether files that git knows were changed since the commit."""
-    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+    return bool(git("status", "--porcelain", "--untracked-files=no"))
 
 
 def cpu_name() -> str:
@@ -52,7 +52,7 @@ def cpu_name() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str | None:
     if not (ROOT / ".git").exists():
         return None
     try:

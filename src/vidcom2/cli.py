@@ -150,8 +150,9 @@ def run_command(
         check_given("--prompt", prompt, "for the question of the demo")
         if against is not None:
             check_settings({"compression_method": against})
-        demo = toy_clips()[0] if model is None and video is None and prompt is None else None
-        if demo is not None and against is None:
+        clip = toy_clips()[0] if video is None else None
+        is_demo = clip is not None and model is None and prompt is None
+        if is_demo and against is None:
             against = DEMO_AGAINST
         frames, checkpoint = _load(
             model, video, num_frames, settings, device, dtype, attn_implementation, device_map, revision
@@ -163,7 +164,7 @@ def run_command(
             result = run(
                 checkpoint,
                 frames,
-                prompt or (toy_clips()[0].question if video is None else DEFAULT_PROMPT),
+                prompt or (clip.question if clip else DEFAULT_PROMPT),
                 max_new_tokens,
                 repeats,
                 baseline,
@@ -174,7 +175,7 @@ def run_command(
             print(json.dumps(_as_json(result), indent=2))
         else:
             _announce_demo(model, video)
-            _print_run(result, demo and demo.answer)
+            _print_run(result, clip.answer if clip and is_demo else None)
 
 
 @app.command("explain")

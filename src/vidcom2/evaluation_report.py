@@ -130,8 +130,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         if "refused" in result:
             cells.append([name, ratio, *["n/a"] * (len(headings) - 2)])
             continue
-        of_truth = [_cell(result, "accuracy"), _cell(result, "difference", "+")] if with_truth else []
-        cells.append([name, ratio, f"{100 * result['kept_share']:.1f}", *of_truth, _cell(result, "agreement")])
+        of_truth = [cell(result, "accuracy"), cell(result, "difference", "+")] if with_truth else []
+        cells.append([name, ratio, f"{100 * result['kept_share']:.1f}", *of_truth, cell(result, "agreement")])
     return cells
 
 
@@ -143,12 +143,12 @@ def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         return []
     cells = [["method", "ratio", *(f"{kind} (n = {shares[f'{measure}_n']})" for kind, shares in kinds.items())]]
     for result in results:
-        shown = ["n/a" if "refused" in result else _cell(result["by_kind"][kind], measure) for kind in kinds]
+        shown = ["n/a" if "refused" in result else cell(result["by_kind"][kind], measure) for kind in kinds]
         cells.append([result["method"], f"{result['retention_ratio']:g}", *shown])
     return cells
 
 
-def _cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
+def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
     """A share, or a difference of shares, and its interval, in per cent."""
     if result[name] is None:
         return "–"
@@ -205,7 +205,7 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     """
     parts = [f"# {title}", f"{results[0]['questions']} questions; {num_errors} errors. {origin}"]
     by_kind = table_by_kind(results)
-    parts += [_pipes(table(results)), NOTES.strip(), *(["By kind:", _pipes(by_kind)] if by_kind else [])]
+    parts += [pipes(table(results)), NOTES.strip(), *(["By kind:", pipes(by_kind)] if by_kind else [])]
     refused = [
         f"- {each['method']} at {each['retention_ratio']:g}: {each['refused']}"
         for each in results[1:]
@@ -214,6 +214,7 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     return "\n\n".join([*parts, *(["Refused:", "\n".join(refused)] if refused else [])]) + "\n"
 
 
-def _pipes(cells: Sequence[Sequence[str]]) -> str:
+def pipes(cells: Sequence[Sequence[str]]) -> str:
+    """Cells, the first row the headings, as a table of Markdown."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])

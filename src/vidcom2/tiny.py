@@ -55,6 +55,11 @@ def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHA
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    return chat_tokenizer(tokenizer, special_tokens, template)
+
+
+def chat_tokenizer(tokenizer: Tokenizer, special_tokens: list[str], template: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with Qwen2's special tokens, which are added, and a chat template; it pads on the left."""
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special_tokens])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -77,29 +82,42 @@ def tiny_llava_onevision(
     Args:
         image_size: pixels per side of a frame; a frame takes ceil(image_size / 14 / 2)² tokens.
     """
-    tokenizer = tiny_tokenizer()
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {
+        "hidden_size": hidden_size,
+        "intermediate_size": 2 * hidden_size,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": tie_word_embeddings,
+    }
+    return untrained_llava_onevision(tiny_tokenizer(), image_size, vision, text, seed)
+
+
+def untrained_llava_onevision(
+    tokenizer: PreTrainedTokenizerFast, image_size: int, vision: dict[str, Any], text: dict[str, Any], seed: int
+) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
+    """A stock LLaVA-OneVision of any size with random float32 weights, and its processor.
+
+    Args:
+        tokenizer: with `LLAVA_TOKENS`.
+        image_size: pixels per side of a frame.
+        vision, text: fields of the configs of the vision tower and of the language model that say how large they are.
+    """
     grid_pinpoints = [[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]]
     config = LlavaOnevisionConfig(
         vision_config={
             "model_type": "siglip_vision_model",
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
             "image_size": image_size,
             "patch_size": PATCH_SIZE,
             "vision_use_head": False,
+            **vision,
         },
         text_config={
             "model_type": "qwen2",
             "vocab_size": len(tokenizer),
-            "hidden_size": hidden_size,
-            "intermediate_size": 2 * hidden_size,
-            "num_hidden_layers": num_layers,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 32768,
-            "tie_word_embeddings": tie_word_embeddings,
+            **text,
             "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
@@ -107,7 +125,7 @@ def tiny_llava_onevision(
         image_token_index=token_id(tokenizer, "<image>"),
         video_token_index=token_id(tokenizer, "<video>"),
         image_grid_pinpoints=grid_pinpoints,
-        tie_word_embeddings=tie_word_embeddings,
+        tie_word_embeddings=text["tie_word_embeddings"],
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

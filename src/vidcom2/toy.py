@@ -6,6 +6,7 @@ benchmark's questions about the benchmark's videos, and knows nothing else.
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Clip:
     answer: str
 
 
+@cache
 def toy_clips() -> list[Clip]:
     """The first is the one of the demo."""
     clips = json.loads((TOY_FOLDER / "clips.json").read_text())

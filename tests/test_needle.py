@@ -88,6 +88,15 @@ def test_backgrounds_are_those_that_are_asked_about(level: str, seed: int) -> No
         assert truth["scenes"] == str(1 + sum(a != b for a, b in pairwise(names)))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_burst_is_in_one_frame(seed: int) -> None:
+    needle = make_needle((2, seed), "burst", split="test")
+    shown = [pixels_of(needle.frames, colour).sum(axis=(1, 2)) >= 12 for colour in COLOURS]
+    shown = [frames for frames in shown if frames.any()]
+    assert len(shown) == len(needle.events) and all(frames.sum() == 1 for frames in shown)
+    assert len({int(np.argmax(frames)) for frames in shown}) == len(needle.scenes) == 1
+
+
 def test_what_has_no_clear_answer_is_not_asked() -> None:
     needle = make_needle((2, 0), "plain")
     tie = Needle("plain", needle.frames, needle.events, [("sand", 0), ("moss", 8)], None, None)

@@ -12,6 +12,7 @@ from ..baselines import BASELINES
 
 RATIOS = (0.5, 0.25, 0.15, 0.1)
 ABLATION_RATIOS = (0.25, 0.1)
+BUDGET_RATIOS = (0.25, 0.1, 0.05)
 
 EXACT = {"compression_rounding": "exact"}  # as many tokens as the others keep; `"ceil"` keeps up to a tenth more
 METHODS: dict[str, dict[str, Any]] = {
@@ -72,6 +73,16 @@ def ablation_candidates() -> list[Candidate]:
     for name in IN_MODEL:
         candidates += [_baseline(name, 0.25), _baseline(name, 0.25, frame_adjustment=True)]
     return candidates
+
+
+def budget_candidates() -> list[Candidate]:
+    """What gives a frame its budget (the paper's Table 5 and its table of windows), and methods without budgets."""
+    settings: dict[str, dict[str, Any]] = {"budgets: mean": EXACT}
+    settings |= {f"budgets: {score}": EXACT | {"compression_frame_score": score} for score in ("max", "uniform")}
+    settings |= {f"window {window}": EXACT | {"compression_window": window} for window in (4, 8)}
+    settings |= {f"τ = {t:g}": EXACT | {"compression_temperature": t} for t in (0.003, 0.03, 0.1, 1.0)}
+    settings |= {name: METHODS[name] for name in ("VidCom² (released)", "random", "uniform_frames", "EVS")}
+    return [Candidate(name, ratio, each) for name, each in settings.items() for ratio in BUDGET_RATIOS]
 
 
 def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:

@@ -23,14 +23,16 @@ from vidcom2.evaluation_report import summary
 from vidcom2.run import environment
 from vidcom2.toy import TOY_FOLDER
 
-from .candidates import ablation_candidates, main_candidates, position_candidates
-from .videos import LEVELS
+from .candidates import ablation_candidates, budget_candidates, main_candidates, position_candidates
+from .videos import BURST, LEVELS
 
 GROUPS: dict[str, Callable[[], list[Candidate]]] = {
     "methods": main_candidates,
     "positions": position_candidates,
     "ablations": ablation_candidates,
+    "budgets": budget_candidates,
 }
+DATA = {"budgets": f"{BURST}/questions.jsonl"}  # the others': all levels
 RESULTS = Path(__file__).parents[1] / "results"
 NUM_FRAMES, MAX_NEW_TOKENS = 16, 4
 OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
@@ -58,7 +60,7 @@ def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_si
         "videos": len({question.video for question in questions}),
         "birth_certificate": certificate(checkpoint, data, group),
         "all": [_rounded(row) for row in summary(questions, rows, candidates)],
-        "levels": {level: _of_level(level, questions, rows, candidates) for level in LEVELS},
+        "levels": {level: _of_level(level, questions, rows, candidates) for level in LEVELS if group not in DATA},
     }
 
 
@@ -94,7 +96,7 @@ def main(
     """Run the benchmark."""
     checkpoint = load_checkpoint(device="cpu")
     for name in group or GROUPS:
-        figures = compare(checkpoint, data / "questions.jsonl", work, name)
+        figures = compare(checkpoint, data / DATA.get(name, "questions.jsonl"), work, name)
         path = RESULTS / f"needle_{name}.json"
         path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
         print(path)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from .videos import LEVELS, Needle, Question, make_needle, questions_about
+from .videos import ALL_LEVELS, BURST, LEVELS, Needle, Question, make_needle, questions_about
 
 FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
@@ -38,15 +39,18 @@ def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
 
 
 def video_of_level(number: int, level: str, num_frames: int, split: str) -> Needle:
-    return make_needle((5, split == "test", list(LEVELS).index(level), num_frames, number), level, num_frames, split)
+    return make_needle(
+        (5, split == "test", list(ALL_LEVELS).index(level), num_frames, number), level, num_frames, split
+    )
 
 
 def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.Generator) -> list[Question]:
-    """Some of a video's questions, of different kinds: those that were asked least until now."""
+    """Some of a video's questions, of different kinds: those that were asked least until now; of a burst the one that
+    needs all of it."""
     by_kind: dict[str, Question] = {}
     left_out = NOT_ASKED if len(needle.events) == 1 else (*NOT_ASKED, *OF_ONE_DIGIT)
     for question in rng.permutation(np.array(questions_about(needle), dtype=object)):
-        if question.kind not in left_out:
+        if question.kind not in left_out and (needle.level != BURST or question.kind == "count"):
             by_kind.setdefault(question.kind, question)
     kinds = sorted(by_kind, key=lambda kind: asked_so_far[kind])[:QUESTIONS_PER_VIDEO]
     asked_so_far.update(kinds)
@@ -61,12 +65,18 @@ def _write(number: int, folder: Path, level: str, num_frames: int, split: str) -
     return needle
 
 
-def write_dataset(folder: Path, videos_per_level: int = 350, num_frames: int = 16, split: str = "test") -> Path:
+def write_dataset(
+    folder: Path,
+    videos_per_level: int = 350,
+    num_frames: int = 16,
+    split: str = "test",
+    levels: Iterable[str] = tuple(LEVELS),
+) -> Path:
     """`questions.jsonl` and `videos/` in the folder; returns the former."""
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     lines, asked, rng = [], Counter[str](), np.random.default_rng(6)
     with ProcessPoolExecutor() as pool:
-        for level in LEVELS:
+        for level in levels:
             make = partial(_write, folder=folder, level=level, num_frames=num_frames, split=split)
             made = pool.map(make, range(videos_per_level), chunksize=8)
             for number, needle in enumerate(track(made, f"Level {level}", videos_per_level)):
@@ -91,8 +101,9 @@ def main(
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
-    """Write the test set."""
+    """Write the test set, and in `burst/` that of the level where budgets decide."""
     print(write_dataset(folder, videos_per_level, num_frames))
+    print(write_dataset(folder / BURST, 2 * videos_per_level, num_frames, levels=[BURST]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from vidcom2.evaluation_plot import draw_results
 from vidcom2.evaluation_report import cell, pipes
 
-from .candidates import ABLATION_RATIOS, METHODS, RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -100,13 +100,13 @@ def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
     return pipes(lines)
 
 
-def ablations(found: dict[str, Any]) -> str:
-    """Each variant at a quarter and a tenth of the tokens."""
+def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
+    """Each variant at some ratios."""
     whole, *rows = found["all"]
-    lines = [["variant", *(f"R = {ratio:.0%}: right, %" for ratio in ABLATION_RATIOS)]]
-    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ABLATION_RATIOS)])
+    lines = [["variant", *(f"R = {ratio:.0%}: right, %" for ratio in ratios)]]
+    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ratios)])
     for name in dict.fromkeys(row["method"] for row in rows):
-        chosen = [_find(rows, name, ratio) for ratio in ABLATION_RATIOS]
+        chosen = [_find(rows, name, ratio) for ratio in ratios]
         lines.append([name, *("–" if row is None else _with_difference(row) for row in chosen)])
     return pipes(lines)
 
@@ -140,7 +140,8 @@ def blocks() -> dict[str, str]:
         "kinds": lambda: by_kind(methods),
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),
-        "ablations": lambda: ablations(load("ablations")),
+        "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
+        "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
     }
     return {name: make() for name, make in made.items()}
 

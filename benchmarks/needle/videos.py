@@ -47,6 +47,7 @@ class Level:
         busy: share of the frames that are.
         large: share of the digits that cover many tokens.
         together: whether the events share a frame.
+        moment: whether an event lasts one frame only.
         camera: pixels that the camera moves per frame, at most.
     """
 
@@ -55,6 +56,7 @@ class Level:
     busy: float = 0.0
     large: float = 0.0
     together: bool = False
+    moment: bool = False
     camera: float = DRIFT
 
 
@@ -66,6 +68,9 @@ LEVELS = {
     "camera": Level(scenes=(1, 2), camera=20.0),
     "cuts": Level(scenes=(10, 16)),
 }
+# Not trained on. All that there is to count is in one frame, the others look alike: how many tokens it gets decides.
+BURST = "burst"
+ALL_LEVELS = LEVELS | {BURST: Level(scenes=(1, 1), together=True, moment=True)}
 
 
 @dataclass(frozen=True)
@@ -132,10 +137,10 @@ def make_needle(
 
     Args:
         seed: of all that is random.
-        level: name in `LEVELS`.
+        level: name in `ALL_LEVELS`.
         split: which digits: `"train"` or `"test"`.
     """
-    rng, how = np.random.default_rng(seed), LEVELS[level]
+    rng, how = np.random.default_rng(seed), ALL_LEVELS[level]
     scenes = _scenes(rng, how, num_frames)
     frames = _textures(rng, how, scenes, num_frames)
     busy = rng.random(num_frames) < how.busy
@@ -268,7 +273,7 @@ def _events(rng: np.random.Generator, how: Level, num_frames: int) -> list[Event
         place = free_place(rng, size, events if how.together or num_frames == 1 else [])
         if place is None:
             continue
-        length = min(int(rng.integers(1, 3)), num_frames)
+        length = min(int(rng.integers(1, 3)), num_frames, 1 if how.moment else 2)
         start = int(slot) + (int(rng.integers(0, 2)) if length == 1 and num_frames > 1 and not how.together else 0)
         events.append(Event(int(rng.integers(10)), str(colour), size, *place, start, start + length))
     return events

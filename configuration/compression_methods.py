@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-READ_BY_EVERY_METHOD = ("compression_method", "retention_ratio", "compression_positions")
+READ_BY_EVERY_METHOD = ("compression_method", "retention_ratio", "compression_positions", "vision_chunk_frames")
 NEEDS = ("grid", "tower_states")
 
 

@@ -51,7 +51,9 @@ def _method_name() -> dict[str, Any]:
     return {"normalize": normalize, "accepted": accepted}
 
 
-def _window() -> dict[str, Any]:
+def _frames_or_all(all_frames: str) -> dict[str, Any]:
+    """Field metadata for a number of frames, or None."""
+
     def normalize(value: Any) -> int | None:
         if value is None:
             return None
@@ -61,7 +63,7 @@ def _window() -> dict[str, Any]:
             raise ValueError
         return int(value)
 
-    return {"normalize": normalize, "accepted": "None (the whole video) or a whole number of frames >= 1"}
+    return {"normalize": normalize, "accepted": f"None ({all_frames}) or a whole number of frames >= 1"}
 
 
 @dataclass(kw_only=True)
@@ -87,6 +89,9 @@ class CompressionSettings:
             theirs. Models read it; it selects nothing.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
+        vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
+            at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
+            file.
 
     Raises:
         ValueError: on a value outside the accepted set, from the constructor and on assignment alike; from the
@@ -102,10 +107,11 @@ class CompressionSettings:
     compression_rounding: str = field(default="ceil", metadata=_choice("ceil", "round", "exact"))
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
     compression_frame_score: str = field(default="mean", metadata=_choice("mean", "max", "uniform"))
-    compression_window: int | None = field(default=None, metadata=_window())
+    compression_window: int | None = field(default=None, metadata=_frames_or_all("the whole video"))
     compression_positions: str = field(default="consecutive", metadata=_choice("consecutive", "original"))
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
+    vision_chunk_frames: int | None = field(default=32, metadata=_frames_or_all("all frames at once"))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTING_NAMES:

@@ -49,6 +49,7 @@ def compress(
     compression_positions: str = "consecutive",
     compression_frame_weight: float = 1.0,
     compression_video_weight: float = 1.0,
+    vision_chunk_frames: int | None = 32,
 ) -> VideoCompression:
     """Select, or merge, the tokens of one video.
 
@@ -56,8 +57,8 @@ def compress(
         video_tokens: (num_frames, tokens_per_frame, dim), any float dtype, any device; or `VideoTokens`, which some
             methods need.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
-        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` says where a
-            model lets the kept tokens stand, and selects nothing.
+        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and
+            `vision_chunk_frames` are for models, and select nothing.
 
     Returns:
         A `VideoCompression` on the device of `video_tokens`. The kept features are
@@ -78,6 +79,7 @@ def compress(
         compression_positions=compression_positions,
         compression_frame_weight=compression_frame_weight,
         compression_video_weight=compression_video_weight,
+        vision_chunk_frames=vision_chunk_frames,
     )
     return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
 

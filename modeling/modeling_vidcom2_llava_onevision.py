@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
+from .frame_encoding import FramePlan, plan_frames, rows_of
 from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoCompression, VideoTokens
 from .video_features import ParentFeatures, inputs_of
@@ -41,9 +43,10 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
     """
 
     config: VidCom2LlavaOnevisionConfig
+    ends_with_newline = True
 
     def encode_videos(
-        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
+        self, pixel_values_videos: Tensor, with_tower_states: bool, chunk_frames: int | None = None, **kwargs: Any
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """As the mixin says, of videos (num_videos, num_frames, channels, height, width)."""
         if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
@@ -52,18 +55,36 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
         num_videos, num_frames = pixel_values_videos.shape[:2]
+        plan = plan_frames(pixel_values_videos.unbind(), chunk_frames, kwargs)
         with inputs_of(self.multi_modal_projector if with_tower_states else None) as projected:
-            outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
+            if plan.is_one_call:
+                outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
+            else:
+                outputs = self._encode_in_chunks(pixel_values_videos, plan, **kwargs)
         side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
         videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
         if with_tower_states:
-            states = projected[0].unflatten(0, (num_videos, num_frames))
+            states = plan.of_all_frames(projected).unflatten(0, (num_videos, num_frames))
             patches = (math.isqrt(states.shape[2]),) * 2
             videos = [
                 replace(video, tower_states=of_video, tower_grid=patches)
                 for video, of_video in zip(videos, states, strict=True)
             ]
         return outputs, videos
+
+    def _encode_in_chunks(self, pixel_values_videos: Tensor, plan: FramePlan, **kwargs: Any) -> ParentFeatures:
+        """The parent's features of videos, a few frames at a time, without the tower's own states."""
+        frames = pixel_values_videos.flatten(0, 1)
+        chunks = []
+        for chunk in plan.chunks():
+            outputs = self.parent_video_features(pixel_values_videos=frames[rows_of(chunk)][None], **kwargs)
+            of_frames = outputs.pooler_output[0, : -1 if self.ends_with_newline else None]
+            chunks.append(of_frames.unflatten(0, (len(chunk), -1)))
+        videos = plan.of_all_frames(chunks).flatten(0, 1).unflatten(0, (len(pixel_values_videos), -1))
+        if self.ends_with_newline:
+            newlines = self.image_newline.to(videos).expand(len(videos), 1, -1)
+            videos = torch.cat([videos, newlines], dim=1)
+        return BaseModelOutputWithPooling(pooler_output=videos)
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """The parent's (placeholders, dim) of a video -> the scored tokens, (num_frames, tokens_per_frame, dim)."""

@@ -92,6 +92,7 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
     """
 
     config: VidCom2LlavaVideoConfig
+    ends_with_newline = False
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """(placeholders, dim) of a video -> (num_frames, tokens_per_frame, dim) without the newlines."""

@@ -146,9 +146,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
             outputs = self._encode_whole(inputs)
-            return VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
+            whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
+            return whole.without_tower_states()
         if only_video_features == "kept":
-            return self._encode(self.get_video_features, inputs, **settings.as_dict())
+            return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
         check_features_fit(inputs, overrides)
         features = self._video_features(inputs, settings)
         with using(inputs.get("past_key_values")):

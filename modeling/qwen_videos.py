@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -10,10 +12,11 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from .call_arguments import is_2d
+from .frame_encoding import FramePlan, plan_frames, rows_of
 from .parent_classes import ParentQwenModel
 from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoTokens
-from .video_features import ParentFeatures, inputs_of
+from .video_features import ParentFeatures, VidCom2VideoFeatures, inputs_of
 
 IMAGE, VIDEO = 1, 2  # types of tokens; text is 0
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
@@ -46,6 +49,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         self,
         pixel_values_videos: Tensor,
         with_tower_states: bool,
+        chunk_frames: int | None = None,
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
@@ -63,10 +67,13 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
                 f"`pixel_values_videos` holds {len(pixel_values_videos)} patches, but `video_grid_thw` {grids} asks "
                 f"for {num_patches}. Pass both as the processor returned them."
             )
-        with inputs_of(self.visual.merger if with_tower_states else None) as merged:
-            outputs = self.parent_video_features(
-                pixel_values_videos=pixel_values_videos, video_grid_thw=video_grid_thw, **kwargs
-            )
+        of_videos = pixel_values_videos.split([t * h * w for t, h, w in grids])
+        frames = [video.unflatten(0, (t, h * w)) for video, (t, h, w) in zip(of_videos, grids, strict=True)]
+        plan = plan_frames(frames, chunk_frames, kwargs)
+        if plan.is_one_call:
+            outputs, states = self._encode_frames(pixel_values_videos, video_grid_thw, with_tower_states, **kwargs)
+        else:
+            outputs, states = self._encode_in_chunks(frames, video_grid_thw, plan, with_tower_states, **kwargs)
         size = self.config.vision_config.spatial_merge_size
         videos = [
             VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
@@ -74,12 +81,49 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         ]
         if with_tower_states:
             videos = [
-                replace(video, tower_states=states, tower_grid=(h, w))
-                for video, states, (_, h, w) in zip(
-                    videos, self._row_by_row(merged[0], video_grid_thw), grids, strict=True
-                )
+                replace(video, tower_states=of_video, tower_grid=(h, w))
+                for video, of_video, (_, h, w) in zip(videos, states, grids, strict=True)
             ]
         return outputs, videos
+
+    def _encode_frames(
+        self, patches: Tensor, grid_thw: Tensor, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ParentFeatures, list[Tensor]]:
+        """The parent's features of videos, and if wanted (t, h·w, V) states of the tower for each of them."""
+        with inputs_of(self.visual.merger if with_tower_states else None) as merged:
+            outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
+        return outputs, self._row_by_row(merged[0], grid_thw) if with_tower_states else []
+
+    def _encode_in_chunks(
+        self,
+        videos: Sequence[Tensor],
+        video_grid_thw: Tensor,
+        plan: FramePlan,
+        with_tower_states: bool,
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, list[Tensor]]:
+        """As `_encode_frames`, of patches (t, h·w, ...) of each video, a few frames at a time, and without the tower's
+        output."""
+        grids = video_grid_thw.tolist()
+        place_of_frame = [(number, t) for number, video in enumerate(videos) for t in range(len(video))]
+        tokens: list[list[Tensor]] = [[] for _ in videos]
+        states: list[list[Tensor]] = [[] for _ in videos]
+        for chunk in plan.chunks():
+            runs = [  # the frames of each video in the chunk
+                (number, [t for _, t in run])
+                for number, run in groupby((place_of_frame[frame] for frame in chunk), key=itemgetter(0))
+            ]
+            patches = torch.cat([videos[number][rows_of(frames)].flatten(0, 1) for number, frames in runs])
+            grid = video_grid_thw.new_tensor([[len(frames), *grids[number][1:]] for number, frames in runs])
+            outputs, of_runs = self._encode_frames(patches, grid, with_tower_states, **kwargs)
+            for (number, frames), run in zip(runs, outputs.pooler_output, strict=True):
+                tokens[number].append(run.unflatten(0, (len(frames), -1)))
+            for (number, _), run in zip(runs, of_runs):
+                states[number].append(run)
+        plans = plan.of_videos([len(video) for video in videos])
+        whole = tuple(its.of_all_frames(parts).flatten(0, 1) for its, parts in zip(plans, tokens, strict=True))
+        of_videos = list(map(FramePlan.of_all_frames, plans, states)) if with_tower_states else []
+        return VidCom2VideoFeatures(pooler_output=whole), of_videos
 
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
         """States of the tower (Σ t·h·w, V) in its own order, in which the patches of a block follow each other ->

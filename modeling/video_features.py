@@ -39,6 +39,14 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
     video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
     deepstack_features: list[tuple[Tensor, ...]] | None = None
 
+    def without_tower_states(self) -> "VidCom2VideoFeatures":
+        """What the language model needs. The tower's states are larger, and `generate` would hold them to its end."""
+        return VidCom2VideoFeatures(
+            pooler_output=self.pooler_output,
+            video_compressions=self.video_compressions,
+            deepstack_features=self.deepstack_features,
+        )
+
 
 @contextmanager
 def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
@@ -66,13 +74,15 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # -----------------------------------------------------------------------------------------------------------------
 
     def encode_videos(
-        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
+        self, pixel_values_videos: Tensor, with_tower_states: bool, chunk_frames: int | None = None, **kwargs: Any
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
         tokens of each video that are scored, with their grid.
 
         Args:
             with_tower_states: whether they shall have `tower_states` too.
+            chunk_frames: how many frames the tower takes at a time; None for all. In more than one call its own states
+                are not returned.
 
         Raises:
             ValueError: on an empty video, or sizes that do not fit.
@@ -114,7 +124,9 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         kwargs |= dict(zip(names, args))
         settings = self.config.compression_settings(**pop_settings(kwargs))
         needs = COMPRESSION_METHODS[settings.compression_method].needs
-        outputs, videos = self.encode_videos(with_tower_states="tower_states" in needs, **kwargs)
+        outputs, videos = self.encode_videos(
+            with_tower_states="tower_states" in needs, chunk_frames=settings.vision_chunk_frames, **kwargs
+        )
         return self.compressed_features(outputs, videos, settings)
 
     def compressed_features(
@@ -168,7 +180,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         check_given_once(inputs)
         if settings.retention_ratio == 1.0:
             return None
-        return self._encode(self.get_video_features, inputs, **settings.as_dict())
+        return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
 
     def _for_parent(self, features: VidCom2VideoFeatures) -> VidCom2VideoFeatures:
         return VidCom2VideoFeatures(

@@ -25,6 +25,7 @@ CHANGED: dict[str, Any] = {
     "compression_positions": "original",
     "compression_frame_weight": -1.0,
     "compression_video_weight": -1.0,
+    "vision_chunk_frames": 1,
 }
 
 
@@ -43,7 +44,7 @@ def test_a_setting_of_one_call_is_that_of_a_model_loaded_with_it(family: Family,
     theirs = loaded.get_video_features(**family.videos_of(both))
     for one, other in zip(ours.video_compressions, theirs.video_compressions, strict=True):
         assert torch.equal(one.indices, other.indices)
-    unchanged = {"compression_positions"} if family.case.mrope else set()
+    unchanged = {"vision_chunk_frames"} | ({"compression_positions"} if family.case.mrope else set())
     same = torch.equal(loaded(**both).logits[:, -1], family.model(**both).logits[:, -1])
     assert same == (name in unchanged), "the setting does something"
 

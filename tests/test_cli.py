@@ -158,6 +158,7 @@ SETTINGS = {
     "compression_positions": "original",
     "compression_frame_weight": 0.5,
     "compression_video_weight": 2.0,
+    "vision_chunk_frames": 4,
 }
 
 

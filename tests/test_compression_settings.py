@@ -28,12 +28,14 @@ DEFAULTS = {
     "compression_positions": "consecutive",
     "compression_frame_weight": 1.0,
     "compression_video_weight": 1.0,
+    "vision_chunk_frames": 32,
 }
 
 WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
 WRONG_RATIOS += [[0.25], 0.25j, 10**400, np.float32(2), np.True_, torch.tensor(0.25)]
 WRONG_NUMBERS = [math.nan, math.inf, -math.inf, "1", None, True, [1.0], 10**400, np.float64("nan")]
 WRONG_WEIGHTS = [*WRONG_NUMBERS, 1e39, -1e31]  # scores are float32: larger weights would make them inf or nan
+WRONG_FRAMES = [0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)]
 WRONG_NAMES = ["unknown", "", "Paper", "MEAN", " ceil", None, True, 0, 1.0, ["paper"], {}, np.array(["paper", "ceil"])]
 
 # name -> (values it refuses, what the message must say it accepts)
@@ -44,10 +46,11 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_rounding": (WRONG_NAMES, ["'ceil'", "'round'", "'exact'"]),
     "compression_temperature": ([0, 0.0, -0.01, *WRONG_NUMBERS], ["number", "> 0"]),
     "compression_frame_score": (WRONG_NAMES, ["'mean'", "'max'", "'uniform'"]),
-    "compression_window": ([0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)], ["None", ">= 1"]),
+    "compression_window": (WRONG_FRAMES, ["None", ">= 1"]),
     "compression_positions": (WRONG_NAMES, ["'consecutive'", "'original'"]),
     "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
+    "vision_chunk_frames": (WRONG_FRAMES, ["None", ">= 1"]),
 }
 
 # name -> (value, value as stored)
@@ -68,6 +71,7 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "compression_positions": [("consecutive", "consecutive"), ("original", "original")],
     "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
     "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
+    "vision_chunk_frames": [(None, None), (1, 1), (64, 64), (np.int64(8), 8)],
 }
 
 refused = pytest.mark.parametrize(

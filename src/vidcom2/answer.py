@@ -179,7 +179,7 @@ def _answer(
     model = checkpoint.model
     inputs = prepare_inputs(processor, question, video, model)
     # Encoded here and not by `generate`, so that what was kept can be told.
-    features = model.get_video_features(**video_arguments(model, inputs), **settings)
+    features = model.get_video_features(**video_arguments(model, inputs), **settings).without_tower_states()
     inputs.pop("pixel_values_videos")
     positions = {name: settings[name] for name in settings if name == "compression_positions"}  # the rest is done
     if "stop_strings" in arguments:

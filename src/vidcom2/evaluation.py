@@ -253,7 +253,10 @@ class _Videos:
         inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
         if encoded is None:
             described = video_arguments(model, inputs)
-            outputs, tokens = model.model.encode_videos(with_tower_states=self.with_tower_states, **described)
+            chunk_frames = model.config.vision_chunk_frames
+            outputs, tokens = model.model.encode_videos(
+                with_tower_states=self.with_tower_states, chunk_frames=chunk_frames, **described
+            )
             # Without the tower's own states, which a batch of videos would fill the memory with.
             outputs = VidCom2VideoFeatures(
                 pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")

@@ -1,0 +1,159 @@
+"""Frames are encoded a few at a time, and repeated ones once: with the features of the parent, which does neither."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from models import make_video
+from torch import Tensor
+from transformers import BatchFeature
+
+from vidcom2.modeling.frame_encoding import plan_frames
+from vidcom2.modeling.video_features import VidCom2VideoFeatures
+
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+@contextmanager
+def frames_per_call(family: Family) -> Iterator[list[int]]:
+    """How many frames the vision tower is given in each call."""
+    model, seen = family.model.model, []
+    tower = model.visual if family.case.mrope else model.vision_tower
+
+    def before(module: Any, args: Any, kwargs: Any) -> None:
+        grid = kwargs.get("grid_thw")
+        seen.append(len(args[0]) if grid is None else int(grid[:, 0].sum()))
+
+    hook = tower.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def two_videos(family: Family) -> BatchFeature:
+    """Of other lengths where the family can, which shares a chunk between them."""
+    lengths = (6, 10) if family.case.mrope else (8, 8)
+    videos = [make_video(seed, length) for seed, length in enumerate(lengths)]
+    return family.inputs(family.prompt("?", videos=2), videos=videos)
+
+
+def split(lengths: list[int], chunk: int | None) -> list[int]:
+    total = sum(lengths)
+    return [total] if chunk is None else [min(chunk, total - start) for start in range(0, total, chunk)]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, None])
+@torch.no_grad()
+def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> None:
+    inputs = family.videos_of(two_videos(family))
+    expected = family.stock.model.get_video_features(**inputs, return_dict=True).pooler_output
+    with frames_per_call(family) as seen:
+        outputs, videos = family.model.model.encode_videos(with_tower_states=False, chunk_frames=chunk, **inputs)
+    assert seen == split([len(video.tokens) for video in videos], chunk)
+    for ours, theirs in zip(outputs.pooler_output, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@torch.no_grad()
+def test_chunks_have_the_towers_states_too(family: Family) -> None:
+    inputs = family.videos_of(two_videos(family))
+    (_, whole), (_, parts) = (
+        family.model.model.encode_videos(with_tower_states=True, chunk_frames=chunk, **inputs) for chunk in (None, 3)
+    )
+    for ours, theirs in zip(parts, whole, strict=True):
+        assert (ours.grid, ours.tower_grid) == (theirs.grid, theirs.tower_grid)
+        torch.testing.assert_close(ours.tower_states, theirs.tower_states, **CLOSE)
+        torch.testing.assert_close(ours.tokens, theirs.tokens, **CLOSE)
+
+
+@pytest.mark.parametrize("chunk", [2, None])
+@torch.no_grad()
+def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> None:
+    """A slide show: the first slide is back at the end, and encoded again. The second video starts with its last."""
+    per_frame = family.case.files_frames_per_frame
+    first, second, third = make_video(0, 3 * per_frame).reshape(3, per_frame, *make_video(0, 1).shape[1:])
+    slides = np.concatenate([first, first, first, second, second, third, first])
+    again = np.concatenate([first, first, third, third, third, third, third])
+    inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=[slides, again]))
+    expected = family.stock.model.get_video_features(**inputs, return_dict=True).pooler_output
+    with frames_per_call(family) as seen:
+        outputs, videos = family.model.model.encode_videos(with_tower_states=True, chunk_frames=chunk, **inputs)
+    assert seen == split([4, 2], chunk)
+    for ours, theirs, video in zip(outputs.pooler_output, expected, videos, strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+        assert len(video.tower_states) == len(video.tokens) == 7
+
+
+def test_frames_that_are_trained_on_are_each_encoded(family: Family) -> None:
+    frame = make_video(0, 1)
+    inputs = family.videos_of(family.inputs(family.prompt("?", videos=1), videos=[np.concatenate([frame] * 8)]))
+    with frames_per_call(family) as seen:
+        family.model.get_video_features(**inputs)
+        with torch.no_grad():
+            family.model.get_video_features(**inputs)
+    assert seen == [family.case.scored_frames(8), 1]
+
+
+@torch.no_grad()
+def test_the_setting_bounds_the_tower_wherever_videos_are_encoded(family: Family) -> None:
+    inputs, setting = family.one_video(num_frames=8), {"vision_chunk_frames": 2}
+    for call in (
+        lambda: family.model(**inputs, **setting),
+        lambda: family.model.model(**inputs, **setting),
+        lambda: family.model.generate(**inputs, **setting, max_new_tokens=1),
+        lambda: family.model.get_video_features(**family.videos_of(inputs), **setting),
+    ):
+        with frames_per_call(family) as seen:
+            call()
+        assert set(seen) == {2} and sum(seen) == family.case.scored_frames(8)
+
+
+@torch.no_grad()
+def test_the_towers_own_states_are_those_of_one_call(family: Family) -> None:
+    inputs = family.videos_of(family.one_video())
+    with frames_per_call(family) as seen:
+        outputs = family.model.get_video_features(**inputs, vision_chunk_frames=2, output_hidden_states=True)
+    assert seen == [family.case.scored_frames(8)]
+    theirs = family.stock.model.get_video_features(**inputs, output_hidden_states=True, return_dict=True)
+    assert torch.equal(outputs.hidden_states[-1], theirs.hidden_states[-1])
+
+
+@pytest.mark.parametrize("ratio", [0.25, 1.0])
+@torch.no_grad()
+def test_generate_holds_no_states_of_the_tower(family: Family, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, seen = family.one_video(), []
+    prefill = family.model.prepare_inputs_for_generation
+
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["mm_encoder_outputs"]["video"])
+        return prefill(*args, **kwargs)
+
+    monkeypatch.setattr(family.model, "prepare_inputs_for_generation", watch)
+    family.model.generate(**inputs, retention_ratio=ratio, max_new_tokens=2)
+    held = [each for each in seen if each is not None]
+    assert held and all(isinstance(each, VidCom2VideoFeatures) for each in held)
+    assert {name for each in held for name, value in each.items() if value is not None} <= {
+        "pooler_output",
+        "video_compressions",
+    }
+
+
+def test_a_plan_of_no_repeats_and_one_chunk_is_one_call() -> None:
+    frames = torch.arange(6.0)[:, None]
+    with torch.no_grad():
+        assert plan_frames([frames], None, {}).is_one_call and plan_frames([frames], 6, {}).is_one_call
+        assert not plan_frames([frames], 5, {}).is_one_call
+        assert not plan_frames([frames[[0, 0, 1]]], None, {}).is_one_call
+        broken = torch.full((3, 1), torch.nan)  # equal to nothing
+        assert plan_frames([broken], None, {}).is_one_call
+
+
+@torch.no_grad()
+def test_what_was_computed_for_all_frames_goes_to_one_call() -> None:
+    frames: Tensor = torch.zeros(6, 1)
+    assert plan_frames([frames], 2, {"video_cu_seqlens": frames}).is_one_call

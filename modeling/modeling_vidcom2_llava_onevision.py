@@ -75,12 +75,14 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
     def _encode_in_chunks(self, pixel_values_videos: Tensor, plan: FramePlan, **kwargs: Any) -> ParentFeatures:
         """The parent's features of videos, a few frames at a time, without the tower's own states."""
         frames = pixel_values_videos.flatten(0, 1)
-        chunks = []
-        for chunk in plan.chunks():
-            outputs = self.parent_video_features(pixel_values_videos=frames[rows_of(chunk)][None], **kwargs)
-            of_frames = outputs.pooler_output[0, : -1 if self.ends_with_newline else None]
-            chunks.append(of_frames.unflatten(0, (len(chunk), -1)))
-        videos = plan.of_all_frames(chunks).flatten(0, 1).unflatten(0, (len(pixel_values_videos), -1))
+        end = -1 if self.ends_with_newline else None
+
+        def tokens(pixels: Tensor) -> Tensor:  # a function, so that the tower's states are gone before the next chunk
+            of_frames = self.parent_video_features(pixel_values_videos=pixels[None], **kwargs).pooler_output[0, :end]
+            return of_frames.unflatten(0, (len(pixels), -1))
+
+        encoded = [tokens(frames[rows_of(chunk)]) for chunk in plan.chunks()]
+        videos = plan.of_all_frames(encoded).flatten(0, 1).unflatten(0, (len(pixel_values_videos), -1))
         if self.ends_with_newline:
             newlines = self.image_newline.to(videos).expand(len(videos), 1, -1)
             videos = torch.cat([videos, newlines], dim=1)

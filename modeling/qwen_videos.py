@@ -120,6 +120,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
                 tokens[number].append(run.unflatten(0, (len(frames), -1)))
             for (number, _), run in zip(runs, of_runs):
                 states[number].append(run)
+            del outputs  # with the tower's own states, before the next chunk
         plans = plan.of_videos([len(video) for video in videos])
         whole = tuple(its.of_all_frames(parts).flatten(0, 1) for its, parts in zip(plans, tokens, strict=True))
         of_videos = list(map(FramePlan.of_all_frames, plans, states)) if with_tower_states else []

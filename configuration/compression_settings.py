@@ -118,10 +118,7 @@ class CompressionSettings:
             value = checked_setting(name, value)
         super().__setattr__(name, value)
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        of_config = getattr(super(), "__post_init__", None)
-        if of_config is not None:
-            of_config(**kwargs)
+    def __post_init__(self) -> None:
         check_all_read(CompressionSettings.as_dict(self))
 
     def compression_settings(self, **overrides: Any) -> "CompressionSettings":

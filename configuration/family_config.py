@@ -41,6 +41,10 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         "prompt_positions",
     ]
 
+    def __post_init__(self, **kwargs: Any) -> None:
+        super(CompressionSettings, self).__post_init__(**kwargs)
+        CompressionSettings.__post_init__(self)
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As the parent's. Of another type it would load a checkpoint behind a warning, and compute something else.

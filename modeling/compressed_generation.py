@@ -7,7 +7,7 @@ generate  compresses, calls the parent's `generate`, and puts the caller's full 
 import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return self._output(outputs, positions)
 
     def _output(self, outputs: ModelOutput, prompt_positions: Tensor | None = None) -> ModelOutput:
-        known = {field.name for field in fields(self.output_class)}
+        known = self.output_class.__dataclass_fields__.keys()
         output = self.output_class(**{name: outputs[name] for name in outputs if name in known})
         for name in outputs.keys() - known:  # of a parent `forward` that another library replaced
             output[name] = outputs[name]

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
 UsersMethod = TypeVar("UsersMethod", bound=Method)
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What the rows of `COMPRESSION_METHODS` that are this project's own compute.
 OWN_METHODS: dict[str, Method] = {
@@ -33,6 +32,7 @@ OWN_METHODS: dict[str, Method] = {
     "dycoke": dycoke,
     "evs": evs,
 }
+COMPILED_METHODS = ("vidcom2", "uniform_frames", "dycoke", "evs")  # not random: a graph makes no generator
 WEIGHT_TOLERANCE = 1e-3  # how far from 1 the weights of a merged token may add up
 
 
@@ -84,15 +84,20 @@ def compress(
     return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
 
 
-def _not_compiled(function: Function) -> Function:
-    """The sizes depend on the content: compiling this would break the graph at each of them."""
-    return cast(Function, torch.compiler.disable(function))
-
-
-@_not_compiled
-@torch.no_grad()
 def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
-    """`compress` with settings that are already checked."""
+    """`compress` with settings that are already checked.
+
+    Where the sizes of what is kept follow from the sizes of the video, `torch.compile` takes this into its graph;
+    elsewhere it would break the graph at each size, so the whole runs outside.
+    """
+    own = settings.compression_method in COMPILED_METHODS
+    if own and (settings.compression_method != "vidcom2" or settings.compression_rounding == "exact"):
+        return _compress(settings, video)
+    return _compress_uncompiled(settings, video)
+
+
+@torch.no_grad()
+def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
     _check_video_tokens(video.tokens)
     method = COMPRESSION_METHODS[settings.compression_method]
     _check_needs(method, video)
@@ -104,6 +109,9 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
         else:
             compression = _users(method, video, settings)
     return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
+
+
+_compress_uncompiled: Any = torch.compiler.disable(_compress)
 
 
 def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:

@@ -39,7 +39,8 @@ def low_variance_channels(video_tokens: Tensor) -> Tensor:
 
 def channel_variance(video_tokens: Tensor) -> Tensor:
     """(D,) float32: population variance of each channel over the finite tokens of the video."""
-    if video_tokens.device.type == "cpu" and video_tokens.dtype in BATCH_NORM_DTYPES:
+    can_ask = video_tokens.device.type == "cpu" and not torch.compiler.is_compiling()
+    if can_ask and video_tokens.dtype in BATCH_NORM_DTYPES:
         # One operation on the video as it is. It returns float32 because the statistics that it could update are.
         unused = torch.zeros(2, video_tokens.shape[-1], dtype=torch.float32)
         _, variance = torch.batch_norm_update_stats(video_tokens.flatten(0, 1), *unused, momentum=0.0)

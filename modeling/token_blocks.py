@@ -75,7 +75,8 @@ def float32_copy(block: Tensor, channels: Tensor | None, out: Tensor) -> Tensor:
 
 def clear_tokens(block: Tensor, cleared: Tensor) -> Tensor:
     """`block` (..., D) with zeros in the tokens where `cleared` (...), since 0 · inf would spoil their frame's sum."""
-    # On the CPU asking is free, and the answer is nearly always no. On an accelerator asking would wait for it.
-    if cleared.device.type == "cpu" and not cleared.any():
+    # On the CPU asking is free, and the answer is nearly always no. On an accelerator asking would wait for it, and a
+    # compiled graph cannot ask.
+    if cleared.device.type == "cpu" and not torch.compiler.is_compiling() and not cleared.any():
         return block
     return torch.where(cleared[..., None], 0.0, block)

@@ -1,0 +1,100 @@
+"""`torch.compile`: with `"exact"` no size depends on the content, so that one graph serves all videos of a shape."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from torch import Tensor
+from transformers import CompileConfig
+
+from vidcom2 import compress
+
+EXACT = {"compression_rounding": "exact"}
+
+
+class CountingBackend:
+    """Runs a graph as it is, and counts graphs. No C compiler is needed. A copy counts along."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Any] = []
+
+    def __call__(self, graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
+        self.graphs.append(graph)
+        return graph.forward
+
+    def __deepcopy__(self, memo: dict) -> "CountingBackend":
+        return self
+
+
+@pytest.fixture
+def backend() -> CountingBackend:
+    torch._dynamo.reset()
+    return CountingBackend()
+
+
+@pytest.fixture
+def compiled_family(family: Family) -> Family:
+    if family.case.name not in ("llava_onevision", "qwen2_5_vl"):
+        pytest.skip("seconds each: one family with M-RoPE and one without")
+    return family
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [EXACT, EXACT | {"compression_scoring": "released"}]
+    + [EXACT | {"compression_window": 4}]
+    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs")],
+    ids=lambda settings: ",".join(settings.values() if "compression_window" not in settings else ["window"]),
+)
+def test_the_operator_is_one_graph(settings: dict[str, Any], backend: CountingBackend) -> None:
+    def indices(tokens: Tensor) -> Tensor:
+        return compress(tokens, **settings).indices
+
+    compiled = torch.compile(indices, fullgraph=True, backend=backend)
+    for seed in range(4):
+        tokens = torch.randn(8, 16, 32, generator=torch.Generator().manual_seed(seed))
+        if seed == 3:
+            tokens[2, 5] = torch.inf  # what is asked about outside graphs, and computed in them
+        assert torch.equal(compiled(tokens), indices(tokens))
+    assert len(backend.graphs) == 1
+
+
+def test_the_compressed_prefill_is_one_graph(compiled_family: Family, backend: CountingBackend) -> None:
+    """Of the language model, over videos of one shape."""
+    family = compiled_family
+    model = family.load(**EXACT, retention_ratio=0.3)
+    plain = copy.deepcopy(model)
+    model.model.language_model.compile(fullgraph=True, dynamic=False, backend=backend)
+    for seed in range(4):
+        inputs = family.one_video(seed=seed)
+        with torch.no_grad():
+            torch.testing.assert_close(model(**inputs).logits, plain(**inputs).logits, rtol=0, atol=1e-5)
+    assert len(backend.graphs) == 1
+
+
+def test_generation_with_a_static_cache_is_compiled_once(compiled_family: Family, backend: CountingBackend) -> None:
+    """Transformers compiles the steps after the prefill, by itself on a GPU."""
+    family = compiled_family
+    model = family.load(**EXACT, retention_ratio=0.3)
+    how = CompileConfig(fullgraph=True, dynamic=False, mode=None, backend=backend)
+    how._compile_all_devices = True
+    for seed in range(3):
+        inputs = family.one_video(seed=seed)
+        greedy = {"max_new_tokens": 4, "do_sample": False}
+        compiled = model.generate(**inputs, **greedy, cache_implementation="static", compile_config=how)
+        assert torch.equal(compiled, model.generate(**inputs, **greedy))
+    assert len(backend.graphs) == 1
+
+
+def test_torch_compile_of_forward_gives_the_same_logits(compiled_family: Family) -> None:
+    family = compiled_family
+    model = copy.deepcopy(family.model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")  # traces as every backend does; no C compiler needed
+    for seed in range(2):
+        inputs = family.one_video(seed=seed)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(**inputs).logits, family.model(**inputs).logits, rtol=0, atol=1e-5)

@@ -4,9 +4,9 @@ A tower of these families looks at one frame at a time, so that its memory need 
 that equals the one before it, as in screen recordings and slides, has the features of that one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -14,68 +14,66 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class FramePlan:
-    """Which of N frames are encoded, and how many at a time.
+class Run:
+    """Consecutive frames to encode of one video.
 
     Attributes:
-        encoded: the frames that are encoded, ascending.
-        places: for each of the N frames, which of `encoded` has its features.
-        chunk_frames: how many are encoded at a time; None for all.
+        video: number of the video.
+        frames: the frames that are encoded, of those of the video, ascending.
+        shown: all frames of the video that show one of these.
+        sources: for each of `shown`, which of `frames` it shows.
     """
 
-    encoded: Sequence[int]
-    places: Sequence[int]
-    chunk_frames: int | None
+    video: int
+    frames: Sequence[int]
+    shown: Sequence[int]
+    sources: Sequence[int]
 
-    def of_videos(self, lengths: Sequence[int]) -> "list[FramePlan]":
-        """The plan for each of the videos, of so many frames, that it is for."""
-        plans, start = [], 0
-        for length in lengths:
-            places = self.places[start : start + length]
-            encoded = [frame - start for frame in self.encoded[places[0] : places[-1] + 1]]
-            plans.append(FramePlan(encoded, [place - places[0] for place in places], self.chunk_frames))
-            start += length
-        return plans
+
+@dataclass(frozen=True)
+class FramePlan:
+    """How the frames of some videos are encoded.
+
+    Attributes:
+        lengths: frames of each video.
+        chunks: for each call of the tower, the runs that it encodes.
+    """
+
+    lengths: Sequence[int]
+    chunks: Sequence[Sequence[Run]]
 
     @property
     def is_one_call(self) -> bool:
         """Whether the tower takes all frames as they are, at once."""
-        whole = self.chunk_frames is None or len(self.places) <= self.chunk_frames
-        return whole and len(self.encoded) == len(self.places)
-
-    def chunks(self) -> Iterator[Sequence[int]]:
-        """The frames of each call of the tower."""
-        step = self.chunk_frames or len(self.encoded)
-        for start in range(0, len(self.encoded), step):
-            yield self.encoded[start : start + step]
-
-    def of_all_frames(self, encoded: Sequence[Tensor]) -> Tensor:
-        """Of what the chunks gave, (n, ...) each, that of all frames (N, ...)."""
-        joined = encoded[0] if len(encoded) == 1 else torch.cat(tuple(encoded))
-        if len(self.encoded) == len(self.places):
-            return joined
-        return joined.index_select(0, torch.tensor(self.places, device=joined.device))
+        return len(self.chunks) == 1 and sum(len(run.frames) for run in self.chunks[0]) == sum(self.lengths)
 
 
 def plan_frames(videos: Sequence[Tensor], chunk_frames: int | None, arguments: dict[str, Any]) -> FramePlan:
-    """The plan for videos of (T, ...) pixels each, whose frames follow each other.
+    """The plan for videos of (T, ...) pixels each.
 
     Args:
+        chunk_frames: how many frames the tower takes at a time; None for all.
         arguments: other ones of the encoder. Where they ask for the tower's own states, or hold something precomputed
             for all frames (`video_cu_seqlens`), these are of one call.
     """
-    asked = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
-    if asked or any(name.startswith("video_") for name in arguments):
-        every = range(sum(map(len, videos)))
-        return FramePlan(every, every, None)
-    encoded: list[int] = []
-    places: list[int] = []
-    for video in videos:
-        for repeats in repeats_the_one_before(video):
-            if not repeats:
-                encoded.append(len(places))
-            places.append(len(encoded) - 1)
-    return FramePlan(encoded, places, chunk_frames)
+    whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
+    whole = whole or any(name.startswith("video_") for name in arguments)
+    chunks: list[list[Run]] = [[]]
+    room = limit = sum(map(len, videos)) if whole or chunk_frames is None else chunk_frames
+    for number, video in enumerate(videos):
+        repeats = [False] * len(video) if whole else repeats_the_one_before(video)
+        distinct = [t for t, repeated in enumerate(repeats) if not repeated]
+        ranks = list(accumulate(not repeated for repeated in repeats))
+        while distinct:
+            if not room:
+                chunks.append([])
+                room = limit
+            frames, distinct = distinct[:room], distinct[room:]
+            shown = range(frames[0], distinct[0] if distinct else len(video))
+            sources = [ranks[t] - ranks[frames[0]] for t in shown]
+            chunks[-1].append(Run(number, frames, shown, sources))
+            room -= len(frames)
+    return FramePlan([len(video) for video in videos], chunks)
 
 
 def repeats_the_one_before(frames: Tensor) -> list[bool]:
@@ -86,7 +84,38 @@ def repeats_the_one_before(frames: Tensor) -> list[bool]:
     return [False, *torch.stack([(frame == before).all() for before, frame in pairwise(frames)]).tolist()]
 
 
-def rows_of(frames: Sequence[int]) -> slice | list[int]:
+def frames_of_runs(videos: Sequence[Tensor], runs: Sequence[Run]) -> Tensor:
+    """The frames to encode (n, ...) of videos (T, ...) whose frames have one shape."""
+    parts = [videos[run.video][_rows(run.frames)] for run in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class FrameBuffers:
+    """What chunks of frames were encoded to, put in its place in the videos, so that nothing is there twice.
+
+    Args:
+        plan: of these chunks.
+        rows_after: room behind the rows of a video.
+
+    Attributes:
+        videos: a tensor (T·M + rows_after, D) for each video, from (n, M, D) of its runs.
+    """
+
+    def __init__(self, plan: FramePlan, rows_after: int = 0):
+        self.plan, self.rows_after = plan, rows_after
+        self.videos: list[Tensor] = []
+
+    def put(self, run: Run, encoded: Tensor) -> None:
+        """The runs come in their order."""
+        length, (num_rows, dim) = self.plan.lengths[run.video], encoded.shape[1:]
+        if run.video == len(self.videos):
+            self.videos.append(encoded.new_empty(length * num_rows + self.rows_after, dim))
+        frames = self.videos[run.video][: length * num_rows].view(length, num_rows, dim)
+        repeated = len(run.shown) > len(run.frames)
+        frames[_rows(run.shown)] = encoded[list(run.sources)] if repeated else encoded
+
+
+def _rows(frames: Sequence[int]) -> slice | list[int]:
     """An index for some frames, ascending: a slice where they follow each other, which copies nothing."""
     if frames[-1] - frames[0] == len(frames) - 1:
         return slice(frames[0], frames[-1] + 1)

@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .frame_encoding import FramePlan, plan_frames, rows_of
+from .frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
 from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoCompression, VideoTokens
-from .video_features import ParentFeatures, inputs_of
+from .video_features import ParentFeatures, VidCom2VideoFeatures, inputs_of
 
 
 @dataclass
@@ -54,39 +53,56 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
                 f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
-        num_videos, num_frames = pixel_values_videos.shape[:2]
+        num_frames = pixel_values_videos.shape[1]
         plan = plan_frames(pixel_values_videos.unbind(), chunk_frames, kwargs)
-        with inputs_of(self.multi_modal_projector if with_tower_states else None) as projected:
-            if plan.is_one_call:
-                outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
-            else:
-                outputs = self._encode_in_chunks(pixel_values_videos, plan, **kwargs)
+        if plan.is_one_call:
+            outputs, states = self._encode_frames(pixel_values_videos, with_tower_states, **kwargs)
+        else:
+            outputs, states = self._encode_in_chunks(pixel_values_videos, plan, with_tower_states, **kwargs)
         side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
         videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
         if with_tower_states:
-            states = plan.of_all_frames(projected).unflatten(0, (num_videos, num_frames))
-            patches = (math.isqrt(states.shape[2]),) * 2
+            patches = (math.isqrt(states[0].shape[1]),) * 2
             videos = [
                 replace(video, tower_states=of_video, tower_grid=patches)
                 for video, of_video in zip(videos, states, strict=True)
             ]
         return outputs, videos
 
-    def _encode_in_chunks(self, pixel_values_videos: Tensor, plan: FramePlan, **kwargs: Any) -> ParentFeatures:
-        """The parent's features of videos, a few frames at a time, without the tower's own states."""
-        frames = pixel_values_videos.flatten(0, 1)
+    def _encode_frames(
+        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ParentFeatures, Sequence[Tensor]]:
+        """The parent's features of videos, and if wanted (T, patches, V) states of the tower for each of them."""
+        with inputs_of(self.multi_modal_projector if with_tower_states else None) as projected:
+            outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
+        if not with_tower_states:
+            return outputs, []
+        return outputs, projected[0].unflatten(0, pixel_values_videos.shape[:2]).unbind()
+
+    def _encode_in_chunks(
+        self, pixel_values_videos: Tensor, plan: FramePlan, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ParentFeatures, list[Tensor]]:
+        """As `_encode_frames`, a few frames at a time, and without the tower's output."""
         end = -1 if self.ends_with_newline else None
-
-        def tokens(pixels: Tensor) -> Tensor:  # a function, so that the tower's states are gone before the next chunk
-            of_frames = self.parent_video_features(pixel_values_videos=pixels[None], **kwargs).pooler_output[0, :end]
-            return of_frames.unflatten(0, (len(pixels), -1))
-
-        encoded = [tokens(frames[rows_of(chunk)]) for chunk in plan.chunks()]
-        videos = plan.of_all_frames(encoded).flatten(0, 1).unflatten(0, (len(pixel_values_videos), -1))
+        tokens, states = FrameBuffers(plan, rows_after=int(self.ends_with_newline)), FrameBuffers(plan)
+        for runs in plan.chunks:
+            frames = frames_of_runs(pixel_values_videos.unbind(), runs)
+            outputs, of_frames = self._encode_frames(frames[None], with_tower_states, **kwargs)
+            lengths = [len(run.frames) for run in runs]
+            of_runs = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1)).split(lengths)
+            for run, encoded in zip(runs, of_runs, strict=True):
+                tokens.put(run, encoded)
+            if with_tower_states:
+                for run, encoded in zip(runs, of_frames[0].split(lengths), strict=True):
+                    states.put(run, encoded)
+            del outputs, of_runs, of_frames  # the tower's own states, before the next chunk
         if self.ends_with_newline:
-            newlines = self.image_newline.to(videos).expand(len(videos), 1, -1)
-            videos = torch.cat([videos, newlines], dim=1)
-        return BaseModelOutputWithPooling(pooler_output=videos)
+            for video in tokens.videos:
+                video[-1] = self.image_newline
+        num_frames = pixel_values_videos.shape[1]
+        return VidCom2VideoFeatures(pooler_output=tokens.videos), [
+            video.unflatten(0, (num_frames, -1)) for video in states.videos
+        ]
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """The parent's (placeholders, dim) of a video -> the scored tokens, (num_frames, tokens_per_frame, dim)."""

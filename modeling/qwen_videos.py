@@ -3,8 +3,6 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from .call_arguments import is_2d
-from .frame_encoding import FramePlan, plan_frames, rows_of
+from .frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
 from .parent_classes import ParentQwenModel
 from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoTokens
@@ -105,26 +103,18 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         """As `_encode_frames`, of patches (t, h·w, ...) of each video, a few frames at a time, and without the tower's
         output."""
         grids = video_grid_thw.tolist()
-        place_of_frame = [(number, t) for number, video in enumerate(videos) for t in range(len(video))]
-        tokens: list[list[Tensor]] = [[] for _ in videos]
-        states: list[list[Tensor]] = [[] for _ in videos]
-        for chunk in plan.chunks():
-            runs = [  # the frames of each video in the chunk
-                (number, [t for _, t in run])
-                for number, run in groupby((place_of_frame[frame] for frame in chunk), key=itemgetter(0))
-            ]
-            patches = torch.cat([videos[number][rows_of(frames)].flatten(0, 1) for number, frames in runs])
-            grid = video_grid_thw.new_tensor([[len(frames), *grids[number][1:]] for number, frames in runs])
+        tokens, states = FrameBuffers(plan), FrameBuffers(plan)
+        for runs in plan.chunks:
+            patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
+            grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
             outputs, of_runs = self._encode_frames(patches, grid, with_tower_states, **kwargs)
-            for (number, frames), run in zip(runs, outputs.pooler_output, strict=True):
-                tokens[number].append(run.unflatten(0, (len(frames), -1)))
-            for (number, _), run in zip(runs, of_runs):
-                states[number].append(run)
-            del outputs  # with the tower's own states, before the next chunk
-        plans = plan.of_videos([len(video) for video in videos])
-        whole = tuple(its.of_all_frames(parts).flatten(0, 1) for its, parts in zip(plans, tokens, strict=True))
-        of_videos = list(map(FramePlan.of_all_frames, plans, states)) if with_tower_states else []
-        return VidCom2VideoFeatures(pooler_output=whole), of_videos
+            for run, encoded in zip(runs, outputs.pooler_output, strict=True):
+                tokens.put(run, encoded.unflatten(0, (len(run.frames), -1)))
+            for run, encoded in zip(runs, of_runs):
+                states.put(run, encoded)
+            del outputs, of_runs  # the tower's own states, before the next chunk
+        whole = [video.unflatten(0, (length, -1)) for video, length in zip(states.videos, plan.lengths)]
+        return VidCom2VideoFeatures(pooler_output=tokens.videos), whole
 
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
         """States of the tower (Σ t·h·w, V) in its own order, in which the patches of a block follow each other ->

@@ -9,9 +9,9 @@ import numpy as np
 from .video_file import Progress, VideoError, opened, packets, video_stream
 
 DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states none: FFmpeg's own default
-# Decoding these from a packet that is marked as a key gives the same frames as from the start of the file. Elsewhere the
-# mark may mean less: a GIF draws each frame over the last.
-CODECS_WITH_KEYS = set("av1 dnxhd h264 hevc mjpeg mpeg1video mpeg2video mpeg4 prores vp8 vp9".split())
+# Decoding these from a packet that is marked as a key gives the same frames as from the start of the file. Elsewhere
+# the mark may mean less: a GIF draws each frame over the last.
+CODECS_WITH_KEYS = {"av1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
 
 
 @dataclass(frozen=True)

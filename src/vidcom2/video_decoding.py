@@ -16,6 +16,10 @@ from .video_timeline import PacketIndex, Timeline
 # on as many cores, so fewer frames than that are not worth a seek.
 FRAMES_WORTH_A_SEEK = 16
 
+# libswscale's SWS_BICUBIC and, for colours in the full resolution of the result, SWS_FULL_CHR_H_INT: of its ways to
+# scale the one that is nearest to the processors'.
+BICUBIC = 0x4 | 0x2000
+
 
 @dataclass
 class Decoded:
@@ -223,7 +227,7 @@ def _all_decoded(
     context = stream.codec_context
     for i, packet in enumerate(_packets_of(container, stream, index, run), run.start):
         # In H.264 no frame depends on one that is marked as no reference. (In H.265 those of a higher layer may.)
-        if index.codec == "h264":
+        if index.decoder == "h264":
             context.skip_frame = "DEFAULT" if i in run.needed else "NONREF"
         yield from packet.decode()
         on_packet()
@@ -264,7 +268,7 @@ def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: tuple[int, int] | 
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
     else:
         height, width = reversed(size) if _is_turned(*matrix) else size
-        pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation="BICUBIC")
+        pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
     return _upright(pixels, *matrix)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from .video_file import Progress, VideoError, opened, packets, video_stream
 
 DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states none: FFmpeg's own default
-# Decoding these from a packet that is marked as a key gives the same frames as from the start of the file. Elsewhere
-# the mark may mean less: a GIF draws each frame over the last.
-CODECS_WITH_KEYS = {"av1", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
+# With these, decoding from a packet that is marked as a key gives the same frames as from the start of the file. With
+# others the mark may mean less: a GIF draws each frame over the last.
+DECODERS_WITH_KEYS = {"h264", "hevc", "libdav1d", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PacketIndex:
         keys: (num_keys,) int64, the packets where decoding can begin, ascending. What comes before one in the file is
             shown before it, so that their stamps ascend, too.
         of_frames: (n,) int64, the packet of each frame of the timeline.
-        codec: FFmpeg's name of it.
+        decoder: FFmpeg's name of it.
     """
 
     stamps: np.ndarray
@@ -51,7 +51,7 @@ class PacketIndex:
     sizes: np.ndarray
     keys: np.ndarray
     of_frames: np.ndarray
-    codec: str
+    decoder: str
 
 
 class _Packet(NamedTuple):
@@ -95,14 +95,14 @@ def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, 
                 progress("Looking through the file", len(found), None)
         rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
         tick = cast(Fraction, stream.time_base)  # that of a stream in a file is known
-        codec = stream.codec_context.codec.canonical_name
+        decoder = stream.codec_context.name
     shown = [packet for packet in found if packet.is_shown]
     if not shown:
         raise VideoError(f"the video {source!r} has no frames. Is it complete?")
     timeline = _timeline(shown, rates, tick)
-    if damages or timeline.start is None or codec not in CODECS_WITH_KEYS:
+    if damages or timeline.start is None or decoder not in DECODERS_WITH_KEYS:
         return timeline, None
-    return timeline, _packet_index(found, codec)
+    return timeline, _packet_index(found, decoder)
 
 
 def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Timeline:
@@ -127,7 +127,7 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Ti
     return Timeline(stamps, start, stamps, 1 / tick, length + last)
 
 
-def _packet_index(found: list[_Packet], codec: str) -> PacketIndex | None:
+def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
     stamps = np.array([packet.pts for packet in found])  # of objects if there is a None
     if stamps.dtype != np.int64 or len(np.unique(stamps)) < len(stamps):
         return None
@@ -140,7 +140,7 @@ def _packet_index(found: list[_Packet], codec: str) -> PacketIndex | None:
         sizes=np.array([packet.size for packet in found]),
         keys=np.flatnonzero(is_key),
         of_frames=order[is_shown[order]],
-        codec=codec,
+        decoder=decoder,
     )
 
 

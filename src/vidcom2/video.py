@@ -95,7 +95,7 @@ def read_video(
         try:
             timeline, index = look_through(path, source, progress)
             wanted = evenly_spaced(timeline.stamps, num_frames)
-            decoded = index and decode_sought(path, source, index, wanted, size, progress)
+            decoded = None if index is None else decode_sought(path, source, index, wanted, size, progress)
             if decoded is None:
                 decoded = decode_in_order(path, source, timeline, wanted, size, "AUTO", progress)
             if decoded.is_out_of_order:

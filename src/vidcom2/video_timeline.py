@@ -128,16 +128,16 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Ti
 
 
 def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
-    stamps = np.array([packet.pts for packet in found])  # of objects if there is a None
-    if stamps.dtype != np.int64 or len(np.unique(stamps)) < len(stamps):
+    stamps = np.array([packet.pts for packet in found if packet.pts is not None], dtype=np.int64)
+    if len(np.unique(stamps)) < len(found):
         return None
     is_shown = np.array([packet.is_shown for packet in found])
     is_key = np.array([packet.is_key for packet in found]) & is_shown & (stamps == np.maximum.accumulate(stamps))
     order = np.argsort(stamps)
     return PacketIndex(
         stamps=stamps,
-        seek_to=np.array([packet.pts if packet.dts is None else packet.dts for packet in found]),
-        sizes=np.array([packet.size for packet in found]),
+        seek_to=np.array([packet.pts if packet.dts is None else packet.dts for packet in found], dtype=np.int64),
+        sizes=np.array([packet.size for packet in found], dtype=np.int64),
         keys=np.flatnonzero(is_key),
         of_frames=order[is_shown[order]],
         decoder=decoder,

@@ -3,9 +3,9 @@
     PYTHONPATH=src python benchmarks/benchmark_reading.py --minutes 10 --json reading.json
     PYTHONPATH=src python benchmarks/benchmark_reading.py --video film.mp4 --repeats 1
 
-Without `--video` it makes files in a temporary folder (some 65 MB a minute): H.264 of 1920 x 1080 at 25 frames per second
+Without `--video` it makes files in a temporary folder, some 65 MB a minute: H.264, 1920 x 1080 at 25 frames per second
 with a key frame every 250 frames, once without and once with B-frames. FFmpeg's moving test picture is encoded for one
-minute, and its packets are repeated to the length that is asked for. Both readings must give the same frames, bit for bit.
+minute, and its packets are repeated to the length that is asked for. Both ways must give the same frames, bit for bit.
 """
 
 import json

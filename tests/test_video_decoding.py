@@ -240,6 +240,14 @@ def test_a_file_that_is_not_as_indexed_is_not_sought(clip: Callable, wrong: Call
     assert sought(replace(index, **wrong(index))) is None
 
 
+def test_frames_after_a_gradual_refresh_are_not_sought(clip: Callable) -> None:
+    """A stream need not promise that they are exact, though x264's are."""
+    path = str(clip("no_key_but_the_first.mp4"))
+    _, index = look_through(path, path, lambda *_: None)
+    assert 80 in index.keys  # as FFmpeg marks them
+    assert video_decoding.decode_sought(path, path, index, np.array([0, 100]), None, lambda *_: None) is None
+
+
 # -- in another size --------------------------------------------------------------------------------------------------
 
 

@@ -208,6 +208,7 @@ def _decoded_run(
         if run.start:
             if frame.pts < begin:  # a leading picture, which leans on frames before the key
                 continue
+            # A key may also be where a picture starts to be refreshed bit by bit, perhaps only nearly to what it was.
             if last is None and (frame.pts != begin or frame.pict_type != PictureType.I):
                 raise _NotAsIndexed
         if last is not None and frame.pts <= last:
@@ -239,16 +240,15 @@ def _packets_of(
 ) -> Iterator[av.Packet]:
     if run.start:
         container.seek(int(index.seek_to[run.start]), stream=stream, any_frame=True)
-    expected = zip(index.stamps[run.start : run.stop].tolist(), index.sizes[run.start : run.stop].tolist())
-    begin, _ = next_expected = next(expected)
+    at = run.start
     for packet in container.demux(stream):
-        if next_expected[0] == begin and run.start and packet.pts is not None and packet.pts < begin:
+        if at == run.start > 0 and packet.pts is not None and packet.pts < index.stamps[at]:
             continue  # a container may land earlier
-        if (packet.pts, packet.size) != next_expected:
+        if (packet.pts, packet.size) != (index.stamps[at], index.sizes[at]):
             raise _NotAsIndexed
         yield packet
-        next_expected = next(expected, None)
-        if next_expected is None:
+        at += 1
+        if at == run.stop:
             return
     raise _NotAsIndexed
 

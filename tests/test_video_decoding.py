@@ -244,7 +244,7 @@ def test_frames_after_a_gradual_refresh_are_not_sought(clip: Callable) -> None:
     """A stream need not promise that they are exact, though x264's are."""
     path = str(clip("no_key_but_the_first.mp4"))
     _, index = look_through(path, path, lambda *_: None)
-    assert 80 in index.keys  # as FFmpeg marks them
+    assert len(index.keys) > 1  # as FFmpeg marks them: else the clip shows nothing
     assert video_decoding.decode_sought(path, path, index, np.array([0, 100]), None, lambda *_: None) is None
 
 

@@ -83,3 +83,32 @@ def with_bad_packets(source: Path, target: Path, bad: Sequence[int]) -> Path:
             copy.time_base, copy.is_keyframe, copy.stream = packet.time_base, packet.is_keyframe, stream
             new.mux(copy)
     return target
+
+
+def joined(sources: Sequence[Path], target: Path, seconds: float) -> Path:
+    """The streams of several clips one after the other, as one stream; each begins `seconds` after the last."""
+    with av.open(str(target), "w") as new:
+        stream = None
+        for i, source in enumerate(sources):
+            with av.open(str(source)) as old:
+                stream = stream or new.add_stream_from_template(old.streams.video[0])
+                for packet in old.demux(old.streams.video[0]):
+                    if packet.size == 0:
+                        continue
+                    later = round(i * seconds / packet.time_base)
+                    packet.pts, packet.dts, packet.stream = packet.pts + later, packet.dts + later, stream
+                    new.mux(packet)
+    return target
+
+
+def start_later(path: Path, seconds: float) -> None:
+    """Move the start in the one edit list of a MOV or MP4 file, ISO 14496-12."""
+    data = bytearray(path.read_bytes())
+    assert data.count(b"elst") == data.count(b"mdhd") == 1
+    # version and flags, creation, modification: then the ticks of a second
+    (ticks_per_second,) = struct.unpack_from(">I", data, data.index(b"mdhd") + 4 + 3 * 4)
+    # version and flags, the number of entries, the duration of the first: then where it starts
+    start = data.index(b"elst") + 4 + 3 * 4
+    (ticks,) = struct.unpack_from(">i", data, start)
+    struct.pack_into(">i", data, start, ticks + round(seconds * ticks_per_second))
+    path.write_bytes(data)

@@ -25,7 +25,7 @@ from vidcom2.modeling.method_dycoke import dycoke_budgets
 from vidcom2.modeling.method_evs import evs_total
 from vidcom2.modeling.method_uniform_frames import evenly_spaced
 from vidcom2.shipped_code import code_of
-from vidcom2.video import _evenly_spaced as evenly_spaced_in_time
+from vidcom2.video_timeline import evenly_spaced as evenly_spaced_in_time
 
 METHODS = ("uniform_frames", "dycoke", "evs")
 IN_TIME = ("dycoke", "evs")  # those that compare frames

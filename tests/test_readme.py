@@ -136,3 +136,13 @@ def test_the_figures_of_the_selections_speed_are_those_of_the_result_files() -> 
         for scoring in ("paper", "released"):
             times = [row["speedup"] for row in json.loads(file.read_text())["rows"] if row["scoring"] == scoring]
             assert f"{min(times):.1f}–{max(times):.1f}×" in README.replace("\n", " "), (case, scoring)
+
+
+def test_the_figures_of_reading_are_those_of_the_result_file() -> None:
+    file = Path(__file__).parents[1] / "benchmarks" / "results" / "reading_cpu.json"
+    text = " ".join((ROOT / "docs/using.md").read_text(encoding="utf-8").split())
+    for row in json.loads(file.read_text())["rows"]:
+        seconds = row["seconds"]
+        assert f"{seconds['sought']:.1f} s" in text, row
+        if "in_order" in seconds:
+            assert f"{seconds['in_order']:.1f} s" in text and f"{row['speedup']:.1f}×" in text, row

@@ -75,7 +75,7 @@ def test_a_clip_comes_out_as_its_display_matrix_says(turn: Image.Transpose | Non
 
 def test_rotation_is_known_where_pyav_cannot_read_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spatial videos of phones have side data that PyAV has no name for; it then refuses to hand out any."""
-    from vidcom2 import video
+    from vidcom2 import video_decoding
 
     class Frame:
         def __init__(self, rotation: int):
@@ -87,7 +87,7 @@ def test_rotation_is_known_where_pyav_cannot_read_the_matrix(monkeypatch: pytest
 
     picture = corners(0)
     for rotation, turn in ((-90, 3), (90, 1), (180, 2), (-180, 2), (0, 0)):
-        shown = video._upright(picture, *video._display_matrix(Frame(rotation)))
+        shown = video_decoding._upright(picture, *video_decoding._display_matrix(Frame(rotation)))
         assert np.array_equal(shown, np.rot90(picture, turn))  # counterclockwise
 
 
@@ -188,11 +188,11 @@ def test_a_stream_that_changes_its_size_keeps_the_first_one(tmp_path: Path) -> N
 
 
 def test_only_the_wanted_frames_are_converted_and_held(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vidcom2 import video
+    from vidcom2 import video_decoding
 
     turned = []
-    upright = video._upright
-    monkeypatch.setattr(video, "_upright", lambda *frame: turned.append(1) or upright(*frame))
+    upright = video_decoding._upright
+    monkeypatch.setattr(video_decoding, "_upright", lambda *frame: turned.append(1) or upright(*frame))
     read_video(clips / "constant.mp4", 3)
     assert len(turned) == 3
 

@@ -1,0 +1,79 @@
+"""Opening a video file with PyAV (its wheels bring FFmpeg along), and what its packets are."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import av
+import httpx
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.stream import Disposition
+
+# Called with what is being done, how much of it is done, and how much there is, if known.
+Progress = Callable[[str, float, float | None], None]
+
+MOST_ERRORS_IN_A_ROW = 100  # of a container, without a packet between them
+
+
+class VideoError(ValueError):
+    """A video that is missing, unreachable or unreadable."""
+
+
+@contextmanager
+def local_file(source: str, progress: Progress) -> Iterator[str]:
+    if not source.startswith(("http://", "https://")):
+        if not Path(source).is_file():
+            raise VideoError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")
+        yield source
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "video"
+        try:
+            with httpx.stream("GET", source, follow_redirects=True, timeout=30) as response, path.open("wb") as file:
+                response.raise_for_status()
+                size = int(response.headers.get("content-length", 0)) or None
+                for chunk in response.iter_bytes():
+                    file.write(chunk)
+                    progress("Downloading", response.num_bytes_downloaded, size)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise VideoError(f"cannot download {source!r}: {error}") from error
+        yield str(path)
+
+
+def opened(path: str) -> InputContainer:
+    return av.open(path, metadata_errors="ignore")  # a title in another encoding is no reason
+
+
+def video_stream(container: InputContainer, source: str) -> av.VideoStream:
+    """The one that players choose. The cover picture of a song is none."""
+    stream = container.streams.best("video")
+    if stream is None or stream.disposition & Disposition.attached_pic:
+        raise VideoError(f"{source!r} holds no video stream, only {[s.type for s in container.streams]}.")
+    if stream.codec_context is None:
+        raise VideoError(f"the video {source!r} is in a format that FFmpeg {av.ffmpeg_version_info} cannot decode.")
+    return cast(av.VideoStream, stream)
+
+
+def packets(
+    container: InputContainer, stream: av.VideoStream, damages: list[Exception] | None = None
+) -> Iterator[av.Packet]:
+    """All packets in file order; the last is empty and flushes the decoder.
+
+    Goes on after damaged places of the container, whose errors are added to `damages`.
+    """
+    errors_in_a_row = 0
+    while True:
+        try:
+            for packet in container.demux(stream):
+                errors_in_a_row = 0
+                yield packet
+            return
+        except FFmpegError as error:
+            errors_in_a_row += 1
+            if damages is not None:
+                damages.append(error)
+            if errors_in_a_row > MOST_ERRORS_IN_A_ROW:
+                return

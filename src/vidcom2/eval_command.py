@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import shlex
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +27,7 @@ from .options import (
     find_checkpoint,
     written_to,
 )
+from .run_record import versions_of_answers
 from .toy import TOY_NAME
 
 
@@ -90,11 +90,8 @@ class EvalOptions:
 
     @property
     def model_name(self) -> str:
-        """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
-        if self.model is None:
-            return TOY_NAME
-        folder = Path(self.model).expanduser()
-        return folder.resolve().name if folder.is_dir() else self.model
+        """What figures are said to be measured on."""
+        return model_name(self.model)
 
     def check(self) -> list[Candidate]:
         """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
@@ -120,7 +117,7 @@ class EvalOptions:
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             **{name: getattr(self, name) for name in named},
             **self.settings,
-            **{name: version(name) for name in ("vidcom2", "torch", "transformers")},
+            **versions_of_answers(),
         }
 
     def command(self) -> str:
@@ -212,6 +209,14 @@ def eval_command(options: EvalOptions) -> None:
             which = f"{result['method']} at {result['retention_ratio']:g}"
             _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
     _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+
+
+def model_name(model: str | None) -> str:
+    """What to call a `--model`: a folder by its name, as `vidcom2 publish` knows it."""
+    if model is None:
+        return TOY_NAME
+    folder = Path(model).expanduser()
+    return folder.resolve().name if folder.is_dir() else model
 
 
 def _print(text: str) -> None:

@@ -148,7 +148,12 @@ def check_text(given: Mapping[str, Any], key: str) -> None:
 
 def video_from(video: str, folder: Path) -> str:
     """A video that a line in a file of this folder names: a URL as it is, a path from there."""
-    return video if video.startswith(("http://", "https://")) else str(folder / Path(video).expanduser())
+    if video.startswith(("http://", "https://")):
+        return video
+    try:
+        return str(folder / Path(video).expanduser())
+    except RuntimeError as error:  # the home of a user whom nobody knows
+        raise OptionError(f"`video` is {video!r}: {error}") from None
 
 
 def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:

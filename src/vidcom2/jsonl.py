@@ -37,22 +37,28 @@ def json_object(line: str) -> dict[str, Any]:
     return given
 
 
-def rows_so_far(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of an answer file by their ids. What is to be asked again leaves the file: rows of errors, and a last
-    line that an interruption left half-written.
+def complete_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an answer file, without a last line that an interruption left half-written; of a missing one, none.
 
     Raises:
         OptionError: if it is not what a run of `vidcom2` wrote.
     """
     if not path.is_file():
-        return {}
-    *lines, half = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+        return []
     try:
-        every = [json.loads(line) for line in lines]
-        rows = {row["id"]: row for row in every if "error" not in row}
-    except (ValueError, TypeError, KeyError) as error:
-        raise OptionError(f"{str(path)!r} has lines that vidcom2 did not write. Name another --output.") from error
-    if half or len(rows) < len(every):
+        rows = [json.loads(line) for line in path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]]
+        if all(isinstance(row["id"], str) for row in rows):
+            return rows
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise OptionError(f"{str(path)!r} has lines that vidcom2 did not write. Name another --output.")
+
+
+def rows_so_far(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows of an answer file by their ids. What is to be asked again leaves the file: rows of errors, and a last
+    line that an interruption left half-written. Raises as `complete_rows`."""
+    rows = {row["id"]: row for row in complete_rows(path) if "error" not in row}
+    if path.is_file():
         write_whole(path, "".join(map(as_line, rows.values())))
     return rows
 

@@ -151,7 +151,7 @@ def run_command(
     requests: Annotated[
         Path | None,
         typer.Option(
-            help="JSONL file: `video`, `prompt` and, where wanted, `id`, `max_new_tokens`, `retention_ratio`, ... a line.",
+            help="JSONL file: `video`, `prompt`, where wanted `id`, `max_new_tokens`, `retention_ratio`, ... a line.",
             show_default=False,
             rich_help_panel=MANY,
         ),
@@ -303,12 +303,10 @@ def convert_command(
 
 
 def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
-    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    given = [
-        options[name] for name in names if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]
-    if given:
-        raise OptionError(f"`{given[0]}` {reason}. Leave it out.")
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")
 
 
 def _load(

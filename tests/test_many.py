@@ -1,4 +1,4 @@
-"""Many videos with one command: the answers of each alone, whatever interrupts the run and whatever is wrong with some."""
+"""Many videos with one command: the answers of each alone, whatever interrupts the run or is wrong with some."""
 
 import json
 import os
@@ -349,7 +349,7 @@ def test_two_requests_of_an_id_are_refused(tmp_path: Path) -> None:
     line = {"video": "a.mp4", "prompt": "What?"}
     path = write_lines(tmp_path / "r.jsonl", line | {"id": "2"}, line)
     with pytest.raises(
-        OptionError, match="line 2 of .* has the id '2' .*, which an earlier line has. Give each its own"
+        OptionError, match=r"line 2 of .* has the id '2' .*, which an earlier line has. Give each its own"
     ):
         read_requests(path)
     with pytest.raises(OptionError, match="holds no request"):

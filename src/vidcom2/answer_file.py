@@ -40,9 +40,10 @@ class AnswerFile:
         Raises:
             OptionError: if there are another run's answers, or another file.
         """
-        if self.path.exists() and not self.record.is_file():
+        there = [each for each in (self.path, *self._parts()) if each.exists()]
+        if there and not self.record.is_file():
             raise OptionError(
-                f"{str(self.path)!r} is there, and is no output of `vidcom2 run` (no {self.record.name} beside it). "
+                f"{str(there[0])!r} is there, and is no output of `vidcom2 run` (no {self.record.name} beside it). "
                 "Name another --output."
             )
         check_record(self.record, self.path, arguments)
@@ -70,6 +71,10 @@ class AnswerFile:
     def part(self, rank: int) -> Path:
         return self.path.with_suffix(f".rank{rank}.jsonl")
 
+    def _parts(self) -> list[Path]:
+        name = re.compile(re.escape(self.path.stem) + r"\.rank\d+\.jsonl")
+        return sorted(each for each in self.path.parent.iterdir() if name.fullmatch(each.name))
+
     def gather(self, with_errors: bool) -> dict[str, dict[str, Any]]:
         """Move the rows of all parts to the file, and repair it: half of a last line leaves it, and, unless they are to
         stay, rows of errors, which are asked again.
@@ -77,8 +82,7 @@ class AnswerFile:
         Returns:
             The rows by their ids.
         """
-        part = re.compile(re.escape(self.path.stem) + r"\.rank\d+\.jsonl")
-        parts = [each for each in self.path.parent.iterdir() if part.fullmatch(each.name)]
+        parts = self._parts()
         rows: dict[str, dict[str, Any]] = {}
         for path in (self.path, *parts):
             for row in complete_rows(path):

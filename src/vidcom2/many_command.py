@@ -104,11 +104,11 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
                     before = _answer(options, requests, file, process)
         except KeyboardInterrupt:
             if process.is_first:
-                _print(
-                    f"Stopped. What is answered is in {escape(str(file.path))}; the same command goes on from there."
-                )
+                _print(f"Stopped. The answers so far are in {escape(str(file.path))}; the same command goes on there.")
             raise typer.Exit(INTERRUPTED) from None
         if process.is_first:
+            if options.model is None:
+                _print("[yellow]Demo:[/] without --model a toy answers; it knows the videos of its benchmark alone.")
             _report(requests, file, before, time.perf_counter() - started)
 
 

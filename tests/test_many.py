@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from conftest import Family, use_method
@@ -581,8 +581,11 @@ def kill_when(process: subprocess.Popen, holds: Callable[[], bool]) -> None:
     while not holds():
         assert process.poll() is None and time.monotonic() < until, process.communicate()
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
+    of_launcher = psutil.Process(process.pid).children(recursive=True)
+    for each in (process, *of_launcher):
+        each.kill()
     process.communicate()
+    psutil.wait_procs(of_launcher)
 
 
 def lines_in(folder: Path) -> int:
@@ -617,10 +620,7 @@ def test_two_processes_share_the_requests_and_any_number_goes_on(
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
     process = started(arguments, *torchrun)
-    kill_when(
-        process, lambda: all((tmp_path / f"a.rank{rank}.jsonl").exists() for rank in (0, 1)) and lines_in(tmp_path) > 4
-    )
-    time.sleep(5)  # the workers end with their launcher
+    kill_when(process, lambda: len(list(tmp_path.glob("a.rank*"))) == 2 and lines_in(tmp_path) > 4)
     parts = {rank: rows_of(tmp_path / f"a.rank{rank}.jsonl") for rank in (0, 1)}
     assert all(int(row["id"]) % 2 == (rank + 1) % 2 for rank, part in parts.items() for row in part)
     process = started(arguments, *torchrun)

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .jsonl import as_line, complete_rows, write_whole
-from .options import OptionError
+from .options import OptionError, written_to
 from .run_record import check_record, write_record
 
 
@@ -51,14 +51,16 @@ class AnswerFile:
     def claim(self, arguments: Mapping[str, Any], commit: str) -> None:
         """Make it this run's, with all of its arguments, or go on. Raises as `check`."""
         self.check(arguments)
-        write_record(self.record, self.path, arguments, commit)
+        with written_to(self.record):
+            write_record(self.record, self.path, arguments, commit)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """No other run writes here in the meantime. Raises an OptionError if one does."""
         lock = FileLock(self.path.with_suffix(".lock"))
         try:
-            lock.acquire(timeout=0)
+            with written_to(self.path):
+                lock.acquire(timeout=0)
         except Timeout:
             raise OptionError(
                 f"another run is writing {str(self.path)!r}. Wait for its end, or name another --output."
@@ -88,8 +90,9 @@ class AnswerFile:
             for row in complete_rows(path):
                 if "error" not in row or (with_errors and row["id"] not in rows):
                     rows[row["id"]] = row
-        if self.path.exists() or rows:
-            write_whole(self.path, "".join(map(as_line, rows.values())))
-        for each in parts:  # whose rows are now safe
-            each.unlink()
+        with written_to(self.path):
+            if self.path.exists() or rows:
+                write_whole(self.path, "".join(map(as_line, rows.values())))
+            for each in parts:  # whose rows are now safe
+                each.unlink()
         return rows

@@ -1,5 +1,5 @@
-"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`. `eval_command.py` and `hub_commands.py` have
-the others."""
+"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`. `many_command.py` has `run` over many videos,
+`eval_command.py` and `hub_commands.py` have the other commands."""
 
 import dataclasses
 import json

@@ -3,7 +3,7 @@
 import copy
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby, islice
@@ -33,7 +33,7 @@ from .video_requests import VideoRequest, request_of
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
 
-OUT_OF_MEMORY = "out of memory ({}), with nothing else in the batch. Take fewer frames, or keep fewer tokens."
+OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 HELD_BATCHES = 4  # so many are encoded before one is answered, so that prompts of like length meet
 MOST_PROMPTS_OF_A_VIDEO = 64  # that are prepared together
 
@@ -82,7 +82,7 @@ def answer_many(
     device_map: str | None = None,
     revision: str | None = None,
     **arguments: Any,
-) -> Iterator[AnsweredRequest]:
+) -> Generator[AnsweredRequest, None, None]:
     """Ask a model about many videos; each answer is given out as it comes.
 
     The next videos are read and preprocessed in threads while the model runs, and prompts of like length share a call
@@ -103,6 +103,9 @@ def answer_many(
             called in several threads.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
         **arguments: as in `ask`, for all requests.
+
+    Returns:
+        A generator; its `close`, or its end, ends the threads.
 
     Raises:
         CheckpointError: at once, if the model cannot be loaded.
@@ -136,7 +139,7 @@ def _stream(
     requests: Iterator[VideoRequest],
     workers: int,
     read: Callable[[str, int], Video] | None,
-) -> Iterator[AnsweredRequest]:
+) -> Generator[AnsweredRequest, None, None]:
     def prepare(group: Sequence[VideoRequest]) -> "_Prepared":
         return answering.prepared(group, read or partial(read_video, progress=go_on))
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,9 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
     Raises:
         typer.Exit: with code 3 if requests ended in an error, 2 on a mistake of the user, 130 after Ctrl-C.
     """
-    process = Process.this()
     started = time.perf_counter()
     with one_line_errors("Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."):
+        process = Process.this()
         if options.output is None:
             raise OptionError("`--output` is missing: the JSONL file for the answers, such as answers.jsonl.")
         requests = options.read(default_prompt)
@@ -96,12 +97,8 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
         file = AnswerFile(options.output)
         file.check(options.arguments())
         try:
-            with written_to(file.path):
-                if process.is_first:
-                    with file.locked():
-                        before = _answer(options, requests, file, process)
-                else:
-                    before = _answer(options, requests, file, process)
+            with file.locked() if process.is_first else nullcontext():
+                before = _answer(options, requests, file, process)
         except KeyboardInterrupt:
             if process.is_first:
                 _print(f"Stopped. The answers so far are in {escape(str(file.path))}; the same command goes on there.")
@@ -153,10 +150,11 @@ def _answer(options: ManyOptions, requests: Sequence[VideoRequest], file: Answer
         workers=options.workers,
     )
     path = file.path if process.count == 1 else file.part(process.rank)
-    with progress_bar() as progress, path.open("a", encoding="utf-8", newline="\n") as opened:
+    with progress_bar() as progress, closing(answers):
         task = progress.add_task("Answering", total=len(mine), visible=process.is_first)
         for answer in answers:
-            append_rows(opened, [answer.row])
+            with written_to(path), path.open("a", encoding="utf-8", newline="\n") as opened:
+                append_rows(opened, [answer.row])
             progress.advance(task)
     process.wait_for_others()
     if process.is_first and process.count > 1:

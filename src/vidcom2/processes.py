@@ -24,9 +24,11 @@ class Process:
 
     @classmethod
     def this(cls) -> "Process":
-        """By the variables that PyTorch's launchers set."""
+        """By the variables that PyTorch's launchers set. Raises an OptionError if one of them is missing."""
         if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return cls()
+        if "LOCAL_RANK" not in os.environ:
+            raise OptionError("`RANK` is set, but `LOCAL_RANK` is not. Start with torchrun or accelerate launch.")
         return cls(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
 
     @property

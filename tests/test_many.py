@@ -18,12 +18,13 @@ import psutil
 import pytest
 import torch
 from conftest import Family, use_method
-from make_clips import write_clip
+from make_clips import numbered, write_clip
 from test_cli import save_tiny, vidcom2
 from test_evaluation import frames_of, write_lines
 
 import vidcom2 as package
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
+from vidcom2.answer import prepare_inputs
 from vidcom2.answer_file import AnswerFile
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.jsonl import as_line
@@ -99,17 +100,18 @@ def test_answers_are_those_of_ask(family: Family) -> None:
 
 def test_answers_that_end_early_are_not_padded(checkpoint: Checkpoint) -> None:
     requests = asked("0 8", "1 4", "2 4", "3 8")
-    ends = answers(checkpoint, requests, max_new_tokens=8, batch_size=1)["2"]
-    second = checkpoint.processor.tokenizer(ends.answer, add_special_tokens=False)["input_ids"][1]
-    found = answers(checkpoint, requests, max_new_tokens=8, eos_token_id=int(second))
-    lengths = []
+    given = {"processor": checkpoint.processor, "max_new_tokens": 8}
+    ids = []
+    for request in requests:
+        inputs = prepare_inputs(checkpoint.processor, request["prompt"], read(request["video"], 8), checkpoint.model)
+        output = checkpoint.model.generate(**inputs, max_new_tokens=8, do_sample=False)
+        ids.append(output[0, inputs["input_ids"].shape[1] :].tolist())
+    end = next(token for answer in ids for token in answer if not all(token in other for other in ids))
+    found = answers(checkpoint, requests, max_new_tokens=8, eos_token_id=end)
     for number, request in enumerate(requests, start=1):
-        video = read(request["video"], 8)
-        arguments = {"processor": checkpoint.processor, "max_new_tokens": 8, "eos_token_id": int(second)}
-        alone = ask(video, request["prompt"], checkpoint.model, **arguments)
+        alone = ask(read(request["video"], 8), request["prompt"], checkpoint.model, eos_token_id=end, **given)
         assert (found[str(number)].answer, found[str(number)].new_tokens) == (alone.answer, alone.new_tokens)
-        lengths.append(alone.new_tokens)
-    assert len(set(lengths)) > 1
+    assert len({each.new_tokens for each in found.values()}) > 1
 
 
 def test_a_video_is_read_and_encoded_once_for_requests_that_follow_each_other(checkpoint: Checkpoint) -> None:
@@ -149,35 +151,37 @@ def test_a_video_may_be_one_that_was_read_and_the_model_one_that_is_named(folder
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint, seconds: float) -> None:
-    generate = checkpoint.model.generate
-    monkeypatch.setattr(checkpoint.model, "generate", lambda *args, **kw: time.sleep(seconds) or generate(*args, **kw))
+    """The model takes that long for each batch, and does nothing."""
+
+    def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        time.sleep(seconds)
+        return torch.cat([input_ids, input_ids[:, :1]], dim=1)
+
+    monkeypatch.setattr(checkpoint.model, "generate", generate)
 
 
 def test_reading_and_answering_overlap(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = [{"video": f"{i} 2", "prompt": "What?"} for i in range(8)]
-    plain = time.perf_counter()
-    answers(checkpoint, requests, batch_size=1, max_new_tokens=1, workers=1)
-    plain = time.perf_counter() - plain
-    slow(monkeypatch, checkpoint, 0.2)
+    slow(monkeypatch, checkpoint, 0.5)
 
     def reading(source: str, num_frames: int) -> Video:
-        time.sleep(0.2)
+        time.sleep(0.5)
         return read(source, num_frames)
 
     start = time.perf_counter()
-    answers(checkpoint, requests, batch_size=1, max_new_tokens=1, workers=1, read=reading)
-    took = time.perf_counter() - start - plain
-    assert 8 * 0.2 - plain < took < 12 * 0.2, (took, plain)  # one after the other: 16 * 0.2
+    requests = [{"video": f"{i} 2", "prompt": "What?"} for i in range(6)]
+    answers(checkpoint, requests, batch_size=1, workers=1, read=reading)
+    # Together the two stages sleep 6 seconds; the first reading, and what else there is to do, comes on top of 3.
+    assert 3.5 <= time.perf_counter() - start < 5.5
 
 
 def test_what_is_read_ahead_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow(monkeypatch, checkpoint, 0.05)
+    slow(monkeypatch, checkpoint, 0.1)
     pulled, alive = 0, weakref.WeakSet()
     most_pulled = most_alive = answered = 0
 
     def requests() -> Iterator[dict[str, Any]]:
         nonlocal pulled, most_pulled
-        for i in range(60):
+        for i in range(40):
             pulled += 1
             most_pulled = max(most_pulled, pulled - answered)
             yield {"video": f"{i} 2", "prompt": "What?"}
@@ -189,16 +193,16 @@ def test_what_is_read_ahead_is_bounded(checkpoint: Checkpoint, monkeypatch: pyte
         most_alive = max(most_alive, len(alive))
         return video
 
-    given = {"processor": checkpoint.processor, "max_new_tokens": 1, "read": reading}
+    given = {"processor": checkpoint.processor, "read": reading}
     for _ in answer_many(requests(), checkpoint.model, batch_size=2, workers=3, **given):
         answered += 1
-    assert answered == 60 and most_alive <= 3 + 1  # frames go when they are preprocessed
+    assert answered == 40 and most_alive <= 3 + 1  # frames go when they are preprocessed
     # 5 in the background, 4 batches of 2 held, one more that the grouping looks at, a batch under way.
     assert 5 < most_pulled <= 5 + 8 + 1 + 2
 
 
 def test_leaving_early_ends_the_threads(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    clip = write_clip(tmp_path / "clip.mp4", np.arange(2000) / 25)
+    clip = write_clip(tmp_path / "clip.mp4", np.arange(2000) / 25, picture=lambda n: numbered(n % 200))
     requests = [{"video": str(clip), "prompt": f"What {i}?", "num_frames": 2 + i % 3} for i in range(100)]
     running = answer_many(requests, checkpoint.model, processor=checkpoint.processor, max_new_tokens=1, batch_size=1)
     next(running)
@@ -375,7 +379,7 @@ def test_a_folders_videos_are_known_by_their_suffixes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
-    rows = [{"id": str(i), "given": {}, "answer": "é–\u2028" * i} for i in range(4)] + [{"id": "4", "error": "bad"}]
+    rows = [{"id": str(i), "given": {}, "answer": "é\u2028" * i} for i in range(4)] + [{"id": "4", "error": "bad"}]
     whole = "".join(map(as_line, rows)).encode()
     file = AnswerFile(tmp_path / "answers.jsonl")
     for end in range(len(whole) + 1):
@@ -439,7 +443,8 @@ def data(clips: Path) -> Path:
 def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("made") / "answers.jsonl"
     code, shown, error = vidcom2(*command(folder, output, "--requests", data, "--retention-ratio", 0.5))
-    assert (code, error) == (3, "") and "Answered: 8 of 10 requests (0 before)" in shown
+    assert code == 3, error
+    assert "Answered: 8 of 10 requests (0 before)" in shown
     assert "Errors: 2, which the same command asks again. The first, 9: there is no video file" in shown
     return output
 
@@ -527,7 +532,7 @@ def test_ctrl_c_keeps_what_is_answered(
     monkeypatch.setattr(many, "answer_many", interrupted)
     arguments = command(folder, tmp_path / "a.jsonl", "--requests", data)
     code, shown, error = vidcom2(*arguments)
-    assert (code, error) == (130, "") and "Stopped. The answers so far are in" in shown
+    assert code == 130 and "Error" not in error and "Stopped. The answers so far are in" in shown
     assert len(rows_of(tmp_path / "a.jsonl")) == 1
     monkeypatch.setattr(many, "answer_many", original)
     assert vidcom2(*arguments)[0] == 3

@@ -90,8 +90,11 @@ class EvalOptions:
 
     @property
     def model_name(self) -> str:
-        """What figures are said to be measured on."""
-        return model_name(self.model)
+        """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
+        if self.model is None:
+            return TOY_NAME
+        folder = Path(self.model).expanduser()
+        return folder.resolve().name if folder.is_dir() else self.model
 
     def check(self) -> list[Candidate]:
         """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
@@ -209,14 +212,6 @@ def eval_command(options: EvalOptions) -> None:
             which = f"{result['method']} at {result['retention_ratio']:g}"
             _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
     _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
-
-
-def model_name(model: str | None) -> str:
-    """What to call a `--model`: a folder by its name, as `vidcom2 publish` knows it."""
-    if model is None:
-        return TOY_NAME
-    folder = Path(model).expanduser()
-    return folder.resolve().name if folder.is_dir() else model
 
 
 def _print(text: str) -> None:

@@ -1,6 +1,7 @@
 """Questions about many videos: reading and preprocessing ahead in the background, answers in batches, as they come."""
 
 import copy
+import math
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -111,6 +112,8 @@ def answer_many(
         CheckpointError: at once, if the model cannot be loaded.
         ValueError: at once, on an argument that is unknown, outside its accepted set, or of no use with another.
     """
+    if isinstance(requests, Mapping | VideoRequest):
+        raise OptionError("`requests` is a single request. Pass a list of them, or another iterable.")
     settings = pop_call_settings(arguments)
     placement = {
         "device": device,
@@ -238,9 +241,7 @@ class _Answering:
         self.processor: Any = checkpoint.processor
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
         self.settings, self.arguments = settings, arguments
-        self.fitting: float = float(
-            "inf"
-        )  # tokens of a batch, padding and answers included; known once one did not fit
+        self.fitting = math.inf  # tokens of a batch, padding and answers included; known once one did not fit
         self._of_thread = threading.local()
 
     # -----------------------------------------------------------------------------------------------------------------

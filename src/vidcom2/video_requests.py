@@ -136,9 +136,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are given; null stands for the run's."""
     for name in OF_THE_MODEL:
         if name in given:
-            raise OptionError(
-                f"`{name}` is {given[name]!r} in one request, but belongs to the model. Give it to the run"
-            )
+            raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
     unknown = [each for each in given if each.startswith(("compression_", "retention_")) and each not in SETTING_NAMES]
     if unknown:
         raise OptionError(f"{unknown[0]!r} is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}")

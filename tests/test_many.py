@@ -202,8 +202,8 @@ def test_what_is_read_ahead_is_bounded(checkpoint: Checkpoint, monkeypatch: pyte
 
 
 def test_leaving_early_ends_the_threads(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    clip = write_clip(tmp_path / "clip.mp4", np.arange(2000) / 25, picture=lambda n: numbered(n % 200))
-    requests = [{"video": str(clip), "prompt": f"What {i}?", "num_frames": 2 + i % 3} for i in range(100)]
+    clip = write_clip(tmp_path / "clip.mp4", np.arange(600) / 25, picture=lambda n: numbered(n % 200))
+    requests = [{"video": str(clip), "prompt": f"What {i}?", "num_frames": 2 + i % 3} for i in range(30)]
     running = answer_many(requests, checkpoint.model, processor=checkpoint.processor, max_new_tokens=1, batch_size=1)
     next(running)
     start = time.perf_counter()

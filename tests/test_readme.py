@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,11 +103,14 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    evaluation = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
-    (tmp_path / "questions.jsonl").write_text(stand_in(blocks("json", evaluation)[0], checkpoints, tmp_path))
+    evaluation, using = ((ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("evaluation", "using"))
+    for name, page in (("questions", evaluation), ("requests", using)):
+        (tmp_path / f"{name}.jsonl").write_text(stand_in(blocks("json", page)[0], checkpoints, tmp_path))
+    (tmp_path / "clips").mkdir()
+    shutil.copy(DEMO_VIDEO, tmp_path / "clips")
     commands = [
         line.split(" # ")[0]
-        for text in (README, evaluation)
+        for text in (README, evaluation, using)
         for block in blocks("bash", text)
         for line in block.splitlines()
     ]

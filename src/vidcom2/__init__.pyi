@@ -6,6 +6,7 @@ from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOne
 from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
+from .many import AnsweredRequest, answer_many
 from .modeling.compression import compress, register_compression_method
 from .modeling.frame_budgets import frame_budgets
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
@@ -17,6 +18,7 @@ from .modeling.video_compression import TokenMerge, VideoCompression, VideoToken
 from .video import Video, read_video
 
 __all__ = [
+    "AnsweredRequest",
     "CompressionSettings",
     "LlavaVideoProcessor",
     "TokenMerge",
@@ -31,6 +33,7 @@ __all__ = [
     "Video",
     "VideoCompression",
     "VideoTokens",
+    "answer_many",
     "ask",
     "compress",
     "frame_budgets",

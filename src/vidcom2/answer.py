@@ -94,7 +94,7 @@ def ask(
         CheckpointError: if the model cannot be loaded.
         ValueError: on an argument that is unknown, outside its accepted set, or of no use together with another.
     """
-    settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
+    settings = pop_call_settings(arguments)
     placement = {
         "device": device,
         "dtype": dtype,
@@ -104,31 +104,18 @@ def ask(
     # All that can be refused is refused before anything takes long.
     if not question.strip():
         raise OptionError(f"`question` is {question!r}. Ask something about the video.")
-    check_settings(settings)
-    _check_generate_arguments(arguments)
-    if model is None or isinstance(model, str):
-        if processor is not None:
-            raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
-        check_placement(**placement)
-        if model is not None:
-            find_checkpoint(model, revision)
-    else:
-        _check_loaded(model, processor, placement | {"revision": revision}, settings if measure else {})
-
+    check_generate_arguments("ask", arguments)
+    check_model(model, processor, placement, revision)
+    if measure and settings and isinstance(model, PreTrainedModel):
+        raise OptionError(
+            f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
+            "for this call. Set it in `model.config`."
+        )
     if not isinstance(video, Video):
         video = read_video(video, num_frames)
-
-    from .checkpoints import Checkpoint, load_checkpoint
-
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    if model is None or isinstance(model, str):
-        checkpoint = load_checkpoint(model, **placement, revision=revision, **settings)
-        settings = {}  # now the model's own
-    else:
-        # Both are checked above.
-        loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
-        checkpoint = Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own)
+    checkpoint, settings = checkpoint_of(model, processor, placement, revision, settings)
     answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
     if not measure:
         return answer
@@ -171,6 +158,30 @@ def video_arguments(model: PreTrainedModel, inputs: BatchFeature) -> dict[str, A
     return {name: inputs[name] for name in names if name in inputs}
 
 
+def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings out of a call's arguments, and check them."""
+    settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
+    check_settings(settings)
+    return settings
+
+
+def checkpoint_of(
+    model: str | PreTrainedModel | None,
+    processor: ProcessorMixin | None,
+    placement: dict[str, Any],
+    revision: str | None,
+    settings: dict[str, Any],
+) -> "tuple[Checkpoint, dict[str, Any]]":
+    """The model that `check_model` has accepted, loaded with the settings if it is named; and the settings that are
+    left for each call of it."""
+    from .checkpoints import Checkpoint, load_checkpoint
+
+    if model is None or isinstance(model, str):
+        return load_checkpoint(model, **placement, revision=revision, **settings), {}
+    loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
+    return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), settings
+
+
 @torch.no_grad()
 def _answer(
     checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
@@ -204,12 +215,13 @@ def _answer(
     )
 
 
-def _check_generate_arguments(arguments: dict[str, Any]) -> None:
-    own = [name for name in OWN_ARGUMENTS if name in arguments]
-    if own:
+def check_generate_arguments(function: str, arguments: dict[str, Any], own: tuple[str, ...] = OWN_ARGUMENTS) -> None:
+    """That all are arguments of `generate`, and none of them `function`'s own affair."""
+    taken = [name for name in own if name in arguments]
+    if taken:
         raise OptionError(
-            f"`{own[0]}` is none of the arguments that `ask` takes: it returns one answer. For more, call the model's "
-            "own `generate`."
+            f"`{taken[0]}` is none of the arguments that `{function}` takes: it returns one answer. For more, call the "
+            "model's own `generate`."
         )
     if "custom_generate" in arguments:  # which may take arguments of any name
         return
@@ -221,14 +233,25 @@ def _check_generate_arguments(arguments: dict[str, Any]) -> None:
     unknown = sorted(arguments.keys() - known)
     if unknown:
         raise OptionError(
-            f"{', '.join(map(repr, unknown))} is neither an argument of `ask` or `generate`, nor a setting of "
-            f"VidCom². The settings are: {', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
+            f"{', '.join(map(repr, unknown))} is neither an argument of `{function}` or `generate`, nor a "
+            f"setting of VidCom². The settings are: {', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
         )
 
 
-def _check_loaded(
-    model: PreTrainedModel, processor: ProcessorMixin | None, loading: dict[str, Any], measured: dict[str, Any]
+def check_model(
+    model: str | PreTrainedModel | None,
+    processor: ProcessorMixin | None,
+    placement: dict[str, Any],
+    revision: str | None,
 ) -> None:
+    """What can be known of a call's model before it is loaded."""
+    if model is None or isinstance(model, str):
+        if processor is not None:
+            raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
+        check_placement(**placement)
+        if model is not None:
+            find_checkpoint(model, revision)
+        return
     if not hasattr(model.config, "compression_settings"):
         raise OptionError(
             f"`model` is a {type(model).__name__}, which compresses nothing. Load the checkpoint with a class of "
@@ -236,13 +259,9 @@ def _check_loaded(
         )
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
+    loading = placement | {"revision": revision}
     given = [name for name, value in loading.items() if value not in (None, "auto")]
     if given:
         raise OptionError(
             f"`{given[0]}` is {loading[given[0]]!r}, but the model is loaded. Pass it where the model is loaded."
-        )
-    if measured:
-        raise OptionError(
-            f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, measured))} is given "
-            "for this call. Set it in `model.config`."
         )

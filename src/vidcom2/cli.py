@@ -1,10 +1,11 @@
-"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`. `eval_command.py` and `hub_commands.py` have
-the others."""
+"""The command line: `vidcom2 run`, `explain` and `convert-llava-video`. `many_command.py` has `run` over many videos,
+`eval_command.py` and `hub_commands.py` have the other commands."""
 
 import dataclasses
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, takes_settings, versions
 from .eval_command import eval_command
 from .hub_upload.hub_commands import publish_command, verify_command
+from .many_command import ManyOptions, run_many
 from .options import (
     OptionError,
     check_drawing,
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
 BAR_WIDTH = 24
+MANY = "Many videos"  # the panel of its options in the help
+ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options of `run` that ask about one video
+ONLY_MANY = ("output", "batch_size", "workers")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -108,6 +113,7 @@ def common(
 @app.command("run")
 @takes_settings
 def run_command(
+    context: typer.Context,
     settings: dict[str, Any],
     model: ModelOption = None,
     video: VideoOption = None,
@@ -138,15 +144,64 @@ def run_command(
     attn_implementation: AttentionOption = None,
     revision: RevisionOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    videos: Annotated[
+        Path | None,
+        typer.Option(help="Folder: ask --prompt about each video in it.", show_default=False, rich_help_panel=MANY),
+    ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL file: `video`, `prompt`, where wanted `id`, `max_new_tokens`, `retention_ratio`, ... a line.",
+            show_default=False,
+            rich_help_panel=MANY,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="JSONL file for the answers.", show_default=False, rich_help_panel=MANY),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Most requests in one call of `generate`.", min=1, rich_help_panel=MANY)
+    ] = 8,
+    workers: Annotated[
+        int, typer.Option(help="Videos that are read at a time while the model runs.", min=1, rich_help_panel=MANY)
+    ] = 2,
 ) -> None:
-    """Ask a question about a video, with and without compression, and measure both.
+    """Ask a question about a video, with and without compression, and measure both; or ask about many videos.
 
     Prints the answers, the tokens in the language model's prompt (counted there), the seconds of its prefill and of
     the whole of `generate` (medians), and the tokens that each frame was granted. Without arguments it runs a demo: a
     toy model answers a question about a clip, also by another method that keeps as many tokens.
+
+    With --videos or --requests it answers about many videos with compression alone, in batches, and writes each answer
+    to --output as it comes. Started again, it goes on where it was. Exit code 3: some requests ended in an error.
     """
+    if videos is not None or requests is not None:
+        with one_line_errors():
+            _check_not_given(context, ONLY_ONE, "asks about one video, and --videos or --requests about many")
+            check_given("--prompt", prompt, f"for {DEFAULT_PROMPT!r}")
+        options = ManyOptions(
+            settings=settings,
+            model=model,
+            videos=videos,
+            requests=requests,
+            prompt=prompt,
+            output=output,
+            num_frames=num_frames,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            device_map=device_map,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            revision=revision,
+        )
+        run_many(options, DEFAULT_PROMPT)
+        return
     remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), --dtype bfloat16, or spread "
     with one_line_errors(remedy + "the model over devices (--device-map auto)."):
+        _check_not_given(context, ONLY_MANY, "is for many videos, which --videos or --requests names")
         check_given("--prompt", prompt, "for the question of the demo")
         if against is not None:
             check_settings({"compression_method": against})
@@ -245,6 +300,13 @@ def convert_command(
     )
     for note in done.notes:
         out.print(f"Note: {escape(note)}", highlight=False, soft_wrap=True)
+
+
+def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")
 
 
 def _load(

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from .configuration.compression_settings import CompressionSettings
 from .families import FAMILIES
-from .options import is_out_of_memory
+from .options import is_out_of_memory, memory_reason
 from .toy import toy_clips
 
 DEMO_VIDEO = toy_clips()[0].path
@@ -48,9 +48,7 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
             raise
         message = str(error)
         if is_out_of_memory(error):
-            message = (
-                f"out of memory ({message.strip().splitlines()[0] if message else 'no more is free'}). {out_of_memory}"
-            )
+            message = f"out of memory ({memory_reason(error)}). {out_of_memory}"
         elif type(error).__module__.partition(".")[0] != __package__:
             print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
             report = f"This is a bug in vidcom2. Please report it with the lines above, the command, and: {versions()}"

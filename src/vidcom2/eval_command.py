@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import shlex
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +27,7 @@ from .options import (
     find_checkpoint,
     written_to,
 )
+from .run_record import versions_of_answers
 from .toy import TOY_NAME
 
 
@@ -120,7 +120,7 @@ class EvalOptions:
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             **{name: getattr(self, name) for name in named},
             **self.settings,
-            **{name: version(name) for name in ("vidcom2", "torch", "transformers")},
+            **versions_of_answers(),
         }
 
     def command(self) -> str:

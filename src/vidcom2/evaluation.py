@@ -5,58 +5,26 @@ a batch of questions shares a call of `generate`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .answer import prepare_inputs, video_arguments
+from .batches import Batch, EncodedVideo, encoded, joined, needs_tower_states, padded
 from .checkpoints import Checkpoint
-from .configuration.compression_methods import COMPRESSION_METHODS
 from .configuration.compression_settings import CompressionSettings
 from .evaluation_candidates import AllTokens, Candidate
 from .evaluation_data import Question
-from .evaluation_folder import answers_so_far, as_line
-from .modeling.video_compression import VideoTokens
-from .modeling.video_features import VidCom2VideoFeatures
-from .options import is_out_of_memory
+from .jsonl import append_rows, rows_so_far
+from .options import is_out_of_memory, memory_reason, one_line
 from .video import Progress, Video, read_video
 
 if TYPE_CHECKING:
     from .modeling.compressed_generation import VidCom2GenerationMixin
 
 OUT_OF_MEMORY = "out of memory ({}). Take fewer frames or a smaller batch, and start again: only this is asked again."
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedVideo:
-    """A video as the model takes it, and what its vision tower makes of it.
-
-    Attributes:
-        inputs: `pixel_values_videos` and sizes, as of a batch of one.
-        outputs: the parent's features: `pooler_output` has one entry (placeholders, dim), all tokens with structure.
-        tokens: those that are scored.
-    """
-
-    inputs: dict[str, Any]
-    outputs: VidCom2VideoFeatures
-    tokens: VideoTokens
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Questions that are answered together.
-
-    Attributes:
-        inputs: what the processor makes of them, but no pixels: `input_ids` and `attention_mask` (B, L), padded on the
-            left, and the sizes and times of the videos.
-        videos: B of them; questions about the same video may share it.
-    """
-
-    inputs: dict[str, Any]
-    videos: tuple[EncodedVideo, ...]
 
 
 @torch.no_grad()
@@ -88,7 +56,7 @@ def evaluate(
         is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or just `refused`,
         why its method cannot do this.
     """
-    rows = answers_so_far(answers)
+    rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
     compared = [AllTokens(), *candidates]
     videos = _Videos(checkpoint, _needs_tower_states(checkpoint.model, compared), num_frames, read)
@@ -101,10 +69,8 @@ def evaluate(
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                reason = (str(error).strip() or "no more is free").splitlines()[0]
-                done = [_row(question, error=OUT_OF_MEMORY.format(reason)) for question in together]
-            file.write("".join(map(as_line, done)))
-            file.flush()
+                done = [_row(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
+            append_rows(file, done)
             rows |= {row["id"]: row for row in done}
     return [rows[question.id] for question in questions]
 
@@ -124,7 +90,7 @@ def compressed_answers(
     of_each = [features[id(video)] for video in batch.videos]
     output = model.generate(
         **batch.inputs,
-        mm_encoder_outputs={"video": _joined(of_each)},
+        mm_encoder_outputs={"video": joined(of_each)},
         compression_positions=settings.compression_positions,  # the other settings are in the features
         max_new_tokens=max_new_tokens,
         do_sample=False,
@@ -134,19 +100,6 @@ def compressed_answers(
         [len(compression.indices) / compression.num_tokens for compression in kept], dtype=torch.float64
     )
     return output[:, batch.inputs["input_ids"].shape[1] :], shares
-
-
-def _joined(features: Sequence[VidCom2VideoFeatures]) -> VidCom2VideoFeatures:
-    """Those of several videos as of one call."""
-    deepstack = None
-    if features[0].deepstack_features is not None:
-        layers = zip(*(each.deepstack_features or () for each in features), strict=True)
-        deepstack = [tuple(video for of_one in layer for video in of_one) for layer in layers]
-    return VidCom2VideoFeatures(
-        pooler_output=tuple(video for each in features for video in each.pooler_output),
-        video_compressions=tuple(video for each in features for video in each.video_compressions),
-        deepstack_features=deepstack,
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -162,21 +115,21 @@ def _rows(
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
     """The rows of some questions; the first candidate has all tokens."""
-    prompts, encoded, errors = [], [], {}
+    prompts, asked_about, errors = [], [], {}
     for question in questions:
         try:
             prompt, video = videos.prepared(question)
         except ValueError as error:
-            errors[question.id] = _one_line(error)
+            errors[question.id] = one_line(error)
         else:
             prompts.append(prompt)
-            encoded.append(video)
+            asked_about.append(video)
     asked = [question for question in questions if question.id not in errors]
     answers: dict[str, dict[str, Any]] = {question.id: {} for question in asked}
     if asked:
         processor: Any = checkpoint.processor
         tokenizer = processor.tokenizer
-        batch = Batch(_padded(prompts, tokenizer), tuple(encoded))
+        batch = Batch(padded(prompts, tokenizer), tuple(asked_about))
         for candidate in candidates:
             for question, answer in zip(
                 asked, _answers(checkpoint.model, tokenizer, batch, candidate, max_new_tokens), strict=True
@@ -207,17 +160,13 @@ def _answers(
     except ValueError as error:
         if isinstance(candidate, AllTokens):
             raise
-        return [{"refused": _one_line(error)}] * len(batch.videos)
+        return [{"refused": one_line(error)}] * len(batch.videos)
     texts = tokenizer.batch_decode(new, skip_special_tokens=True)
     return [{"text": text.strip(), "kept_share": share} for text, share in zip(texts, kept.tolist(), strict=True)]
 
 
 def _row(question: Question, **found: Any) -> dict[str, Any]:
     return {"id": question.id, "given": question.given, **found}
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -246,41 +195,19 @@ class _Videos:
                 self.held = question.video, self.read(question.video, self.num_frames), None
             except ValueError as error:
                 self.held = question.video, error, None
-        _, video, encoded = self.held
+        _, video, of_video = self.held
         if isinstance(video, ValueError):
             raise video
         model = self.checkpoint.model
         inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
-        if encoded is None:
+        if of_video is None:
             described = video_arguments(model, inputs)
-            chunk_frames = model.config.vision_chunk_frames
-            outputs, tokens = model.model.encode_videos(
-                with_tower_states=self.with_tower_states, chunk_frames=chunk_frames, **described
-            )
-            # Without the tower's own states, which a batch of videos would fill the memory with.
-            outputs = VidCom2VideoFeatures(
-                pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")
-            )
-            encoded = EncodedVideo(described, outputs, tokens[0])
-            self.held = question.video, video, encoded
+            of_video = encoded(model, described, self.with_tower_states)
+            self.held = question.video, video, of_video
         inputs.pop("pixel_values_videos")
-        return dict(inputs), encoded
+        return dict(inputs), of_video
 
 
 def _needs_tower_states(model: "VidCom2GenerationMixin", candidates: Sequence[Candidate]) -> bool:
     methods = {each.settings.get("compression_method", model.config.compression_method) for each in candidates}
-    return any("tower_states" in COMPRESSION_METHODS[method].needs for method in methods)
-
-
-def _padded(prompts: Sequence[dict[str, Any]], tokenizer: Any) -> dict[str, Any]:
-    """Prompts of one question each as one batch, padded on the left."""
-    length = max(prompt["input_ids"].shape[1] for prompt in prompts)
-    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    batch = {}
-    for name in prompts[0]:
-        values = [prompt[name] for prompt in prompts]
-        if values[0].shape == prompts[0]["input_ids"].shape:  # an entry for each token, 0 at padding
-            fill = pad if name == "input_ids" else 0
-            values = [nn.functional.pad(value, (length - value.shape[1], 0), value=fill) for value in values]
-        batch[name] = torch.cat(values)
-    return batch
+    return needs_tower_states(methods)

@@ -1,14 +1,14 @@
 """The questions of `vidcom2 eval` and when an answer counts as right. Nothing here imports PyTorch."""
 
-import json
 import re
 import string
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .jsonl import json_object, numbered_lines
 from .options import OptionError
 
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
@@ -46,11 +46,7 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        """The question; with choices, a lettered line for each, and the request for a letter."""
-        if self.choices is None:
-            return self.question
-        lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, self.choices)]
-        return "\n".join([self.question, *lines, CHOICES_INSTRUCTION])
+        return prompt_of(self.question, self.choices)
 
     def is_correct(self, text: str) -> bool | None:
         """Whether a model's answer is right; None if that is not known.
@@ -72,6 +68,14 @@ class Question:
             return normalised(text)
         number = named_choice(text, self.choices)
         return normalised(text) if number is None else number
+
+
+def prompt_of(question: str, choices: Sequence[str] | None) -> str:
+    """The question; with choices, a lettered line for each, and the request for a letter."""
+    if choices is None:
+        return question
+    lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices)]
+    return "\n".join([question, *lines, CHOICES_INSTRUCTION])
 
 
 def normalised(text: str) -> str:
@@ -102,67 +106,74 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     Raises:
         OptionError: on a file that cannot be read or is empty, and on a line that is no question, by its number.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise OptionError(f"cannot read the questions {str(path)!r}: {reason}. Name a JSONL file.") from error
     questions: dict[str, Question] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in numbered_lines(path, "questions"):
         if limit is not None and len(questions) == limit:
             break
-        if not line.strip():
-            continue
-        question = _question(line, number, path)
-        if question.id in questions:
-            raise _refused(path, number, f"`id` is {question.id!r}, which an earlier line has. Give each its own")
+        try:
+            question = _question(json_object(line), number, path.parent)
+            if question.id in questions:
+                raise OptionError(f"`id` is {question.id!r}, which an earlier line has. Give each its own")
+        except OptionError as reason:
+            raise OptionError(f"line {number} of {str(path)!r} is no question: {reason}.") from None
         questions[question.id] = question
     if not questions:
         raise OptionError(f"{str(path)!r} holds no question. Write a JSON object with `video` and `question` a line.")
     return list(questions.values())
 
 
-def _question(line: str, number: int, path: Path) -> Question:
-    try:
-        given = json.loads(line)
-    except ValueError as error:
-        raise _refused(path, number, f"it is no JSON ({error}). Write one JSON object a line") from None
-    if not isinstance(given, dict):
-        raise _refused(path, number, f"it holds a {type(given).__name__}. Write one JSON object a line")
+# What is wrong with a line is an OptionError whose text is the reason alone.
+
+
+def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
     for key in ("video", "question"):
-        if not isinstance(given.get(key), str) or not given[key].strip():
-            raise _refused(path, number, f"`{key}` is {given.get(key)!r}, but must be a text")
-    answers, choices = _texts(given, "answer", path, number), _texts(given, "choices", path, number)
-    if choices is not None and (isinstance(given["choices"], str) or not 2 <= len(choices) <= len(LETTERS)):
-        raise _refused(path, number, f"`choices` is {given['choices']!r}, but must be a list of 2 to 26 texts")
-    if choices is not None and len(set(map(normalised, choices))) < len(choices):
-        raise _refused(path, number, f"`choices` {list(choices)} differ in case or punctuation alone. Tell them apart")
+        check_text(given, key)
+    answers, choices = _texts(given, "answer"), choices_of(given)
     if choices is not None and answers is not None:
         right = named_choice(answers[0], choices)
         if len(answers) != 1 or right is None:
-            raise _refused(
-                path, number, f"`answer` is {given['answer']!r}, but must be one of `choices`, or its letter"
-            )
+            raise OptionError(f"`answer` is {given['answer']!r}, but must be one of `choices`, or its letter")
         answers = (choices[right],)
     kind = given.get("kind")
     if kind is not None and not isinstance(kind, str):
-        raise _refused(path, number, f"`kind` is {kind!r}, but must be a text")
-    video = given["video"]
-    if not video.startswith(("http://", "https://")):
-        video = str(path.parent / Path(video).expanduser())
-    return Question(str(given.get("id", number)), video, given["question"], answers, choices, kind, given)
+        raise OptionError(f"`kind` is {kind!r}, but must be a text")
+    video, name = video_from(given["video"], folder), str(given.get("id", number))
+    return Question(name, video, given["question"], answers, choices, kind, given)
 
 
-def _texts(given: dict[str, Any], key: str, path: Path, number: int) -> tuple[str, ...] | None:
+def check_text(given: Mapping[str, Any], key: str) -> None:
+    if not isinstance(given.get(key), str) or not given[key].strip():
+        raise OptionError(f"`{key}` is {given.get(key)!r}, but must be a text")
+
+
+def video_from(video: str, folder: Path) -> str:
+    """A video that a line in a file of this folder names: a URL as it is, a path from there."""
+    if video.startswith(("http://", "https://")):
+        return video
+    try:
+        return str(folder / Path(video).expanduser())
+    except RuntimeError as error:  # the home of a user whom nobody knows
+        raise OptionError(f"`video` is {video!r}: {error}") from None
+
+
+def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The options of a multiple choice question."""
+    choices = _texts(given, "choices")
+    if choices is None:
+        return None
+    if isinstance(given["choices"], str) or not 2 <= len(choices) <= len(LETTERS):
+        raise OptionError(f"`choices` is {given['choices']!r}, but must be a list of 2 to 26 texts")
+    if len(set(map(normalised, choices))) < len(choices):
+        raise OptionError(f"`choices` {list(choices)} differ in case or punctuation alone. Tell them apart")
+    return choices
+
+
+def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
     """One text or a list of them; None if the key is missing or null."""
     value = given.get(key)
     if value is None:
         return None
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise _refused(path, number, f"`{key}` is {value!r}, but must be a text or a list of texts")
+        raise OptionError(f"`{key}` is {value!r}, but must be a text or a list of texts")
     return tuple(texts)
-
-
-def _refused(path: Path, number: int, reason: str) -> OptionError:
-    return OptionError(f"line {number} of {str(path)!r} is no question: {reason}.")

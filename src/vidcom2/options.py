@@ -154,6 +154,15 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in in_words)
 
 
+def memory_reason(error: Exception) -> str:
+    """What an error of `is_out_of_memory` says, in short."""
+    return (str(error).strip() or "no more is free").splitlines()[0]
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
 def check_revision(name: str | None, revision: str | None) -> None:
     """That there is something the revision can be of."""
     if name is None and revision is not None:

@@ -1,0 +1,649 @@
+"""Many videos with one command: the answers of each alone, whatever interrupts the run or is wrong with some."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from conftest import Family, use_method
+from make_clips import numbered, write_clip
+from test_cli import save_tiny, vidcom2
+from test_evaluation import frames_of, write_lines
+
+import vidcom2 as package
+from vidcom2 import AnsweredRequest, Video, answer_many, ask
+from vidcom2.answer import prepare_inputs
+from vidcom2.answer_file import AnswerFile
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.jsonl import as_line
+from vidcom2.options import OptionError
+from vidcom2.video import VideoError
+from vidcom2.video_requests import read_requests, request_of, requests_of_folder
+
+TOKENS = dict.fromkeys(("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens"))
+
+
+def read(source: str, num_frames: int) -> Video:
+    """Of "3 6" the video number 3, of 6 frames."""
+    if source.startswith("bad"):
+        raise VideoError("cannot read it:\n no frames.")
+    seed, length = map(int, source.split())
+    return frames_of(seed, min(length, num_frames))
+
+
+def asked(*videos: str, **more: Any) -> list[dict[str, Any]]:
+    """A request about each of the videos, of different lengths."""
+    return [{"video": video, "prompt": "What happens" + " now" * i + "?", **more} for i, video in enumerate(videos)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folder: Path) -> Checkpoint:
+    return load_checkpoint(str(folder), device="cpu")
+
+
+def answers(checkpoint: Checkpoint, requests: Any, **arguments: Any) -> dict[str, AnsweredRequest]:
+    """By the ids of the requests; folders of clips in place of files."""
+    given = {"processor": checkpoint.processor, "max_new_tokens": 4, "read": read, **arguments}
+    found = list(answer_many(requests, checkpoint.model, **given))
+    assert len({each.request.id for each in found}) == len(found)
+    return {each.request.id: each for each in found}
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_answers_are_those_of_ask(family: Family) -> None:
+    own = [
+        {},
+        {"retention_ratio": 1.0},
+        {"max_new_tokens": 2},
+        {"num_frames": 4},
+        {"compression_method": use_method("merged_in_time")},
+        {"retention_ratio": 0.6, "max_new_tokens": 2},
+        {"compression_positions": "original"},
+        {},
+        {"retention_ratio": 0.1},
+    ]
+    requests = [
+        request | more
+        for request, more in zip(asked("0 8", "1 6", "1 6", "2 8", "3 4", "4 8", "5 8", "6 2", "7 8"), own)
+    ]
+    found = answers(Checkpoint("tiny", family.model, family.processor), requests, batch_size=4, max_new_tokens=5)
+    assert sorted(found) == [str(i) for i in range(1, 10)]
+    for number, request in enumerate(requests, start=1):
+        more = {"max_new_tokens": 5} | own[number - 1]
+        video = read(request["video"], more.pop("num_frames", 32))
+        alone = ask(video, request["prompt"], family.model, processor=family.processor, **more)
+        answer = found[str(number)]
+        assert answer.answer == alone.answer and answer.error is None
+        assert {name: getattr(answer, name) for name in TOKENS} == {name: getattr(alone, name) for name in TOKENS}
+    assert len({each.answer for each in found.values()}) > 3  # a model that always says the same would pass
+
+
+def test_answers_that_end_early_are_not_padded(checkpoint: Checkpoint) -> None:
+    requests = asked("0 8", "1 4", "2 4", "3 8")
+    given = {"processor": checkpoint.processor, "max_new_tokens": 8}
+    ids = []
+    for request in requests:
+        inputs = prepare_inputs(checkpoint.processor, request["prompt"], read(request["video"], 8), checkpoint.model)
+        output = checkpoint.model.generate(**inputs, max_new_tokens=8, do_sample=False)
+        ids.append(output[0, inputs["input_ids"].shape[1] :].tolist())
+    end = next(token for answer in ids for token in answer if not all(token in other for other in ids))
+    found = answers(checkpoint, requests, max_new_tokens=8, eos_token_id=end)
+    for number, request in enumerate(requests, start=1):
+        alone = ask(read(request["video"], 8), request["prompt"], checkpoint.model, eos_token_id=end, **given)
+        assert (found[str(number)].answer, found[str(number)].new_tokens) == (alone.answer, alone.new_tokens)
+    assert len({each.new_tokens for each in found.values()}) > 1
+
+
+def test_a_video_is_read_and_encoded_once_for_requests_that_follow_each_other(checkpoint: Checkpoint) -> None:
+    reads: list[str] = []
+    tower_runs: list[int] = []
+    hook = checkpoint.model.model.vision_tower.register_forward_hook(lambda *_: tower_runs.append(1))
+    requests = asked("0 4", "0 4", "0 4", "1 4", "0 4", retention_ratio=0.5)
+    requests[1]["retention_ratio"] = 0.2
+    found = answers(checkpoint, requests, read=lambda source, n: reads.append(source) or read(source, n))
+    hook.remove()
+    assert sorted(reads) == ["0 4", "0 4", "1 4"] and len(tower_runs) == 3
+    assert found["2"].video_tokens < found["1"].video_tokens == found["3"].video_tokens
+
+
+def test_prompts_of_like_length_share_a_batch(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[int]] = []
+    generate = checkpoint.model.generate
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        batches.append(kwargs["attention_mask"].sum(1).tolist())
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoint.model, "generate", noting)
+    videos = [f"{i} {(2, 8)[i % 2]}" for i in range(8)]
+    answers(checkpoint, [{"video": video, "prompt": "What?"} for video in videos], batch_size=4)
+    assert [len(batch) for batch in batches] == [4, 4] and all(len(set(batch)) == 1 for batch in batches)
+
+
+def test_a_video_may_be_one_that_was_read_and_the_model_one_that_is_named(folder: Path) -> None:
+    video = frames_of(0, 4)
+    found = list(answer_many([{"video": video, "prompt": "What?"}], str(folder), device="cpu", retention_ratio=0.5))
+    alone = ask(video, "What?", str(folder), device="cpu", retention_ratio=0.5)
+    assert [(each.answer, each.video_tokens) for each in found] == [(alone.answer, alone.video_tokens)]
+
+
+# -- in the background ------------------------------------------------------------------------------------------------
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint, seconds: float) -> None:
+    """The model takes that long for each batch, and does nothing."""
+
+    def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        time.sleep(seconds)
+        return torch.cat([input_ids, input_ids[:, :1]], dim=1)
+
+    monkeypatch.setattr(checkpoint.model, "generate", generate)
+
+
+def test_reading_and_answering_overlap(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow(monkeypatch, checkpoint, 0.5)
+
+    def reading(source: str, num_frames: int) -> Video:
+        time.sleep(0.5)
+        return read(source, num_frames)
+
+    start = time.perf_counter()
+    requests = [{"video": f"{i} 2", "prompt": "What?"} for i in range(6)]
+    answers(checkpoint, requests, batch_size=1, workers=1, read=reading)
+    # Together the two stages sleep 6 seconds; the first reading, and what else there is to do, comes on top of 3.
+    assert 3.5 <= time.perf_counter() - start < 5.5
+
+
+def test_what_is_read_ahead_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow(monkeypatch, checkpoint, 0.1)
+    pulled, alive = 0, weakref.WeakSet()
+    most_pulled = most_alive = answered = 0
+
+    def requests() -> Iterator[dict[str, Any]]:
+        nonlocal pulled, most_pulled
+        for i in range(40):
+            pulled += 1
+            most_pulled = max(most_pulled, pulled - answered)
+            yield {"video": f"{i} 2", "prompt": "What?"}
+
+    def reading(source: str, num_frames: int) -> Video:
+        nonlocal most_alive
+        video = read(source, num_frames)
+        alive.add(video)
+        most_alive = max(most_alive, len(alive))
+        return video
+
+    given = {"processor": checkpoint.processor, "read": reading}
+    for _ in answer_many(requests(), checkpoint.model, batch_size=2, workers=3, **given):
+        answered += 1
+    assert answered == 40 and most_alive <= 3 + 1  # frames go when they are preprocessed
+    # 5 in the background, 4 batches of 2 held, one more that the grouping looks at, a batch under way.
+    assert 5 < most_pulled <= 5 + 8 + 1 + 2
+
+
+def test_leaving_early_ends_the_threads(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", np.arange(600) / 25, picture=lambda n: numbered(n % 200))
+    requests = [{"video": str(clip), "prompt": f"What {i}?", "num_frames": 2 + i % 3} for i in range(30)]
+    running = answer_many(requests, checkpoint.model, processor=checkpoint.processor, max_new_tokens=1, batch_size=1)
+    next(running)
+    start = time.perf_counter()
+    running.close()
+    assert time.perf_counter() - start < 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("vidcom2")]
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_with_one_is_its_own_error(checkpoint: Checkpoint) -> None:
+    requests = [
+        *asked("0 4", "bad", "1 4"),
+        {"video": "2 4", "prompt": ""},
+        {"video": "2 4", "prompt": "What?", "retention_ratio": 2},
+        {"video": "2 4", "prompt": "A <video>?"},
+        {"video": "2 4", "prompt": "What?", "compression_method": "random", "compression_scoring": "released"},
+        {"video": "2 4", "prompt": "What?"},
+        {"video": "2 4", "prompt": "What?", "compression_method": "dycoke", "retention_ratio": 0.1},
+    ]
+    found = answers(checkpoint, requests, batch_size=4)
+    assert [number for number in map(str, range(1, 10)) if found[number].error is None] == ["1", "3", "8"]
+    for number, words in {
+        "2": "cannot read it: no frames.",
+        "4": "`prompt` is '', but must be a text.",
+        "5": "`retention_ratio` is 2, but must be a number in (0, 1]",
+        "6": "the prompt contains '<video>'",
+        "7": "does not read it",
+        "9": "`retention_ratio`",
+    }.items():
+        answer = found[number]
+        assert words in answer.error and "\n" not in answer.error and answer.answer is None
+        assert set(answer.row) == {"id", "given", "error"} and answer.row["given"] == requests[int(number) - 1]
+    assert found["1"].row["answer"] == found["1"].answer and "error" not in found["1"].row
+
+
+def test_a_batch_that_does_not_fit_is_halved(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = asked(*(f"{i} 4" for i in range(12)))
+    expected = {name: each.answer for name, each in answers(checkpoint, requests).items()}
+    sizes: list[int] = []
+    generate = checkpoint.model.generate
+
+    def small(*args: Any, **kwargs: Any) -> Any:
+        sizes.append(len(kwargs["input_ids"]))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoint.model, "generate", small)
+    assert {name: each.answer for name, each in answers(checkpoint, requests, batch_size=4).items()} == expected
+    assert sizes.count(4) == 1 and sizes.count(3) <= 1  # what did not fit is not tried again and again
+
+
+def test_one_that_does_not_fit_is_an_error_and_a_bug_ends_the_run(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate, encode = checkpoint.model.generate, checkpoint.model.model.encode_videos
+    requests = [{"video": f"{i} {length}", "prompt": "What?"} for i, length in enumerate((4, 4, 8, 4, 6, 4))]
+
+    def small(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["input_ids"].shape[1] == longest:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
+        return generate(*args, **kwargs)
+
+    def small_tower(pixel_values_videos: Any, **kwargs: Any) -> Any:
+        if pixel_values_videos.shape[1] == 6:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
+        return encode(pixel_values_videos, **kwargs)
+
+    longest = max(each.full_prompt_tokens for each in answers(checkpoint, requests).values())
+    monkeypatch.setattr(checkpoint.model, "generate", small)
+    monkeypatch.setattr(checkpoint.model.model, "encode_videos", small_tower)
+    found = answers(checkpoint, requests)
+    assert [name for name, each in sorted(found.items()) if each.error] == ["3", "5"]
+    assert all(found[name].error.startswith("out of memory (") for name in ("3", "5"))
+
+    def bug(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setattr(checkpoint.model, "generate", bug)
+    with pytest.raises(KeyError):
+        answers(checkpoint, requests)
+    with pytest.raises(ZeroDivisionError):
+        answers(checkpoint, requests, read=lambda *_: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` is 0, but must be a whole number"),
+        ({"retention_ratio": 0}, "`retention_ratio` is 0"),
+        ({"streamer": None}, "`streamer` is none of the arguments that `answer_many` takes"),
+        ({"max_tokens": 1}, "'max_tokens' is neither an argument of `answer_many`"),
+        ({"compression_method": "random", "compression_window": 2}, "does not read it"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_mistakes_in_the_call_are_refused_at_once(arguments: dict, message: str, checkpoint: Checkpoint) -> None:
+    with pytest.raises(ValueError, match=message):
+        answer_many(iter(()), checkpoint.model, processor=checkpoint.processor, **arguments)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_lines_of_the_file_are_the_requests(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path / "requests.jsonl",
+        {"video": "clips/a.mp4", "prompt": "What?", "mine": 1, "retention_ratio": 0.5, "compression_window": None},
+        "",
+        {"id": 7, "video": "https://x.org/b.mp4", "question": "Which?", "choices": ["cat", "dog"], "max_new_tokens": 3},
+        "{",
+        {"id": "x", "video": "c.mp4"},
+    )
+    first, second, broken, lacking = read_requests(path)
+    assert (first.id, first.video, first.settings) == ("1", str(tmp_path / "clips/a.mp4"), {"retention_ratio": 0.5})
+    assert first.given["mine"] == 1 and first.problem is None
+    assert (second.id, second.video, second.max_new_tokens) == ("7", "https://x.org/b.mp4", 3)
+    assert second.prompt.startswith("Which?\nA. cat\nB. dog\n")
+    assert broken.id == "4" and "it is no JSON" in broken.problem and broken.given == {"line": "{"}
+    assert lacking.id == "x" and "`prompt` is None, but must be a text." in lacking.problem
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"question": "Who?"}, "both `prompt` and `question`"),
+        ({"video": 3}, "`video` is 3"),
+        ({"video": "~nobody-of-that-name/x.mp4"}, "`video` is '~nobody"),
+        ({"id": [1]}, r"`id` is \[1\]"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` is 0"),
+        ({"num_frames": "8"}, "`num_frames` is '8'"),
+        ({"retention_ration": 0.5}, "'retention_ration' is no setting of VidCom². They are: retention_ratio"),
+        ({"compression_newlines": "all"}, "`compression_newlines` is 'all', but belongs to the model"),
+        ({"compression_rounding": "up"}, "`compression_rounding` is 'up'"),
+        ({"choices": ["a"]}, "`choices` is"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told(more: dict[str, Any], problem: str) -> None:
+    import re
+
+    assert re.search(problem, request_of({"video": "a.mp4", "prompt": "What?", **more}, 1).problem or "")
+
+
+def test_two_requests_of_an_id_are_refused(tmp_path: Path) -> None:
+    line = {"video": "a.mp4", "prompt": "What?"}
+    path = write_lines(tmp_path / "r.jsonl", line | {"id": "2"}, line)
+    with pytest.raises(
+        OptionError, match=r"line 2 of .* has the id '2' .*, which an earlier line has. Give each its own"
+    ):
+        read_requests(path)
+    with pytest.raises(OptionError, match="holds no request"):
+        read_requests(write_lines(tmp_path / "empty.jsonl", ""))
+
+
+def test_a_folders_videos_are_known_by_their_suffixes(tmp_path: Path) -> None:
+    for name in ("b.MP4", "a.webm", "notes.txt", "inner/c.mkv", "._b.mp4", ".hidden/d.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = requests_of_folder(tmp_path, "What?")
+    assert [each.id for each in found] == ["a.webm", "b.MP4", "inner/c.mkv"]
+    assert found[2].video == str(tmp_path / "inner/c.mkv") and {each.prompt for each in found} == {"What?"}
+    for empty in (tmp_path / "missing", tmp_path / "notes.txt"):
+        with pytest.raises(OptionError, match="there is no such folder"):
+            requests_of_folder(empty, "What?")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(OptionError, match="holds no video"):
+        requests_of_folder(tmp_path / "none", "What?")
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "given": {}, "answer": "é\u2028" * i} for i in range(4)] + [{"id": "4", "error": "bad"}]
+    whole = "".join(map(as_line, rows)).encode()
+    file = AnswerFile(tmp_path / "answers.jsonl")
+    for end in range(len(whole) + 1):
+        file.path.write_bytes(whole[:end])
+        found = file.gather(with_errors=False)
+        assert list(found.values()) == rows[: min(4, whole[:end].count(b"\n"))]
+        assert file.path.read_bytes() == "".join(map(as_line, found.values())).encode()
+
+
+def test_parts_are_gathered_whatever_their_number(tmp_path: Path) -> None:
+    file = AnswerFile(tmp_path / "a[1].jsonl")
+    rows = {name: {"id": name, "given": {}, "answer": name} for name in "012345"}
+    file.path.write_text(as_line(rows["0"]))
+    # Killed between the move of a part's rows and its end; the half line is asked again.
+    file.part(0).write_text(as_line(rows["0"]) + as_line(rows["1"]) + '{"id": "2')
+    file.part(11).write_text(as_line(rows["3"]) + as_line({"id": "4", "given": {}, "error": "bad"}))
+    (tmp_path / "other.rank0.jsonl").write_text("not ours")
+    assert set(file.gather(with_errors=True)) == {"0", "1", "3", "4"}
+    assert not file.part(0).exists() and not file.part(11).exists() and (tmp_path / "other.rank0.jsonl").exists()
+    assert set(file.gather(with_errors=False)) == {"0", "1", "3"}
+
+
+def test_a_name_that_is_not_utf_8_survives_in_a_row() -> None:
+    row = {"id": os.fsdecode(b"\xff.mp4"), "answer": "é"}
+    assert json.loads(as_line(row)) == row and "\\udcff" in as_line(row)
+    assert "é" in as_line({"id": "1", "answer": "é"})
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five clips, of which one is none."""
+    home = tmp_path_factory.mktemp("clips")
+    for i in range(4):
+        picture = np.random.default_rng(i).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+        write_clip(home / f"{i}.mp4", np.arange(4 + i) / 5, picture=lambda n, p=picture: np.roll(p, 9 * n, axis=1))
+    (home / "text.mp4").write_text("no video")
+    return home
+
+
+def command(folder: Path, output: Path, *more: Any) -> list[Any]:
+    small = ["--num-frames", 6, "--max-new-tokens", 3, "--batch-size", 2, "--device", "cpu"]
+    return ["run", "--model", folder, *small, "-o", output, *more]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def data(clips: Path) -> Path:
+    lines = [{"video": f"{i % 4}.mp4", "prompt": "What" + " now" * i + "?", "mine": i} for i in range(8)]
+    lines[3] |= {"retention_ratio": 1.0, "id": "whole"}
+    lines += [{"video": "missing.mp4", "prompt": "What?"}, {"video": "0.mp4"}]
+    return write_lines(clips / "requests.jsonl", *lines)
+
+
+@pytest.fixture(scope="module")
+def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("made") / "answers.jsonl"
+    code, shown, error = vidcom2(*command(folder, output, "--requests", data, "--retention-ratio", 0.5))
+    assert code == 3, error
+    assert "Answered: 8 of 10 requests (0 before)" in shown
+    assert "Errors: 2, which the same command asks again. The first, 9: there is no video file" in shown
+    return output
+
+
+def test_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
+    lines, rows = rows_of(data), {row["id"]: row for row in rows_of(output)}
+    names = [line.get("id", str(number)) for number, line in enumerate(lines, start=1)]
+    assert sorted(rows) == sorted(names) and len(rows_of(output)) == 10
+    model = load_checkpoint(str(folder), device="cpu", retention_ratio=0.5)
+    for name, line in zip(names, lines):
+        assert rows[name]["given"] == line
+        if name not in ("9", "10"):
+            more = {"retention_ratio": 1.0} if name == "whole" else {}
+            arguments = {"processor": model.processor, "num_frames": 6, "max_new_tokens": 3, **more}
+            alone = ask(data.parent / line["video"], line["prompt"], model.model, **arguments)
+            assert rows[name]["answer"] == alone.answer
+            assert {key: rows[name][key] for key in TOKENS} == {key: getattr(alone, key) for key in TOKENS}
+    assert "there is no video file" in rows["9"]["error"] and "`prompt` is None" in rows["10"]["error"]
+
+
+def test_the_same_command_goes_on_and_another_is_refused(
+    output: Path, data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {row["id"]: row for row in rows_of(output)}
+    here = tmp_path / "answers.jsonl"
+    shutil.copy(output.with_suffix(".run.json"), here.with_suffix(".run.json"))
+    kept, half = output.read_text().splitlines(keepends=True)[:4], output.read_text().splitlines()[5][:20]
+    here.write_text("".join(kept) + half)
+    reads: list[str] = []
+    original = package.many.read_video
+    monkeypatch.setattr("vidcom2.many.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw))
+    arguments = command(folder, here, "--requests", data, "--batch-size", 3)
+    before = sum("error" not in json.loads(line) for line in kept)
+    code, shown, _ = vidcom2(*arguments, "--retention-ratio", 0.5)
+    assert code == 3 and f"({before} before)" in shown
+    assert {row["id"]: row for row in rows_of(here)} == whole and len(rows_of(here)) == 10
+    done = {json.loads(line)["given"]["video"] for line in kept} - {"missing.mp4"}
+    assert 0 < len(reads) < 8 and done
+
+    content = here.read_bytes()
+    for more, reason in (
+        (["--retention-ratio", 0.4], "`settings` was {'retention_ratio': 0.5} and is {'retention_ratio': 0.4}"),
+        (["--retention-ratio", 0.5, "--num-frames", 5], "`num_frames` was 6 and is 5"),
+    ):
+        code, shown, error = vidcom2(*arguments, *more)
+        assert (code, shown) == (2, "") and reason in error and "Name another --output" in error
+    lines = rows_of(data)
+    lines[0]["prompt"] = "Why?"
+    other = write_lines(data.parent / "other.jsonl", *lines)
+    code, _, error = vidcom2(*arguments, "--retention-ratio", 0.5, "--requests", other)
+    assert code == 2 and "has the answer to another request of id '1'" in error
+    answered = [line for line in content.splitlines(keepends=True) if b'"error"' not in line]
+    assert here.read_bytes() == b"".join(answered)  # nothing that was answered is lost by a refusal
+
+
+def test_requests_may_be_added(output: Path, data: Path, folder: Path, tmp_path: Path) -> None:
+    here = tmp_path / "answers.jsonl"
+    for name in (".jsonl", ".run.json"):
+        shutil.copy(output.with_suffix(name), here.with_suffix(name))
+    more = write_lines(data.parent / "more.jsonl", *rows_of(data)[:8], {"video": "0.mp4", "prompt": "And?"})
+    code, shown, error = vidcom2(*command(folder, here, "--requests", more, "--retention-ratio", 0.5))
+    assert code == 0, error
+    assert "Answered: 9 of 9 requests (8 before)" in shown
+
+
+def test_a_folder_is_asked_one_prompt(clips: Path, folder: Path, tmp_path: Path) -> None:
+    code, shown, _ = vidcom2(*command(folder, tmp_path / "a.jsonl", "--videos", clips, "--prompt", "Which [one]?"))
+    assert code == 3 and "Answered: 4 of 5 requests" in shown and "text.mp4: cannot read the video" in shown
+    rows = {row["id"]: row for row in rows_of(tmp_path / "a.jsonl")}
+    assert sorted(rows) == ["0.mp4", "1.mp4", "2.mp4", "3.mp4", "text.mp4"]
+    assert all(row["given"]["prompt"] == "Which [one]?" for row in rows.values())
+
+
+def test_ctrl_c_keeps_what_is_answered(
+    data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vidcom2 import many
+
+    def interrupted(*args: Any, **kwargs: Any) -> Iterator[AnsweredRequest]:
+        running = original(*args, **kwargs)
+        yield next(running)
+        raise KeyboardInterrupt
+
+    original = many.answer_many
+    monkeypatch.setattr(many, "answer_many", interrupted)
+    arguments = command(folder, tmp_path / "a.jsonl", "--requests", data)
+    code, shown, error = vidcom2(*arguments)
+    assert code == 130 and "Error" not in error and "Stopped. The answers so far are in" in shown
+    assert len(rows_of(tmp_path / "a.jsonl")) == 1
+    monkeypatch.setattr(many, "answer_many", original)
+    assert vidcom2(*arguments)[0] == 3
+    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")).most_common(1)[0][1] == 1
+
+
+def test_a_second_run_on_the_same_output_is_refused(data: Path, folder: Path, tmp_path: Path) -> None:
+    with AnswerFile(tmp_path / "a.jsonl").locked():
+        code, _, error = vidcom2(*command(folder, tmp_path / "a.jsonl", "--requests", data))
+    assert code == 2 and "another run is writing" in error
+
+
+MISTAKES = [
+    (["--requests", "DATA"], "`--output` is missing"),
+    (["--requests", "DATA", "-o", "DATA"], "is there, and is no output of `vidcom2 run`"),
+    (["--requests", "DATA", "-o", "a.txt"], "must end in .jsonl"),
+    (["--requests", "DATA", "-o", "no/such/a.jsonl"], "there is no folder 'no/such'"),
+    (["--requests", "no.jsonl", "-o", "a.jsonl"], "cannot read the requests 'no.jsonl'"),
+    (["--requests", "DATA", "--videos", ".", "-o", "a.jsonl"], "Take one of them"),
+    (["--requests", "DATA", "--prompt", "What?", "-o", "a.jsonl"], "each line of `--requests` has its own"),
+    (["--requests", "DATA", "--video", "x.mp4", "-o", "a.jsonl"], "`--video` asks about one video"),
+    (["--videos", ".", "--repeats", "3", "-o", "a.jsonl"], "`--repeats` asks about one video"),
+    (["--videos", "missing", "-o", "a.jsonl"], "`--videos` is 'missing', but there is no such folder"),
+    (["--output", "a.jsonl"], "`--output` is for many videos"),
+    (["--batch-size", "8"], "`--batch-size` is for many videos"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda value: " ".join(value)[:40] if value else "")
+def test_mistakes_are_one_line_and_touch_nothing(
+    arguments: list[str], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = data.read_bytes()
+    code, shown, error = vidcom2("run", *(str(data) if each == "DATA" else each for each in arguments))
+    assert (code, shown, error.count("\n")) == (2, "", 1) and message in error
+    assert data.read_bytes() == before and not list(tmp_path.iterdir())
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def started(arguments: list[Any], *launcher: str) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    words = [*(launcher or (sys.executable,)), "-m", "vidcom2", *map(str, arguments)]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_when(process: subprocess.Popen, holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 300
+    while not holds():
+        assert process.poll() is None and time.monotonic() < until, process.communicate()
+        time.sleep(0.005)
+    of_launcher = psutil.Process(process.pid).children(recursive=True)
+    for each in (process, *of_launcher):
+        each.kill()
+    process.communicate()
+    psutil.wait_procs(of_launcher)
+
+
+def lines_in(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
+
+
+@pytest.fixture
+def many_lines(data: Path) -> Path:
+    return write_lines(
+        data.parent / "many.jsonl", *({"video": f"{i % 4}.mp4", "prompt": f"What {i}?"} for i in range(40))
+    )
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing_and_doubles_nothing(folder: Path, many_lines: Path, tmp_path: Path) -> None:
+    arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
+    for wanted in (3, 15):
+        kill_when(started(arguments), lambda n=wanted: lines_in(tmp_path) >= n)
+    before = (tmp_path / "a.jsonl").read_bytes()
+    assert 15 <= before.count(b"\n") < 40
+    code, shown, error = vidcom2(*arguments)
+    assert code == 0, error
+    assert f"({before.count(bytes([10]))} before)" in shown
+    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}
+    assert (tmp_path / "a.jsonl").read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_requests_and_any_number_goes_on(
+    folder: Path, many_lines: Path, tmp_path: Path
+) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
+    process = started(arguments, *torchrun)
+    kill_when(process, lambda: len(list(tmp_path.glob("a.rank*"))) == 2 and lines_in(tmp_path) > 4)
+    parts = {rank: rows_of(tmp_path / f"a.rank{rank}.jsonl") for rank in (0, 1)}
+    assert all(int(row["id"]) % 2 == (rank + 1) % 2 for rank, part in parts.items() for row in part)
+    process = started(arguments, *torchrun)
+    shown, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    assert shown.count("Answered: 40 of 40") == 1
+    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}
+    assert not list(tmp_path.glob("*.rank*"))
+    one, two = vidcom2(*command(folder, tmp_path / "b.jsonl", "--requests", many_lines)), rows_of(tmp_path / "a.jsonl")
+    assert one[0] == 0 and sorted(rows_of(tmp_path / "b.jsonl"), key=str) == sorted(two, key=str)
+
+
+def test_a_device_that_all_processes_would_share_is_refused(
+    data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    arguments = ["run", "--model", folder, "--requests", data, "-o", tmp_path / "a.jsonl"]
+    for more in (["--device", "cuda:1"], ["--device-map", "auto"]):
+        code, _, error = vidcom2(*arguments, *more)
+        assert code == 2 and "each of the 2 processes has a device of its own" in error

@@ -1,0 +1,102 @@
+"""The tables of `vidcom2 bench`, as cells with the headings first. Nothing here imports PyTorch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .bench_results import ALL_TOKENS, SETUP, TOTALS
+
+Row = Mapping[str, Any]
+NAMES = {"num_frames": "frames", "batch_size": "batch", "attn_implementation": "attention"}
+TITLES = {"llm_generation": "LLM generation", "model_generation": "model generation", "end_to_end": "end to end"}
+# Stages as columns; the decoding is shown by its steps.
+STAGE_COLUMNS = {
+    "read": "read, s",
+    "preprocess": "preprocess, s",
+    "vision": "vision, s",
+    "compression": "compression, s",
+    "prompt": "prompt, s",
+    "prefill": "prefill, s",
+}
+NOTES = (
+    "Medians. LLM generation: prefill and all new tokens; model generation: that, with vision tower, compression and "
+    "the prompt; end to end: that, with reading the file and the processor. In brackets the change to all tokens; "
+    "compression is a share of the method's own LLM generation; to random: points of model generation saved more than "
+    "random dropping of as many tokens saves."
+)
+
+
+def efficiency_table(rows: Sequence[Row]) -> list[list[str]]:
+    """The paper's Table 3: seconds and what they save, memory and throughput; columns of what was varied first."""
+    varied = _varied(rows)
+    headings = [
+        *(NAMES[name] for name in varied),
+        *("method", "R, %", "video tokens"),
+        *(f"{TITLES[name]}, s" for name in TOTALS),
+        *("compression, % of LLM", "to random, points", "peak memory, GB", "samples/s"),
+    ]
+    cells = [headings]
+    for row in rows:
+        first = [*(str(row[name]) for name in varied), method_name(row), f"{100 * row['retention_ratio']:g}"]
+        if row["failed"] or not row["seconds"]:
+            why = "out of memory" if row["failed"] == "out of memory" else "refused" if row["failed"] else "not yet"
+            cells.append([*first, why, *["–"] * (len(headings) - len(first) - 1)])
+            continue
+        over_random = row["saved_over_random"]
+        is_whole = row["method"] == ALL_TOKENS
+        cells.append(
+            [
+                *first,
+                f"{row['video_tokens']:,}",
+                *(_with_change(row, name) for name in TOTALS),
+                "–" if is_whole else f"{100 * row['compression_share']:.1f}",
+                "–" if over_random is None else signed(100 * over_random["model_generation"]),
+                "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.2f}",
+                f"{row['samples_per_second']:.3g}",
+            ]
+        )
+    return cells
+
+
+def stage_table(rows: Sequence[Row]) -> list[list[str]]:
+    """The stages; series that failed are left out."""
+    varied = _varied(rows)
+    cells = [[*(NAMES[name] for name in varied), "method", "R, %", *STAGE_COLUMNS.values(), "a new token, ms"]]
+    for row in rows:
+        if row["seconds"]:
+            stages = (seconds(row["seconds"][name]) for name in STAGE_COLUMNS)
+            first = [*(str(row[name]) for name in varied), method_name(row), f"{100 * row['retention_ratio']:g}"]
+            cells.append([*first, *stages, f"{1000 * row['seconds']['decode_step']:.3g}"])
+    return cells
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """A line for each series that failed: which, and why."""
+    return [
+        f"{method_name(row)} at {100 * row['retention_ratio']:g} %, {row['num_frames']} frames × {row['batch_size']}, "
+        f"{row['attn_implementation']}: {row['failed']}"
+        for row in rows
+        if row["failed"]
+    ]
+
+
+def method_name(row: Row) -> str:
+    """As it was asked for, its settings without the word that all of them begin with."""
+    return row["method"].replace("compression_", "")
+
+
+def seconds(value: float) -> str:
+    """Three digits or so."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _with_change(row: Row, name: str) -> str:
+    change = "" if row["saved"] is None else f" ({signed(-100 * row['saved'][name])} %)"
+    return seconds(row["seconds"][name]) + change
+
+
+def _varied(rows: Sequence[Row]) -> list[str]:
+    return [name for name in SETUP if len({row[name] for row in rows}) > 1]

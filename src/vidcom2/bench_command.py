@@ -18,9 +18,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from .bench_results import new_file, read_results, write_results
+from .bench_results import new_file, of_setup, read_results, write_results
 from .bench_sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from .bench_tables import NOTES, efficiency_table, failures, stage_table
+from .bench_tables import NOTES, failures, terminal_tables
 from .birth_certificate import birth_certificate, cpu_name
 from .configuration.compression_methods import COMPRESSION_METHODS
 from .configuration.compression_settings import SETTING_NAMES
@@ -172,10 +172,7 @@ class BenchOptions:
         if self.model is not None:
             missing.pop("model_size", None)
         missing |= {} if self.batch_size is not None else {"batch_size": [1]}
-        settings = dict(self.settings)
-        # Else methods would keep different numbers of tokens, and differ in time for that reason alone.
-        settings.setdefault("compression_rounding", "exact")
-        return dataclasses.replace(self, **missing, settings=settings)
+        return dataclasses.replace(self, **missing)
 
     def check(self) -> list[Candidate]:
         """The candidates, of options that are resolved.
@@ -197,11 +194,12 @@ class BenchOptions:
                 raise OptionError(f"`{_option(name)}` has {twice[0]!r} twice. Name each once.")
         check_settings(self.settings)
         assert self.method is not None and self.retention_ratio is not None and self.dtype is not None
-        named = ("--method", "--retention-ratio")
-        candidates = [
-            self._with_settings(each)
-            for each in candidates_of(*map(",".join, (self.method, self.retention_ratio)), named)
-        ]
+        named = ",".join(self.method), ",".join(self.retention_ratio), ("--method", "--retention-ratio")
+        candidates = [self._with_settings(each) for each in candidates_of(*named)]
+        methods = {COMPRESSION_METHODS[each.settings["compression_method"]] for each in candidates}
+        for name in self.settings:
+            if name in SETTING_NAMES and not any(method.reads(name) for method in methods):
+                raise OptionError(f"`{name}` is given, but none of {', '.join(self.method)} reads it. Leave it out.")
         for attention in self.attn_implementation or [None]:
             check_placement(self.device, self.dtype, attention, None)
         self.pixels()
@@ -215,7 +213,9 @@ class BenchOptions:
     def _with_settings(self, candidate: Candidate) -> Candidate:
         """With the settings of all methods, of which it reads some; its own come first."""
         method = COMPRESSION_METHODS[candidate.settings["compression_method"]]
-        shared = {name: value for name, value in self.settings.items() if name in SETTING_NAMES and method.reads(name)}
+        # Methods that rounded otherwise would keep other numbers of tokens, and differ in time for that reason alone.
+        shared = {"compression_rounding": "exact"} | self.settings
+        shared = {name: value for name, value in shared.items() if name in SETTING_NAMES and method.reads(name)}
         return dataclasses.replace(candidate, settings={**shared, **candidate.settings})
 
     def family_settings(self) -> dict[str, Any]:
@@ -285,6 +285,8 @@ def _measured(given: BenchOptions) -> list[Path]:
         from .bench_video import make_video, num_frames_of
         from .checkpoints import torch_device
     device = torch_device(options.device)
+    for attention in options.attn_implementation or ():
+        check_placement(str(device), "auto", attention, None)  # now that "auto" is known
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     assert options.num_frames is not None
@@ -348,7 +350,7 @@ def _measured_model(
                     "seed",
                 )
             },
-            model_settings=checkpoint.model.config.compression_settings().as_dict() | options.settings,
+            settings=options.settings,
             memory="allocated by PyTorch" if device.type == "cuda" else "of the process (VmHWM)",
             statistic="medians of turns",
         )
@@ -442,13 +444,11 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         _print(
             escape(f"{where}; torch {certificate['torch']}, transformers {certificate['transformers']}"), style="dim"
         )
-        for headings, *cells in (efficiency_table(rows), stage_table(rows)):
-            shown = Table()
-            for heading in headings:
-                shown.add_column(heading, justify="left" if heading == "method" else "right")
-            for row in cells:
-                shown.add_row(*map(escape, row))
-            out.print(shown)
+        for setup in dict.fromkeys(map(of_setup, rows)):
+            frames, batch_size, attention = setup
+            _print(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
+            for cells in terminal_tables([row for row in rows if of_setup(row) == setup]):
+                _print_table(cells)
         for line in failures(rows):
             _print(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:
@@ -457,6 +457,16 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         _print(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
     if as_json:
         print(json.dumps(contents, indent=1, ensure_ascii=False))
+
+
+def _print_table(cells: Sequence[Sequence[str]]) -> None:
+    headings, *rows = cells
+    shown = Table()
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    out.print(shown)
 
 
 def _print(text: str, style: str | None = None) -> None:

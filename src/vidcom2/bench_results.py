@@ -154,7 +154,8 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        content["title"], content["birth_certificate"]["device"]
+        if missing := {"title", "birth_certificate", "complete"} - content.keys():
+            raise KeyError(*missing)
         return content, figures([row["figures"] for row in content["rows"]])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(

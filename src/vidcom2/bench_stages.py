@@ -122,7 +122,8 @@ def encode(checkpoint: Checkpoint, task: Task, with_tower_states: bool = False) 
     marks.add()
     synchronize(device)
     end = time.perf_counter()
-    seconds = was_read - begin, prepared - was_read, *marks.seconds_between()
+    (vision,) = marks.seconds_between()
+    seconds = was_read - begin, prepared - was_read, vision
     return Encoded(inputs, outputs, tokens, seconds, end - begin, peak_memory(device) if peak_is_known else None)
 
 

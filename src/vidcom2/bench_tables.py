@@ -69,6 +69,23 @@ def stage_table(rows: Sequence[Row]) -> list[list[str]]:
     return cells
 
 
+def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str]]]:
+    """The two tables of one setup, their columns divided so that each fits a terminal: what is saved; and the parts."""
+    whole = efficiency_table(rows)
+    first, others = len(whole[0]) - 4, ("compression, % of LLM", "peak memory, GB")
+    parts = {row[0] + row[1]: row[2:] for row in stage_table(rows)[1:]}
+    stages = [STAGE_COLUMNS[name] for name in ("vision", "compression", "prefill")] + ["a new token, ms"]
+    headings = stage_table(rows)[0][2:]
+    chosen = [headings.index(name) for name in stages]
+    columns = [whole[0].index(name) for name in others]
+    lower = [["method", "R, %", *stages, *others]]
+    for row in whole[1:]:
+        if row[0] + row[1] in parts:
+            of_stages = parts[row[0] + row[1]]
+            lower.append([*row[:2], *(of_stages[i] for i in chosen), *(row[i] for i in columns)])
+    return [row[:first] for row in whole], lower
+
+
 def failures(rows: Sequence[Row]) -> list[str]:
     """A line for each series that failed: which, and why."""
     return [
@@ -80,8 +97,11 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def method_name(row: Row) -> str:
-    """As it was asked for, its settings without the word that all of them begin with."""
-    return row["method"].replace("compression_", "")
+    """Its name, and in brackets the settings that were asked for: words alone, numbers with their names."""
+    name, *settings = row["method"].split(":")
+    pairs = [setting.removeprefix("compression_").split("=") for setting in settings]
+    shown = [value if value.isalpha() else f"{setting}={value}" for setting, value in pairs]
+    return f"{name} ({', '.join(shown)})" if shown else name
 
 
 def seconds(value: float) -> str:
@@ -94,7 +114,7 @@ def signed(value: float) -> str:
 
 
 def _with_change(row: Row, name: str) -> str:
-    change = "" if row["saved"] is None else f" ({signed(-100 * row['saved'][name])} %)"
+    change = "" if row["saved"] is None else f" ({signed(-100 * row['saved'][name])}\N{NO-BREAK SPACE}%)"
     return seconds(row["seconds"][name]) + change
 
 

@@ -15,7 +15,7 @@ def make_video(path: Path, width: int, height: int, num_frames: int, seed: int =
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=RATE, options={"preset": "ultrafast"})
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        scene = np.zeros(0)
+        scene = np.zeros((height, width, 3), dtype=np.uint8)
         for i in range(num_frames):
             if i % (5 * RATE) == 0:
                 blocks = rng.integers(0, 256, (-(-height // 8), -(-width // 8), 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""How often the host waits for the device: in `compress`, and in `forward` with all tokens and with a compressed prompt.
+"""How often the host waits for the device: in `compress`, and in `forward` with all tokens and a compressed prompt.
 
     PYTHONPATH=src:. python -m benchmarks.count_device_reads --json reads.json
 

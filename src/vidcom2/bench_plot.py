@@ -98,6 +98,7 @@ def _unlike(rows: Sequence[Row], row: Row) -> list[Any]:
 def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, title: str, path: Path) -> bool:
     """A panel for each measure; the legend has the fitted exponents. False without two points on some line."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
 
     lines = {name: points for name, points in lines.items() if len({x for x, _ in points}) > 1}
     if not lines:
@@ -115,7 +116,12 @@ def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, titl
             color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
             axes.plot(x, y, color=color, marker=marker, markersize=5, label=shown)
         axes.set_xscale("log")
-        axes.set_yscale("log")
+        if label.endswith(", s"):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+            axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        else:
+            axes.set_ylim(bottom=0)
         ticks = sorted({x for points in lines.values() for x, _ in points})
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()

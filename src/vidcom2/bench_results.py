@@ -31,14 +31,14 @@ def figures(every: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         The series, each with `seconds`: a median for each stage, for the sums of the paper's Table 3 (`llm_generation`,
         `model_generation`), for `end_to_end` and for `decode_step`; `seconds_range`, their least and most;
         `peak_bytes`, a median; `samples_per_second`, end to end. And, where all tokens ran: `saved`, the share of the
-        seconds of all tokens that it saves, for each of `TOTALS`; `compression_share` of its own LLM generation;
-        `saved_over_random`, the difference of `saved` to that of random dropping at the same ratio. A figure that there
-        is none of is None; a series without turns has none of these.
+        seconds of all tokens in the same round that it saves, a median for each of `TOTALS`, and `saved_range`;
+        `compression_share` of its own LLM generation; `saved_over_random`, the difference of `saved` to that of random
+        dropping at the same ratio. A figure that there is none of is None; a series without turns has none of these.
     """
     rows = [{**series, **_of_turns(series)} for series in every]
     for row in rows:
         whole = _beside(rows, row, lambda other: other["method"] == ALL_TOKENS)
-        row["saved"] = _saved(row, whole)
+        row["saved"], row["saved_range"] = _saved(row, whole)
     for row in rows:
         by_chance = _beside(
             rows,
@@ -81,10 +81,17 @@ def _totals(turn: Mapping[str, Any]) -> dict[str, float]:
     return seconds | sums | {"end_to_end": turn["end_to_end_seconds"], "decode_step": median(turn["step_seconds"])}
 
 
-def _saved(row: Mapping[str, Any], whole: Mapping[str, Any] | None) -> dict[str, float] | None:
+def _saved(
+    row: Mapping[str, Any], whole: Mapping[str, Any] | None
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]] | tuple[None, None]:
+    """Median, and least and most, over the rounds: what else a machine does differs most between rounds."""
     if whole is None or whole is row or not row["seconds"] or not whole["seconds"]:
-        return None
-    return {name: 1 - row["seconds"][name] / whole["seconds"][name] for name in TOTALS}
+        return None, None
+    rounds = [(_totals(own), _totals(of_all)) for own, of_all in zip(row["turns"], whole["turns"])]
+    shares = {name: [1 - own[name] / of_all[name] for own, of_all in rounds] for name in TOTALS}
+    return {name: median(each) for name, each in shares.items()}, {
+        name: (min(each), max(each)) for name, each in shares.items()
+    }
 
 
 def _beside(rows: Iterable[dict[str, Any]], row: Mapping[str, Any], is_it: Any) -> dict[str, Any] | None:

@@ -18,15 +18,19 @@ STAGE_COLUMNS = {
     "prefill": "prefill, s",
 }
 NOTES = (
-    "Medians. LLM generation: prefill and all new tokens; model generation: that, with vision tower, compression and "
-    "the prompt; end to end: that, with reading the file and the processor. In brackets the change to all tokens; "
-    "compression is a share of the method's own LLM generation; to random: points of model generation saved more than "
-    "random dropping of as many tokens saves."
+    "Medians over the rounds. LLM generation: prefill and all new tokens; model generation: that, with vision tower, "
+    "compression and the prompt; end to end: that, with reading the file and the processor. In brackets the change to "
+    "all tokens in the same round. Compression is a share of the method's own LLM generation. To random: points of "
+    "model generation saved more than random dropping of as many tokens saves."
 )
 
 
-def efficiency_table(rows: Sequence[Row]) -> list[list[str]]:
-    """The paper's Table 3: seconds and what they save, memory and throughput; columns of what was varied first."""
+def efficiency_table(rows: Sequence[Row], spread: bool = True) -> list[list[str]]:
+    """The paper's Table 3: seconds and what they save, memory and throughput; columns of what was varied first.
+
+    Args:
+        spread: whether what is saved has its least and most.
+    """
     varied = _varied(rows)
     headings = [
         *(NAMES[name] for name in varied),
@@ -47,7 +51,7 @@ def efficiency_table(rows: Sequence[Row]) -> list[list[str]]:
             [
                 *first,
                 f"{row['video_tokens']:,}",
-                *(_with_change(row, name) for name in TOTALS),
+                *(_with_change(row, name, spread) for name in TOTALS),
                 "–" if is_whole else f"{100 * row['compression_share']:.1f}",
                 "–" if over_random is None else signed(100 * over_random["model_generation"]),
                 "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.2f}",
@@ -71,7 +75,7 @@ def stage_table(rows: Sequence[Row]) -> list[list[str]]:
 
 def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str]]]:
     """The two tables of one setup, their columns divided so that each fits a terminal: what is saved; and the parts."""
-    whole = efficiency_table(rows)
+    whole = efficiency_table(rows, spread=False)
     first, others = len(whole[0]) - 4, ("compression, % of LLM", "peak memory, GB")
     parts = {row[0] + row[1]: row[2:] for row in stage_table(rows)[1:]}
     stages = [STAGE_COLUMNS[name] for name in ("vision", "compression", "prefill")] + ["a new token, ms"]
@@ -113,9 +117,15 @@ def signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
-def _with_change(row: Row, name: str) -> str:
-    change = "" if row["saved"] is None else f" ({signed(-100 * row['saved'][name])}\N{NO-BREAK SPACE}%)"
-    return seconds(row["seconds"][name]) + change
+def _with_change(row: Row, name: str, spread: bool) -> str:
+    shown = seconds(row["seconds"][name])
+    if row["saved"] is None:
+        return shown
+    between = ""
+    if spread and len(row["turns"]) > 1:
+        least, most = (signed(-100 * each) for each in sorted(row["saved_range"][name], reverse=True))
+        between = f" [{least},\N{NO-BREAK SPACE}{most}]"
+    return f"{shown} ({signed(-100 * row['saved'][name])}\N{NO-BREAK SPACE}%{between})"
 
 
 def _varied(rows: Sequence[Row]) -> list[str]:

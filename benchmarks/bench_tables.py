@@ -41,12 +41,13 @@ def headline(rows: list[dict[str, Any]]) -> str:
     return pipes(lines)
 
 
-def origin(content: dict[str, Any]) -> str:
+def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Where a file's figures come from, as a sentence."""
     made = content["birth_certificate"]
+    rounds = min(len(row["turns"]) for row in rows if row["turns"])
     return (
         f"`{made['command']}`: {made['parameters'] / 1e9:.2f}B parameters, {made['dtype']}, {made['device']}, "
-        f"{made['date'][:10]}; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
+        f"{made['date'][:10]}, {rounds} rounds; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
         f"{made['vidcom2_commit'][:10]}; load average at the start {made['load_average']:.1f}."
     )
 
@@ -59,7 +60,7 @@ def blocks() -> dict[str, str]:
         made[f"{name}-efficiency"] = pipes(efficiency_table(rows))
         made[f"{name}-stages"] = pipes(stage_table(rows))
         made[f"{name}-headline"] = headline(rows)
-        made[f"{name}-origin"] = origin(content)
+        made[f"{name}-origin"] = origin(content, rows)
     return made
 
 

@@ -526,7 +526,8 @@ def test_the_savings_in_the_result_files_are_medians_over_their_rounds() -> None
     """By plain arithmetic, for each file that the pages show."""
     for path in pages_tables.FILES.values():
         content, rows = read_results(path)
-        assert content["complete"] and not content["birth_certificate"]["vidcom2_dirty"]
+        assert not content["birth_certificate"]["vidcom2_dirty"]
+        assert all(len(row["turns"]) >= 3 for row in rows)
         whole: Any = None
         for row in rows:
             generation = [turn["seconds"]["prefill"] + turn["seconds"]["decode"] for turn in row["turns"]]

@@ -102,7 +102,7 @@ def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
         if not equals or name in (*settings, "retention_ratio"):
             raise OptionError(
                 f"`{option}` has {word!r}, but settings of a method are written once each as "
-                "`vidcom2:compression_scoring=released:compression_rounding=exact`, ratios in `{option_of_ratios}`."
+                f"`vidcom2:compression_scoring=released:compression_rounding=exact`, ratios in `{option_of_ratios}`."
             )
         settings[name] = _number_or_text(value)
     return settings

@@ -53,7 +53,7 @@ def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
     axes.invert_yaxis()
     axes.set_xlabel("seconds, medians of each stage")
     frames, batch_size, attention = setup
-    axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {attention}", fontsize=11)
+    axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {attention}", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(SHOWN_STAGES))
     save_png(figure, path)

@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -87,25 +88,35 @@ def small() -> Checkpoint:
 # -- a turn -----------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def steps_of(model: Any) -> Iterator[list[dict[str, Any]]]:
+    """What the language model is called with."""
+    calls: list[dict[str, Any]] = []
+    hook = model.get_decoder().register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True)
+    yield calls
+    hook.remove()
+
+
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_a_turn_is_what_generate_does(checkpoint: Checkpoint, clip: str, batch_size: int) -> None:
-    """The tokens, their number and the answer are those of one call of `generate` with the pixels."""
+    """The language model is given the same, and answers the same, as in one call of `generate` with the pixels."""
     model: Any = checkpoint.model
     task = Task(clip, 8, batch_size, 5)
-    for candidate in (AllTokens(), *candidates_of(f"{EXACT},random,uniform_frames", "0.3")):
-        turn = answer(checkpoint, task, candidate, encode(checkpoint, task))
+    methods = f"{EXACT},random,uniform_frames,vidcom2:compression_positions=original"
+    for candidate in (AllTokens(), *candidates_of(methods, "0.3")):
+        with steps_of(model) as measured:
+            turn = answer(checkpoint, task, candidate, encode(checkpoint, task))
         inputs = prepare_inputs(checkpoint.processor, task.question, read_video(clip, 8), model, batch_size)
-        lengths = []
-        hook = model.get_decoder().register_forward_pre_hook(
-            lambda _, args, kwargs, to=lengths: to.append(kwargs["inputs_embeds"].shape[1]), with_kwargs=True
-        )
-        out = model.generate(**inputs, **candidate.overrides, do_sample=False, max_new_tokens=5, min_new_tokens=5)
-        hook.remove()
+        with steps_of(model) as expected:
+            out = model.generate(**inputs, **candidate.overrides, do_sample=False, max_new_tokens=5, min_new_tokens=5)
         assert turn.new_tokens == out[:, inputs["input_ids"].shape[1] :].tolist()
-        assert turn.prompt_tokens == lengths[0]
+        for ours, theirs in zip(measured, expected, strict=True):
+            assert torch.equal(ours["inputs_embeds"], theirs["inputs_embeds"])
+            assert torch.equal(ours["position_ids"], theirs["position_ids"])
+        assert len(turn.step_seconds) == len(measured) - 1 == 4
+        assert turn.prompt_tokens == measured[0]["inputs_embeds"].shape[1]
         text = int((inputs["input_ids"][0] != model.config.video_token_id).sum())
-        assert turn.video_tokens == lengths[0] - text > 0
-        assert len(turn.step_seconds) == 4
+        assert turn.video_tokens == turn.prompt_tokens - text > 0
 
 
 def test_stages_add_up_to_the_whole(checkpoint: Checkpoint, clip: str) -> None:

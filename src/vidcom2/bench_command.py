@@ -154,7 +154,7 @@ class BenchOptions:
         bool,
         typer.Option(
             "--quick",
-            help="About a minute on two CPU cores: a model of 37M parameters that nobody released, few frames.",
+            help="Half a minute to two: a model of 37M parameters that nobody released, few frames.",
         ),
     ] = False
     as_json: Annotated[

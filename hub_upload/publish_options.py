@@ -56,7 +56,8 @@ class PublishOptions:
     results: Annotated[
         list[Path] | None,
         Option(
-            help="Result file of `vidcom2 eval` or of lmms-eval, for the card's measured tables; repeatable.",
+            help="Result file of `vidcom2 eval`, `vidcom2 bench` or lmms-eval, for the card's measured tables; "
+            "repeatable.",
             show_default=False,
         ),
     ] = None

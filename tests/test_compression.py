@@ -777,6 +777,7 @@ def test_only_the_number_of_kept_tokens_is_read_from_the_device(rounding: str, r
         assert device_reads.count == reads
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scoring", SCORINGS)

@@ -569,6 +569,7 @@ def test_flash_attention_2_without_its_package_raises_the_parents_import_error(f
     assert messages[0].replace(family.case.stock_class.__name__, family.case.model_class.__name__) == messages[1]
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attention needs CUDA")
 def test_flash_attention_2_generates_over_a_padded_batch(family: Family) -> None:
     pytest.importorskip("flash_attn")

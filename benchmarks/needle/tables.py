@@ -6,20 +6,17 @@ A table stands between `<!-- needle: NAME -->` and `<!-- end -->`; the words aro
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from vidcom2.evaluation_plot import draw_results
 from vidcom2.evaluation_report import cell, pipes
 
+from ..pages import ROOT, write_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/needle.md")
-BLOCK = re.compile(r"(<!-- needle: (\w+) -->\n).*?(<!-- end -->)", re.S)
 HEADLINE_RATIOS = (0.25, 0.15)
 
 ORIGINAL = "VidCom² (paper), original positions"
@@ -146,15 +143,8 @@ def blocks() -> dict[str, str]:
     return {name: make() for name, make in made.items()}
 
 
-def filled(page: str, tables: Mapping[str, str]) -> str:
-    return BLOCK.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page)
-
-
 def main() -> None:
-    tables = blocks()
-    for page in PAGES:
-        path = ROOT / page
-        path.write_text(filled(path.read_text(), tables))
+    write_tables(PAGES, "needle", blocks())
     rows = load("methods")["all"]
     drawn = [rows[0], *(row for row in [*rows[1:], *load("positions")["all"]] if row["method"] in PLOTTED)]
     draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")

@@ -126,7 +126,7 @@ def ask(
 
 
 def prepare_inputs(
-    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None
+    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
 ) -> BatchFeature:
     """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
@@ -135,14 +135,15 @@ def prepare_inputs(
     Args:
         model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
             positions from the times of frames, and in bfloat16 neighbours would share one.
+        batch_size: how often the prompt and the video are in the batch.
     """
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
     text = processor.apply_chat_template(chat, add_generation_prompt=True)
     inputs: BatchFeature = cast(Any, processor)(  # by its annotations it takes nothing that is for a part alone
-        text=[text],
-        videos=[video.frames],
-        video_metadata=[video.metadata],
+        text=[text] * batch_size,
+        videos=[video.frames] * batch_size,
+        video_metadata=[video.metadata for _ in range(batch_size)],
         do_sample_frames=False,
         return_tensors="pt",
     )

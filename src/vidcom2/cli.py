@@ -1,5 +1,5 @@
 """The command line: `vidcom2 run`, `explain` and `convert-llava-video`. `many_command.py` has `run` over many videos,
-`eval_command.py` and `hub_commands.py` have the other commands."""
+`bench_command.py`, `eval_command.py` and `hub_commands.py` have the other commands."""
 
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from .bench_command import bench_command
 from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, takes_settings, versions
 from .eval_command import eval_command
 from .hub_upload.hub_commands import publish_command, verify_command
@@ -454,6 +455,7 @@ def _printable(text: str) -> str:
     return shown or "(nothing printable)"
 
 
+app.command("bench")(bench_command)
 app.command("eval")(eval_command)
 app.command("publish")(publish_command)
 app.command("verify")(verify_command)

@@ -57,48 +57,52 @@ class AllTokens(Candidate):
         return self.method
 
 
-def candidates_of(methods: str, ratios: str) -> list[Candidate]:
+def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios")) -> list[Candidate]:
     """Each method at each ratio.
 
     Args:
         methods: names, separated by commas; settings of one follow its name, as in
             `vidcom2:compression_scoring=released:compression_rounding=exact`.
         ratios: numbers in (0, 1), separated by commas.
+        options: what the two are called where they are given.
 
     Raises:
         OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
     """
     words = [word.strip() for word in methods.split(",")]
     numbers = [word.strip() for word in ratios.split(",")]
-    for option, given in (("--methods", words), ("--ratios", numbers)):
+    for option, given in zip(options, (words, numbers)):
         twice = [word for word in given if given.count(word) > 1]
         if twice:
             raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
-    candidates = [Candidate(word, _ratio(number), _settings(word)) for word, number in product(words, numbers)]
+    candidates = [
+        Candidate(word, _ratio(number, options[1]), _settings(word, *options))
+        for word, number in product(words, numbers)
+    ]
     for candidate in candidates:
         check_settings(candidate.overrides)
     return candidates
 
 
-def _ratio(word: str) -> float:
+def _ratio(word: str, option: str) -> float:
     value = _number_or_text(word)
     if not isinstance(value, int | float) or not 0 < value < 1:
         raise OptionError(
-            f"`--ratios` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens are "
+            f"`{option}` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens are "
             "always compared with."
         )
     return value
 
 
-def _settings(word: str) -> dict[str, Any]:
+def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
     method, *given = word.split(":")
     settings: dict[str, Any] = {"compression_method": method}
     for setting in given:
         name, equals, value = setting.partition("=")
         if not equals or name in (*settings, "retention_ratio"):
             raise OptionError(
-                f"`--methods` has {word!r}, but settings of a method are written once each as "
-                "`vidcom2:compression_scoring=released:compression_rounding=exact`, ratios in `--ratios`."
+                f"`{option}` has {word!r}, but settings of a method are written once each as "
+                f"`vidcom2:compression_scoring=released:compression_rounding=exact`, ratios in `{option_of_ratios}`."
             )
         settings[name] = _number_or_text(value)
     return settings

@@ -50,6 +50,11 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
         axes.legend(frameon=False, fontsize=9, loc="best")
     else:
         figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)
+    save_png(figure, path)
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib to a file that is there as a whole or not at all."""
     part = path.with_name(path.name + ".part")
     figure.savefig(part, dpi=150, format="png")
     part.replace(path)

@@ -146,7 +146,7 @@ def run(
         compared.append({"retention_ratio": settings.retention_ratio, "compression_method": other_method})
     sides: list[list[_Call]] = [[] for _ in compared]
     steps = (repeats + 1) * len(compared)
-    with _steady_threads(model):
+    with steady_threads(model):
         compression = encode_video(model, inputs)
         for repeat in range(repeats + 1):
             order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
@@ -265,7 +265,7 @@ def _language_model_steps(model: PreTrainedModel) -> Iterator[list[_Step]]:
 
 
 @contextmanager
-def _steady_threads(model: PreTrainedModel) -> Iterator[None]:
+def steady_threads(model: PreTrainedModel) -> Iterator[None]:
     """One thread for a small model on the CPU, unless OMP_NUM_THREADS says how many.
 
     Its parallel steps take less time than the system gives a process at once: on a core that is busy with something

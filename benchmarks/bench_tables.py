@@ -1,0 +1,74 @@
+"""Writes the tables of `vidcom2 bench` into docs and README, and draws its plots, from the result files.
+
+    python -m benchmarks.bench_tables
+
+A table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from vidcom2.bench_plot import draw_stages
+from vidcom2.bench_results import ALL_TOKENS, TOTALS, read_results
+from vidcom2.bench_tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
+from vidcom2.evaluation_report import pipes
+
+from .pages import ROOT, write_tables
+
+PAGES = ("README.md", "docs/benchmarks.md")
+FILES: dict[str, Path] = {
+    name: ROOT / "benchmarks" / "results" / f"bench_{name}.json" for name in ("llava_onevision_0_5b", "quick")
+}
+
+
+def headline(rows: list[dict[str, Any]]) -> str:
+    """What is saved, by method and ratio: the table of README."""
+    lines = [["", "video tokens", *(TITLES[name] for name in TOTALS), "compression alone"]]
+    for row in rows:
+        if row["method"] == ALL_TOKENS:
+            lines.append(
+                [
+                    "all tokens",
+                    f"{row['video_tokens']:,}",
+                    *(f"{seconds(row['seconds'][name])} s" for name in TOTALS),
+                    "",
+                ]
+            )
+        elif row["saved"]:
+            saved = (f"{signed(-100 * row['saved'][name])} %" for name in TOTALS)
+            name = f"{method_name(row)}, R = {100 * row['retention_ratio']:g} %"
+            lines.append([name, f"{row['video_tokens']:,}", *saved, f"{1000 * row['seconds']['compression']:.0f} ms"])
+    return pipes(lines)
+
+
+def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Where a file's figures come from, as a sentence."""
+    made = content["birth_certificate"]
+    rounds = min(len(row["turns"]) for row in rows if row["turns"])
+    return (
+        f"`{made['command']}`: {made['parameters'] / 1e9:.2f}B parameters, {made['dtype']}, {made['device']}, "
+        f"{made['date'][:10]}, {rounds} rounds; torch {made['torch']}, transformers {made['transformers']}, vidcom2 "
+        f"{made['vidcom2_commit'][:10]}; load average at the start {made['load_average']:.1f}."
+    )
+
+
+def blocks() -> dict[str, str]:
+    """Name -> what stands in the pages."""
+    made = {}
+    for name, path in FILES.items():
+        content, rows = read_results(path)
+        made[f"{name}-efficiency"] = pipes(efficiency_table(rows))
+        made[f"{name}-stages"] = pipes(stage_table(rows))
+        made[f"{name}-headline"] = headline(rows)
+        made[f"{name}-origin"] = origin(content, rows)
+    return made
+
+
+def main() -> None:
+    write_tables(PAGES, "bench", blocks())
+    content, rows = read_results(FILES["llava_onevision_0_5b"])
+    draw_stages(rows, content["title"], ROOT / "docs" / "bench.png")
+
+
+if __name__ == "__main__":
+    main()

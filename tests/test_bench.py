@@ -1,0 +1,549 @@
+"""`vidcom2 bench`: what it says of a turn is true, of a set of turns right, and nothing measured is lost."""
+
+import gc
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from test_cli import vidcom2, write_video
+
+from benchmarks import bench_tables as pages_tables
+from benchmarks.pages import ROOT, filled, tables_in
+from vidcom2 import bench as bench_module
+from vidcom2.answer import prepare_inputs
+from vidcom2.bench import OUT_OF_MEMORY, Series, bench, order
+from vidcom2.bench_models import config_and_processor, num_parameters, random_checkpoint
+from vidcom2.bench_plot import draw_all
+from vidcom2.bench_results import figures, fitted_exponent, new_file, read_results, write_results
+from vidcom2.bench_sizes import MODEL_SIZES, SMALL, ModelSize, size_named
+from vidcom2.bench_stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
+from vidcom2.bench_tables import efficiency_table, stage_table
+from vidcom2.checkpoints import Checkpoint
+from vidcom2.evaluation_candidates import AllTokens, Candidate, candidates_of
+from vidcom2.hub_upload.model_card import read_result
+from vidcom2.options import OptionError
+from vidcom2.video import Video, read_video
+
+EXACT = "vidcom2:compression_rounding=exact"
+# As the Hub's pages of the checkpoints say, in billions.
+PARAMETERS = {
+    "llava-onevision-0.5b": 0.894,
+    "llava-onevision-7b": 8.03,
+    "llava-onevision-72b": 73.2,
+    "llava-video-7b": 8.03,
+    "qwen2-vl-2b": 2.21,
+    "qwen2-vl-7b": 8.29,
+    "qwen2-vl-72b": 73.4,
+    "qwen2.5-vl-3b": 3.75,
+    "qwen2.5-vl-7b": 8.29,
+    "qwen2.5-vl-32b": 33.5,
+    "qwen2.5-vl-72b": 73.4,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_old_garbage() -> Iterator[None]:
+    """Turns look for garbage, which takes long among all that the tests have imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_video(tmp_path_factory.mktemp("clip") / "clip.mp4", 12))
+
+
+@pytest.fixture
+def checkpoint(family: Family) -> Checkpoint:
+    return Checkpoint(family.case.name, family.model, family.processor)
+
+
+@pytest.fixture(scope="module")
+def small() -> Checkpoint:
+    """One family is enough where nothing depends on it."""
+    size = MODEL_SIZES[SMALL]
+    tiny = ModelSize(
+        "llava_onevision",
+        None,
+        {**size.text, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+        {**size.vision, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "image_size": 84}
+        | {"num_attention_heads": 2},
+        {"image_size": 84},
+    )
+    return random_checkpoint("tiny", tiny, torch.device("cpu"), torch.float32)
+
+
+# -- a turn -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def steps_of(model: Any) -> Iterator[list[dict[str, Any]]]:
+    """What the language model is called with."""
+    calls: list[dict[str, Any]] = []
+    hook = model.get_decoder().register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True)
+    yield calls
+    hook.remove()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_turn_is_what_generate_does(checkpoint: Checkpoint, clip: str, batch_size: int) -> None:
+    """The language model is given the same, and answers the same, as in one call of `generate` with the pixels."""
+    model: Any = checkpoint.model
+    task = Task(clip, 8, batch_size, 5)
+    methods = f"{EXACT},random,uniform_frames,vidcom2:compression_positions=original"
+    for candidate in (AllTokens(), *candidates_of(methods, "0.3")):
+        with steps_of(model) as measured:
+            turn = answer(checkpoint, task, candidate, encode(checkpoint, task))
+        inputs = prepare_inputs(checkpoint.processor, task.question, read_video(clip, 8), model, batch_size)
+        with steps_of(model) as expected:
+            out = model.generate(**inputs, **candidate.overrides, do_sample=False, max_new_tokens=5, min_new_tokens=5)
+        assert turn.new_tokens == out[:, inputs["input_ids"].shape[1] :].tolist()
+        for ours, theirs in zip(measured, expected, strict=True):
+            assert torch.equal(ours["inputs_embeds"], theirs["inputs_embeds"])
+            assert torch.equal(ours["position_ids"], theirs["position_ids"])
+        assert len(turn.step_seconds) == len(measured) - 1 == 4
+        assert turn.prompt_tokens == measured[0]["inputs_embeds"].shape[1]
+        text = int((inputs["input_ids"][0] != model.config.video_token_id).sum())
+        assert turn.video_tokens == turn.prompt_tokens - text > 0
+
+
+def test_stages_add_up_to_the_whole(checkpoint: Checkpoint, clip: str) -> None:
+    task = Task(clip, 8, 1, 4)
+    for candidate in (AllTokens(), *candidates_of(EXACT, "0.25")):
+        turn = answer(checkpoint, task, candidate, encode(checkpoint, task))
+        assert tuple(turn.seconds) == tuple(STAGES)
+        assert all(value > 0 for stage, value in turn.seconds.items() if stage != "compression")
+        assert sum(turn.seconds.values()) == pytest.approx(turn.end_to_end_seconds, rel=0.02, abs=2e-3)
+        assert sum(turn.step_seconds) == pytest.approx(turn.seconds["decode"])
+
+
+def test_each_stage_is_timed_where_it_happens(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made slow by 50 ms shows in its own stage and in no other."""
+    import time
+
+    model: Any = small.model
+    slow = {
+        "vision": model.model.vision_tower,
+        "prefill": model.get_decoder().layers[0],
+        "compression": None,
+    }
+    task = Task(clip, 8, 1, 2)
+    candidate = candidates_of(EXACT, "0.25")[0]
+    answer(small, task, candidate, encode(small, task))
+
+    def stages(module: Any) -> dict[str, float]:
+        if module is None:
+            with monkeypatch.context() as patch:
+                real = model.model.compressed_features
+                patch.setattr(model.model, "compressed_features", lambda *a: (time.sleep(0.05), real(*a))[1])
+                return answer(small, task, candidate, encode(small, task)).seconds
+        hook = module.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+        try:
+            return answer(small, task, candidate, encode(small, task)).seconds
+        finally:
+            hook.remove()
+
+    for stage, module in slow.items():
+        seconds = stages(module)
+        assert seconds[stage] >= 0.05
+        other = "decode" if stage == "prefill" else None  # whose one step runs the same layer
+        assert all(value < 0.05 for name, value in seconds.items() if name not in (stage, other, "read"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+def test_the_peak_of_memory_is_seen_and_forgotten() -> None:
+    cpu = torch.device("cpu")
+    assert reset_peak_memory(cpu)
+    before = peak_memory(cpu)
+    held = torch.ones(50_000_000)
+    del held
+    seen = peak_memory(cpu)
+    assert reset_peak_memory(cpu)
+    after = peak_memory(cpu)
+    assert before is not None and seen is not None and after is not None
+    assert seen - before > 190e6 and seen - after > 190e6
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_stages_add_up_and_the_peak_holds_the_weights(clip: str) -> None:
+    made = random_checkpoint("x", MODEL_SIZES[SMALL], torch.device("cuda"), torch.bfloat16)
+    task = Task(clip, 8, 1, 4)
+    candidate = candidates_of(EXACT, "0.25")[0]
+    for _ in range(2):  # the first one loads kernels
+        turn = answer(made, task, candidate, encode(made, task))
+    assert sum(turn.seconds.values()) == pytest.approx(turn.end_to_end_seconds, rel=0.1, abs=5e-3)
+    weights = sum(each.numel() * each.element_size() for each in made.model.parameters())
+    assert turn.peak_bytes is not None and weights < turn.peak_bytes < weights + 4e9
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_all_take_turns_and_each_begins_as_often(count: int) -> None:
+    rounds = list(order(count, 2 * count))
+    assert all(sorted(round_) == list(range(count)) for round_ in rounds)
+    assert set(Counter(round_[0] for round_ in rounds).values()) == {2}
+    if count > 2:  # nobody has always the same one before it
+        before = {i: {a for round_ in rounds for a, b in pairwise(round_) if b == i} for i in range(count)}
+        assert all(len(names) > 1 for names in before.values())
+
+
+def test_the_contenders_take_turns(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(bench_module, "answer", lambda *args: (asked.append(args[2].label), answer(*args))[1])
+    candidates = candidates_of("random,vidcom2", "0.25")
+    every = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=3)
+    names = ["all tokens", "random 0.25", "vidcom2 0.25"]
+    assert asked == [names[i] for round_ in order(3, 4) for i in round_]
+    assert [len(series.turns) for series in every] == [3, 3, 3]  # the round that warms up does not count
+
+
+def test_encode_once_shares_what_the_contenders_have_in_common(small: Checkpoint, clip: str) -> None:
+    candidates = candidates_of("random,vidcom2", "0.25")
+    shared, each = (
+        bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=2, encode_once=once)
+        for once in (True, False)
+    )
+    for i in range(2):
+        assert len({series.turns[i].seconds["vision"] for series in shared}) == 1
+        assert len({series.turns[i].seconds["vision"] for series in each}) == 3
+    assert [s.turns[0].new_tokens for s in shared] == [s.turns[0].new_tokens for s in each]
+
+
+def test_who_fails_is_a_row_and_the_others_go_on(
+    small: Checkpoint, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_of_memory(checkpoint: Any, task: Task, candidate: Candidate, encoded: Any) -> Turn:
+        if candidate.method == "evs" and task.num_frames == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return answer(checkpoint, task, candidate, encoded)
+
+    monkeypatch.setattr(bench_module, "answer", short_of_memory)
+    candidates = candidates_of("random,evs,dycoke", "0.15")
+    every = bench(small, candidates, clip, num_frames=[4, 8], max_new_tokens=2, repeats=1)
+    failed = {(s.candidate.method, s.setup.num_frames): s.failed for s in every}
+    assert failed.pop(("evs", 8)) == OUT_OF_MEMORY
+    for frames in (4, 8):
+        assert "must be in [0.25, 1] for `compression_method='dycoke'`" in str(failed.pop(("dycoke", frames)))
+    assert set(failed.values()) == {None}
+    assert all(len(s.turns) == (s.failed is None) for s in every)
+    rows = write(tmp_path / "r.json", every)
+    shown = [dict(zip(efficiency_table(rows)[0], row)) for row in efficiency_table(rows)[1:]]
+    assert [row["video tokens"] for row in shown if row["method"] == "dycoke"] == ["refused"] * 2
+    of_evs = [row["video tokens"] for row in shown if row["method"] == "evs"]
+    assert of_evs[0].isdigit() and of_evs[1] == "out of memory"
+    assert len(stage_table(rows)) == 1 + 5
+    assert json.loads((tmp_path / "r.json").read_text())["rows"][2]["figures"]["failed"] is None
+
+
+def test_a_bug_is_no_refusal(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_module, "answer", lambda *_: (_ for _ in ()).throw(ValueError("a bug")))
+    with pytest.raises(ValueError, match="a bug"):
+        bench(small, [], clip, num_frames=[4], max_new_tokens=2, repeats=1)
+
+
+def test_what_was_measured_before_an_interruption_is_in_the_file(small: Checkpoint, clip: str, tmp_path: Path) -> None:
+    path, saved = tmp_path / "r.json", []
+
+    def save(every: list[Series]) -> None:
+        write(path, every, complete=False)
+        saved.append(len(every[0].turns))
+        if saved[-1] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(small, [], clip, num_frames=[4], max_new_tokens=2, repeats=5, save=save)
+    content, rows = read_results(path)
+    assert saved == [0, 1, 2] and not content["complete"] and len(rows[0]["turns"]) == 2
+
+
+# -- the models -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_sizes_are_those_of_the_released_models(name: str) -> None:
+    size = size_named(name)
+    config, _ = config_and_processor(size, {})
+    assert num_parameters(config, size) / 1e9 == pytest.approx(PARAMETERS[name], rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "per_frame", "more"),
+    [("llava-onevision-7b", 196, 1), ("llava-video-7b", 182, 0), ("qwen2-vl-7b", 23 * 13 // 2, 1), (SMALL, 196, 1)],
+)
+def test_prompts_have_the_real_number_of_tokens(name: str, per_frame: int, more: int) -> None:
+    config, processor = config_and_processor(size_named(name), {})
+    video = Video(np.zeros((2, 360, 640, 3), dtype=np.uint8), np.arange(2), 2.0, 2)
+    inputs = prepare_inputs(processor, "What?", video)
+    assert int((inputs["input_ids"] == config.video_token_id).sum()) == 2 * per_frame + more
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_random_weights_give_numbers(small: Checkpoint, dtype: torch.dtype) -> None:
+    size = MODEL_SIZES[SMALL]
+    made = random_checkpoint("x", size, torch.device("cpu"), dtype).model
+    assert {each.dtype for each in made.parameters()} == {dtype}
+    assert made.get_output_embeddings().weight is made.get_input_embeddings().weight
+    with torch.no_grad():
+        logits = made(input_ids=torch.arange(20)[None]).logits
+        frames = torch.rand(1, 2, 3, 384, 384, dtype=dtype)
+        tokens = made.get_video_features(frames, retention_ratio=1.0).pooler_output[0]
+    assert logits.isfinite().all() and logits.std() > 0.01
+    assert tokens.isfinite().all() and tokens.shape == (2 * 196 + 1, 512) and tokens.std() > 1e-4
+    again = random_checkpoint("x", size, torch.device("cpu"), dtype).model
+    assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vidcom2.bench_models.free_bytes", lambda _: 20_000_000_000)
+    with pytest.raises(OptionError, match=r"'llava-onevision-72b', whose weights take 146.* but cpu has 20.0 GB free"):
+        name = "llava-onevision-72b"
+        random_checkpoint(name, size_named(name), torch.device("cpu"), torch.bfloat16)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def turn(prefill: float, compression: float = 0.0, peak: int | None = 10, **seconds: float) -> dict[str, Any]:
+    stages = dict.fromkeys(STAGES, 1.0) | {"prefill": prefill, "compression": compression} | seconds
+    return {
+        "seconds": stages,
+        "step_seconds": [0.1, 0.2, 0.7],
+        "end_to_end_seconds": sum(stages.values()),
+        "prompt_tokens": 20,
+        "video_tokens": 12,
+        "kept_share": 0.25,
+        "peak_bytes": peak,
+    }
+
+
+def series(method: str, *turns: dict[str, Any], ratio: float = 0.25, frames: int = 8) -> dict[str, Any]:
+    settings = {"compression_method": method.split(":")[0], "retention_ratio": ratio}
+    return {
+        "num_frames": frames,
+        "batch_size": 2,
+        "attn_implementation": "sdpa",
+        "method": method,
+        "retention_ratio": ratio,
+        "settings": {} if method == "all tokens" else settings,
+        "turns": list(turns),
+        "failed": None,
+    }
+
+
+def write(path: Path, every: list[Series] | list[dict[str, Any]], complete: bool = True, **more: str) -> list[dict]:
+    certificate = {"model": "org/model", "date": "2026-01-01", "command": "vidcom2 bench", "device": "a machine"}
+    certificate |= {"torch": "2.15", "transformers": "5.23", "vidcom2_commit": "abc", "dtype": "float32", "video": "v"}
+    rows = [each.as_json() if isinstance(each, Series) else each for each in every]
+    return write_results(path, "A title", certificate | more, rows, complete)
+
+
+def made_up() -> list[dict[str, Any]]:
+    return [
+        series("all tokens", turn(9.0, peak=40), turn(11.0, peak=50), turn(30.0, peak=60), ratio=1.0),
+        series("random", turn(2.0), turn(3.0), turn(4.0)),
+        series("vidcom2:compression_scoring=released", turn(2.0, 0.5), turn(3.0, 0.5), turn(4.0, 0.5)),
+    ]
+
+
+def test_figures_are_the_paper_s_sums_and_savings() -> None:
+    whole, by_chance, ours = figures(made_up())
+    assert whole["seconds"]["prefill"] == 11 and whole["seconds_range"]["prefill"] == [9, 30]
+    assert whole["seconds"]["llm_generation"] == 11 + 1
+    assert whole["seconds"]["model_generation"] == 11 + 1 + 1 + 1  # decoding, tower, prompt
+    assert whole["seconds"]["end_to_end"] == 11 + 1 + 1 + 1 + 1 + 1
+    assert whole["seconds"]["decode_step"] == pytest.approx(0.2)
+    assert whole["peak_bytes"] == 50 and whole["saved"] is None
+    # Of the rounds: 3 / 10, 4 / 12 and 5 / 31; with tower, prompt and compression 5.5 / 12, 6.5 / 14 and 7.5 / 33.
+    assert by_chance["saved"]["llm_generation"] == pytest.approx(1 - 3 / 10)
+    assert by_chance["saved_range"]["llm_generation"] == pytest.approx((1 - 4 / 12, 1 - 5 / 31))
+    assert ours["saved"]["model_generation"] == pytest.approx(1 - 5.5 / 12)
+    assert ours["compression_share"] == pytest.approx(0.5 / 4)
+    assert ours["saved_over_random"]["model_generation"] == pytest.approx(-0.5 / 12)
+    assert by_chance["saved_over_random"] is None
+    assert ours["samples_per_second"] == pytest.approx(2 / ours["seconds"]["end_to_end"])
+
+
+def test_figures_are_of_the_same_setup_and_ratio() -> None:
+    other = [
+        series("all tokens", turn(100.0), ratio=1.0, frames=16),
+        series("vidcom2", turn(50.0), frames=16),
+        series("random", turn(1.0), ratio=0.5, frames=16),
+    ]
+    rows = figures([*made_up(), *other])
+    assert rows[4]["saved"]["llm_generation"] == pytest.approx(1 - 51 / 101)
+    assert rows[4]["saved_over_random"] is None
+
+
+def test_without_all_tokens_nothing_is_saved_in_the_table() -> None:
+    every = made_up()
+    every[0] |= {"turns": [], "failed": OUT_OF_MEMORY}
+    rows = figures(every)
+    assert [row["saved"] for row in rows] == [None] * 3
+    cells = efficiency_table(rows)
+    assert cells[1][2] == OUT_OF_MEMORY and cells[2][3] == "4.00" and len({len(row) for row in cells}) == 1
+
+
+def test_the_table_says_what_the_figures_say() -> None:
+    headings, whole, by_chance, ours = efficiency_table(figures(made_up()))
+    shown = dict(zip(headings, ours))
+    assert shown["method"] == "vidcom2 (released)" and shown["R, %"] == "25" and shown["video tokens"] == "12"
+    space = "\N{NO-BREAK SPACE}"
+    assert shown["LLM generation, s"] == f"4.00 (−70.0{space}% [−83.9,{space}−66.7])"
+    assert shown["compression, % of LLM"] == "12.5" and shown["to random, points"] == "−4.2"
+    assert efficiency_table(figures(made_up()), spread=False)[3][3] == f"4.00 (−70.0{space}%)"
+    assert dict(zip(headings, whole))["LLM generation, s"] == "12.0" and by_chance[7] == "–"
+    both = [*made_up(), *(each | {"num_frames": 16} for each in made_up())]
+    assert efficiency_table(figures(both))[0][0] == "frames" and efficiency_table(figures(both))[4][0] == "16"
+
+
+def test_exponents_are_found_again() -> None:
+    x = [8.0, 16.0, 32.0, 64.0]
+    exact = fitted_exponent(x, [3.0 * each**1.7 for each in x])
+    assert exact is not None and exact == pytest.approx((1.7, 3.0))
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.05, len(x)))
+    noisy = fitted_exponent(x, [each**1.2 * factor for each, factor in zip(x, noise)])
+    by_numpy = np.polyfit(np.log(x), 1.2 * np.log(x) + np.log(noise), 1)
+    assert (
+        noisy is not None
+        and noisy[0] == pytest.approx(by_numpy[0])
+        and noisy[1] == pytest.approx(math.exp(by_numpy[1]))
+    )
+    assert fitted_exponent([8.0, 16.0, 8.0], [1.0, 2.0, 1.0]) is None
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_never_taken_twice(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    paths = [new_file(tmp_path / "out", "org/model-7b", now) for _ in range(3)]
+    assert [path.name for path in paths] == [f"org-model-7b-20260102T030405Z{more}.json" for more in ("", "-2", "-3")]
+
+
+def test_a_model_card_takes_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "r.json", made_up())
+    result = read_result(tmp_path / "r.json", ["org/model"])
+    assert result.title == "A title" and "`vidcom2 bench` on a machine" in result.provenance
+    lines = result.table.splitlines()
+    assert lines[0].startswith("| method | R, % | video tokens | LLM generation, s |") and len(lines) == 2 + 3
+    assert "| vidcom2 (released) | 25 | 12 | 4.00 (−70.0" in lines[4] and "turns" not in result.table
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"rows": [{}]}', '{"birth_certificate": {"device": "x"}, "rows": [1]}'])
+def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(OptionError, match="is no result file of `vidcom2 bench`"):
+        read_results(tmp_path / "r.json")
+
+
+def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
+    every = made_up()
+    rows = figures(every)
+    assert [path.name for path in draw_all(rows, "t", tmp_path / "a.json")] == ["a-stages.png", "a-ratios.png"]
+    more = [each | {"num_frames": frames} for frames in (8, 16, 32) for each in every]
+    assert len(draw_all(figures(more), "t", tmp_path / "b.json")) == 3
+    assert draw_all(figures([each | {"turns": [], "failed": "no"} for each in every]), "t", tmp_path / "c.json") == []
+    assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_measures_a_checkpoint(family: Family, clip: str, tmp_path: Path) -> None:
+    code, shown, error = vidcom2(
+        *("bench", "--model", family.folder, "--video", clip, "--num-frames", 8, "--repeats", 2, "--max-new-tokens", 3),
+        *("--method", "random,vidcom2", "--method", "dycoke", "--retention-ratio", 0.25, "-o", tmp_path, "--json"),
+    )
+    assert code == 0, error
+    (content,) = json.loads(shown)
+    (path,) = tmp_path.glob("*.json")
+    assert content == json.loads(path.read_text()) and content["complete"]
+    certificate = content["birth_certificate"]
+    assert certificate["model"] == family.folder.name and certificate["video"] == "clip.mp4"
+    assert certificate["weights"] == "the checkpoint's" and str(tmp_path) not in path.read_text()
+    assert str(family.folder) not in path.read_text()
+    found = {row["method"]: row["figures"] for row in content["rows"]}
+    per_frame, frames = family.case.tokens_per_frame, family.case.scored_frames(8)
+    newlines = family.case.video_tokens(8) - frames * per_frame
+    assert found["all tokens"]["turns"][0]["video_tokens"] == family.case.video_tokens(8)
+    for method in ("random", "vidcom2"):  # equal numbers, since the rounding is exact
+        assert found[method]["turns"][0]["video_tokens"] == math.floor(0.25 * per_frame * frames) + newlines
+        assert found[method]["settings"]["compression_rounding"] == "exact"
+        assert len(found[method]["turns"]) == 2
+    read_result(path, [family.folder.name])
+
+
+@pytest.mark.slow
+def test_quick_prints_its_tables(tmp_path: Path) -> None:
+    code, shown, _ = vidcom2("bench", "--quick", "--num-frames", 2, "--repeats", 1, "-o", tmp_path)
+    assert code == 0 and "llava-onevision-small, random weights" in shown and "vidcom2" in shown
+    (path,) = tmp_path.glob("*.json")
+    before = path.read_bytes()
+    assert "2 frames, batches of 1" in vidcom2("bench", "--plot-only", path)[1]
+    assert path.read_bytes() == before
+    assert vidcom2("bench", "--quick", "--num-frames", 2, "--repeats", 1, "-o", tmp_path)[0] == 0
+    assert len(list(tmp_path.glob("*.json"))) == 2 and path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model-size", "gpt"], "`--model-size` is 'gpt', but must be one of llava-onevision-small"),
+        (["--model-size", SMALL, "--model", "x/y"], "Pass one of them"),
+        (["--method", "nothing"], "`compression_method` is 'nothing', but must be one of"),
+        (["--method", "random", "--method", "random"], "`--method` has 'random' twice"),
+        (["--retention-ratio", "1.5"], "`--retention-ratio` has '1.5', but each must be a number between 0 and 1"),
+        (["--num-frames", "8", "--num-frames", "8"], "`--num-frames` has 8 twice"),
+        (["--attn-implementation", "magic"], "`attn_implementation` is 'magic', but must be one of"),
+        (["--video-size", "64"], "`--video-size` is '64', but must be WIDTHxHEIGHT"),
+        (["--video", "nowhere.mp4"], "there is no video file 'nowhere.mp4'"),
+        (["--plot-only", "nowhere.json"], "is no result file of `vidcom2 bench`"),
+        (["--spatial-pool-mode", "x"], "No such option"),
+        (["--compression-temperature", "0.1", "--method", "random"], "none of random reads it"),
+        (["--compression-newlines", "all", "--quick"], "`compression_newlines` is no setting of"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    code, _, error = vidcom2("bench", *arguments, "-o", tmp_path / "out")
+    assert code == 2 and message in " ".join(error.replace("│", " ").split())
+    assert not list(tmp_path.glob("out/*"))
+
+
+# -- the pages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", pages_tables.PAGES)
+def test_the_tables_in_the_pages_are_those_of_the_result_files(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert tables_in(text, "bench") and filled(text, "bench", pages_tables.blocks()) == text
+
+
+def test_the_savings_in_the_result_files_are_medians_over_their_rounds() -> None:
+    """By plain arithmetic, for each file that the pages show."""
+    for path in pages_tables.FILES.values():
+        content, rows = read_results(path)
+        assert not content["birth_certificate"]["vidcom2_dirty"]
+        assert all(len(row["turns"]) >= 3 for row in rows)
+        whole: Any = None
+        for row in rows:
+            generation = [turn["seconds"]["prefill"] + turn["seconds"]["decode"] for turn in row["turns"]]
+            if row["method"] == "all tokens":
+                whole = generation
+            elif row["saved"]:
+                each = [1 - own / of_all for own, of_all in zip(generation, whole, strict=True)]
+                assert row["saved"]["llm_generation"] == pytest.approx(median(each))

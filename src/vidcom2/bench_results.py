@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any
 
-from .evaluation_folder import write_whole
+from .jsonl import write_whole
 from .options import OptionError
 
 ALL_TOKENS = "all tokens"

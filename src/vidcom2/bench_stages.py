@@ -118,7 +118,10 @@ def encode(checkpoint: Checkpoint, task: Task, with_tower_states: bool = False) 
     inputs = prepare_inputs(checkpoint.processor, task.question, frames, model, task.batch_size)
     prepared = time.perf_counter()
     marks = _Marks(device)
-    outputs, tokens = model.model.encode_videos(with_tower_states=with_tower_states, **video_arguments(model, inputs))
+    chunk_frames = model.config.vision_chunk_frames
+    outputs, tokens = model.model.encode_videos(
+        with_tower_states=with_tower_states, chunk_frames=chunk_frames, **video_arguments(model, inputs)
+    )
     marks.add()
     synchronize(device)
     end = time.perf_counter()

@@ -77,6 +77,15 @@ class AnswerFile:
         name = re.compile(re.escape(self.path.stem) + r"\.rank\d+\.jsonl")
         return sorted(each for each in self.path.parent.iterdir() if name.fullmatch(each.name))
 
+    def rows(self, with_errors: bool) -> dict[str, dict[str, Any]]:
+        """Those of the file and of all parts, by their ids."""
+        rows: dict[str, dict[str, Any]] = {}
+        for path in (self.path, *self._parts()):
+            for row in complete_rows(path):
+                if "error" not in row or (with_errors and row["id"] not in rows):
+                    rows[row["id"]] = row
+        return rows
+
     def gather(self, with_errors: bool) -> dict[str, dict[str, Any]]:
         """Move the rows of all parts to the file, and repair it: half of a last line leaves it, and, unless they are to
         stay, rows of errors, which are asked again.
@@ -84,12 +93,7 @@ class AnswerFile:
         Returns:
             The rows by their ids.
         """
-        parts = self._parts()
-        rows: dict[str, dict[str, Any]] = {}
-        for path in (self.path, *parts):
-            for row in complete_rows(path):
-                if "error" not in row or (with_errors and row["id"] not in rows):
-                    rows[row["id"]] = row
+        parts, rows = self._parts(), self.rows(with_errors)
         with written_to(self.path):
             if self.path.exists() or rows:
                 write_whole(self.path, "".join(map(as_line, rows.values())))

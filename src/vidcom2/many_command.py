@@ -112,10 +112,10 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
 def _answer(options: ManyOptions, requests: Sequence[VideoRequest], file: AnswerFile, process: Process) -> int:
     """Answer this process's share of the requests; how many had been answered before."""
     if process.is_first:
+        _check_same(requests, file.rows(with_errors=False), file)  # before anything is written
         file.gather(with_errors=False)
     process.wait_for_others()
-    done = {row["id"]: row for row in complete_rows(file.path)}
-    _check_same(requests, done, file)
+    done = {row["id"] for row in complete_rows(file.path)}
     left = [request for request in requests if request.id not in done]
     if not left:
         return len(requests)

@@ -5,11 +5,12 @@
 A table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
-from vidcom2.bench_plot import draw_stages
-from vidcom2.bench_results import ALL_TOKENS, TOTALS, read_results
+from vidcom2.bench_plot import draw_over_frames, draw_over_ratios, draw_stages
+from vidcom2.bench_results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
 from vidcom2.bench_tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
 from vidcom2.evaluation_report import pipes
 
@@ -17,8 +18,10 @@ from .pages import ROOT, write_tables
 
 PAGES = ("README.md", "docs/benchmarks.md")
 FILES: dict[str, Path] = {
-    name: ROOT / "benchmarks" / "results" / f"bench_{name}.json" for name in ("llava_onevision_0_5b", "quick")
+    name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
+    for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
 }
+MEMORY = ROOT / "benchmarks" / "results" / "memory_7b.json"
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
@@ -52,6 +55,23 @@ def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
 
 
+def memory(rows: list[dict[str, Any]]) -> str:
+    """What `benchmark_memory.py` counted, and how it grows with the frames."""
+    ratios = list(rows[0]["prefill_gib"])
+    towers = [name for name in rows[0] if name.startswith("tower_")]
+    columns: dict[str, list[float]] = {name: [row[name] for row in rows] for name in towers}
+    columns |= {ratio: [row["prefill_gib"][ratio] for row in rows] for ratio in ratios}
+    titles = [name.removesuffix("_gib").replace("_", " ") for name in towers]
+    titles += [f"prefill, R = {100 * float(ratio):g} %" for ratio in ratios]
+    frames = [row["frames"] for row in rows]
+    lines = [["frames", *titles]]
+    for i, number in enumerate(frames):
+        lines.append([f"{number:,}", *(f"{values[i]:.2f}" for values in columns.values())])
+    fits = [fitted_exponent(frames, values) for values in columns.values()]
+    lines.append(["exponent", *("" if fit is None else f"{fit[0]:.2f}" for fit in fits)])
+    return pipes(lines)
+
+
 def blocks() -> dict[str, str]:
     """Name -> what stands in the pages."""
     made = {}
@@ -61,6 +81,7 @@ def blocks() -> dict[str, str]:
         made[f"{name}-stages"] = pipes(stage_table(rows))
         made[f"{name}-headline"] = headline(rows)
         made[f"{name}-origin"] = origin(content, rows)
+    made["memory"] = memory(json.loads(MEMORY.read_text(encoding="utf-8"))["rows"])
     return made
 
 
@@ -68,6 +89,9 @@ def main() -> None:
     write_tables(PAGES, "bench", blocks())
     content, rows = read_results(FILES["llava_onevision_0_5b"])
     draw_stages(rows, content["title"], ROOT / "docs" / "bench.png")
+    for name, draw in (("frames", draw_over_frames), ("ratios", draw_over_ratios)):
+        content, rows = read_results(FILES[name])
+        draw(rows, content["title"], ROOT / "docs" / f"bench_{name}.png")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, titl
                 continue
             x, y = zip(*known)
             fit = fitted_exponent(x, y)
-            shown = name if fit is None else f"{name}: ∝ x^{fit[0]:.2f} ({x[0]:g} to {x[-1]:g})"
+            shown = name if fit is None else f"{name}: ∝ x^{fit[0]:.2f} ({x[0]:.3g} to {x[-1]:.3g})"
             color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
             axes.plot(x, y, color=color, marker=marker, markersize=5, label=shown)
         axes.set_xscale("log")
@@ -123,7 +123,7 @@ def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, titl
         else:
             axes.set_ylim(bottom=0)
         ticks = sorted({x for points in lines.values() for x, _ in points})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel(x_label)
         axes.set_ylabel(label)

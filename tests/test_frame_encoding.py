@@ -1,5 +1,6 @@
 """Frames are encoded a few at a time, and repeated ones once: with the features of the parent, which does neither."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -97,6 +98,20 @@ def test_frames_that_are_trained_on_are_each_encoded(family: Family) -> None:
         with torch.no_grad():
             family.model.get_video_features(**inputs)
     assert seen == [family.case.scored_frames(8), 1]
+
+
+def test_chunks_train_as_one_call(family: Family) -> None:
+    """Also the newline behind a video of LLaVA-OneVision."""
+    inputs, model = family.videos_of(two_videos(family)), copy.deepcopy(family.model.model)
+    gradients = []
+    for chunk in (3, None):
+        model.zero_grad()
+        outputs, _ = model.encode_videos(with_tower_states=False, chunk_frames=chunk, **inputs)
+        sum(video.square().sum() for video in outputs.pooler_output).backward()
+        gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 10
+    for name, expected in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

@@ -49,6 +49,23 @@ class FramePlan:
         for start in range(0, len(self.encoded), step):
             yield self.encoded[start : start + step]
 
+    def chunks_of_groups(self, lengths: Sequence[int], group_frames: int) -> Iterator[list[Sequence[int]]]:
+        """As `chunks`, of videos of so many frames each, but in groups: so many encoded frames of a video that follow
+        each other, its last group fewer. A group is never split: where `chunk_frames` is less, a chunk is one group."""
+        groups: list[Sequence[int]] = []
+        start = 0
+        for length, plan in zip(lengths, self.of_videos(lengths), strict=True):
+            frames = [start + frame for frame in plan.encoded]
+            groups += [frames[first : first + group_frames] for first in range(0, len(frames), group_frames)]
+            start += length
+        chunk: list[Sequence[int]] = []
+        for group in groups:
+            if chunk and self.chunk_frames and sum(map(len, chunk)) + len(group) > self.chunk_frames:
+                yield chunk
+                chunk = []
+            chunk.append(group)
+        yield chunk
+
     def of_all_frames(self, encoded: Sequence[Tensor]) -> Tensor:
         """Of what the chunks gave, (n, ...) each, that of all frames (N, ...)."""
         joined = encoded[0] if len(encoded) == 1 else torch.cat(tuple(encoded))

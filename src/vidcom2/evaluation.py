@@ -116,8 +116,15 @@ def compressed_answers(
     that was kept (B,).
 
     Raises:
-        ValueError: on settings that the method refuses for one of the videos, or the model for the batch.
+        ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
+            another `vision_update_ratio` than the model's, with which the videos were encoded.
     """
+    encoded_with = model.config.vision_update_ratio
+    if settings.vision_update_ratio != encoded_with:
+        raise ValueError(
+            f"`vision_update_ratio` is {settings.vision_update_ratio!r} for one of several methods, but their videos "
+            f"are encoded once for all, with the model's {encoded_with!r}. Compare ratios in runs of their own."
+        )
     features = {
         id(video): model.model.compressed_features(video.outputs, [video.tokens], settings) for video in batch.videos
     }
@@ -253,9 +260,12 @@ class _Videos:
         inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
         if encoded is None:
             described = video_arguments(model, inputs)
-            chunk_frames = model.config.vision_chunk_frames
+            settings = model.config.compression_settings()
             outputs, tokens = model.model.encode_videos(
-                with_tower_states=self.with_tower_states, chunk_frames=chunk_frames, **described
+                with_tower_states=self.with_tower_states,
+                chunk_frames=settings.vision_chunk_frames,
+                update_ratio=settings.vision_update_ratio,
+                **described,
             )
             # Without the tower's own states, which a batch of videos would fill the memory with.
             outputs = VidCom2VideoFeatures(

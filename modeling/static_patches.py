@@ -97,9 +97,7 @@ def _reference_frames(layer: Any, states: Tensor) -> tuple[Tensor, LayerOutputs]
     return states + mlp, LayerOutputs(keys, values, attended, mlp)
 
 
-def _frames_between(
-    layer: Any, states: Tensor, references: LayerOutputs, reference_of: Tensor, budget: int
-) -> Tensor:
+def _frames_between(layer: Any, states: Tensor, references: LayerOutputs, reference_of: Tensor, budget: int) -> Tensor:
     attention = layer.self_attn
     normed = layer.layer_norm1(states)
     keys = attention.k_proj(normed)

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import Family
-from models import MODELS, make_video
+from models import make_video
 from torch import Tensor
 from transformers import CLIPVisionConfig
 
@@ -349,13 +348,11 @@ def test_gradients_flow_through_what_is_computed(siglip: Family, ratio: float) -
 @torch.no_grad()
 def test_weights_that_are_offloaded_are_there_when_needed(siglip: Family) -> None:
     accelerate = pytest.importorskip("accelerate")
-    pixels, setting = pixels_of(siglip, 6), {"vision_update_ratio": 0.2, "retention_ratio": 1.0}
-    expected = siglip.model.get_video_features(pixels, **setting).pooler_output[0]
+    setting = {"vision_update_ratio": 0.2, "retention_ratio": 1.0}
     model = accelerate.cpu_offload(siglip.load(), execution_device="cpu")
     assert model.model.vision_tower.encoder.layers[0].mlp.fc1.weight.is_meta
     inputs = siglip.one_video()
     assert torch.equal(model(**inputs, **setting).logits, siglip.model(**inputs, **setting).logits)
-    del expected
 
 
 # -- where it is refused ----------------------------------------------------------------------------------------------
@@ -395,8 +392,3 @@ def test_a_llava_of_another_tower_refuses_it() -> None:
 def test_every_method_may_have_it() -> None:
     for method in ("vidcom2", "random", "uniform_frames", "dycoke", "evs"):
         assert CompressionSettings(compression_method=method, vision_update_ratio=0.5).vision_update_ratio == 0.5
-
-
-def test_the_table_has_families_of_both_kinds() -> None:
-    assert {case.mrope for case in MODELS} == {False, True}
-    assert np.shape(make_video(0, 2))[0] == 2

@@ -44,6 +44,7 @@ DATA = {"budgets": f"{BURST}/questions.jsonl"}  # the others': all levels
 RESULTS = Path(__file__).parents[1] / "results"
 NUM_FRAMES, MAX_NEW_TOKENS = 16, 4
 OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
+OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 
 def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
@@ -57,36 +58,41 @@ def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_si
 
 
 def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
-    """The figures of towers that compute less: for each candidate, and all tokens, each of `UPDATE_RATIOS`, whose first
-    the others are compared with."""
+    """The figures of all tokens and of each candidate with each of `UPDATE_RATIOS`; the difference is that to the same
+    with the first of these, the whole tower."""
     questions, candidates = read_questions(data), GROUPS[group]()
-    answers = []
+    of_towers = []
     for ratio in UPDATE_RATIOS:
         checkpoint.model.config.vision_update_ratio = ratio
-        answers.append(_answers(checkpoint, questions, candidates, work / f"{group}-{ratio:g}.jsonl", batch_size))
-    checkpoint.model.config.vision_update_ratio = UPDATE_RATIOS[0]
-    figures = _described(checkpoint, questions, data, group) | {"all": [], "levels": {level: [] for level in LEVELS}}
-    for candidate in (AllTokens(), *candidates):
-        towers = [Candidate(candidate.method, ratio) for ratio in UPDATE_RATIOS[1:]]
-        rows = [_of_towers(candidate.label, question, each) for question, *each in zip(questions, *answers)]
-        of_levels = {level: _of_level(level, questions, rows, towers) for level in LEVELS}
-        for found, made in (
-            (figures["all"], summary(questions, rows, towers)),
-            *zip(figures["levels"].values(), of_levels.values()),
-        ):
-            for row, ratio in zip(made, UPDATE_RATIOS, strict=True):
-                row |= {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
-                found.append(_rounded({"update_ratio": ratio} | row))
-    return figures
+        of_towers.append(_answers(checkpoint, questions, candidates, work / f"{group}-{ratio:g}.jsonl", batch_size))
+    checkpoint.model.config.vision_update_ratio = 1.0
 
+    # `summary` compares with "all tokens": here that stands for the whole tower, and the others for its candidates.
+    towers = [Candidate("tower", ratio) for ratio in UPDATE_RATIOS[1:]]
+    labels = [AllTokens().label, *(tower.label for tower in towers)]
 
-def _of_towers(label: str, question: Question, rows: list[Any]) -> dict[str, Any]:
-    """A row as `summary` takes it: one candidate's answers with each of `UPDATE_RATIOS`, the first as "all tokens"."""
-    answers = [row["answers"][label] for row in rows]
-    answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
-    method = label if label == AllTokens().label else label.rpartition(" ")[0]
-    labels = [AllTokens().label, *(Candidate(method, ratio).label for ratio in UPDATE_RATIOS[1:])]
-    return {"answers": dict(zip(labels, answers, strict=True))}
+    def figures(candidate: Candidate, level: str | None = None) -> list[Any]:
+        chosen, rows = [], []
+        for question, *given in zip(questions, *of_towers, strict=True):
+            if level is None or question.given["level"] == level:
+                answers = [row["answers"][candidate.label] for row in given]
+                answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
+                chosen.append(question)
+                rows.append({"answers": dict(zip(labels, answers, strict=True))})
+        of_candidate = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
+        of_tower = {name for name in OF_LEVEL + OF_DIFFERENCE if name not in of_candidate}
+        if level is None:
+            of_tower |= {"questions", "kept_share", "by_kind"}
+        return [
+            _rounded(of_candidate | {"update_ratio": ratio} | {name: row[name] for name in row if name in of_tower})
+            for ratio, row in zip(UPDATE_RATIOS, summary(chosen, rows, towers), strict=True)
+        ]
+
+    compared = [AllTokens(), *candidates]
+    return _described(checkpoint, questions, data, group) | {
+        "all": [row for candidate in compared for row in figures(candidate)],
+        "levels": {level: [row for candidate in compared for row in figures(candidate, level)] for level in LEVELS},
+    }
 
 
 def _answers(

@@ -5,11 +5,15 @@ Frames come in groups. The first of a group is the reference frame and computed 
 keys are computed; the patches whose keys are least like the reference frame's at the same places are dynamic, and have
 query, value, attention output and MLP of their own. The static ones take over the reference frame's value, attention
 output and MLP output. What these are added to is each frame's own throughout.
+
+Not in the authors' code: a frame of which more patches changed than may be computed, as after a cut, is a reference
+frame too. What another scene's would give its static patches is worth nothing.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,6 +24,8 @@ from transformers import SiglipVisionModel
 # The interval decides how much can be saved: of the tower's operations at most 1 - 1/4 less the keys of all patches,
 # 69 % in SigLIP so400m. Longer ones gain little and lose the reference.
 REFERENCE_INTERVAL = 4
+# A patch has changed if its key in the first layer and that of the reference frame have a smaller cosine.
+UNCHANGED = 0.85
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ def patch_states(
 
     Args:
         frames: (F, channels, height, width) pixels.
-        group_lengths: of how many frames each group is; they add up to F. The first of a group is its reference.
+        group_lengths: of how many frames each group is; they add up to F. The first of a group is its reference, and
+            a frame of which too much changed since then is that of those after it.
         update_ratio: share of the patches that are dynamic, in (0, 1]; of a frame at least one. At 1.0 all frames are
             computed in full, to rounding.
         feature_layers: whose hidden states: 0 for the embeddings, n for the n-th layer's output, -1 for the last's.
@@ -52,11 +59,12 @@ def patch_states(
         (F, patches, len(feature_layers) · dim), the layers beside each other.
     """
     embedded = tower.embeddings(frames)
-    starts = [sum(group_lengths[:group]) for group in range(len(group_lengths))]
+    budget = max(1, math.ceil(update_ratio * embedded.shape[1] - 1e-6))  # of the exact product, not of its rounding
+    group_lengths = _split_at_cuts(_first_keys(tower, embedded), group_lengths, budget)
+    starts = list(accumulate(group_lengths, initial=0))[:-1]
     between = sorted(set(range(len(frames))) - set(starts))
     order = torch.tensor(starts + between, device=embedded.device)
     reference_of = order.new_tensor([group for group, length in enumerate(group_lengths) for _ in range(length - 1)])
-    budget = max(1, math.ceil(update_ratio * embedded.shape[1] - 1e-6))  # of the exact product, not of its rounding
     wanted = [range(len(tower.encoder.layers) + 1)[layer] for layer in feature_layers]
 
     # Reference frames first, then the others.
@@ -71,6 +79,35 @@ def patch_states(
         if number in wanted:
             found[number] = states
     return torch.cat([found[number] for number in wanted], dim=-1).index_select(0, order.argsort())
+
+
+@torch.no_grad()
+def _first_keys(tower: SiglipVisionModel, embedded: Tensor) -> Tensor:
+    layer: Any = tower.encoder.layers[0]
+    return layer.self_attn.k_proj(layer.layer_norm1(embedded))
+
+
+def _split_at_cuts(keys: Tensor, group_lengths: Sequence[int], budget: int) -> list[int]:
+    """The groups, split before frames of which more than `budget` patches changed since the reference frame.
+
+    Args:
+        keys: (F, patches, dim) of the first layer.
+    """
+    keys = nn.functional.normalize(keys.float(), dim=-1)
+    counts = [torch.zeros(len(keys), dtype=torch.long, device=keys.device)]  # by how many frames the two are apart
+    for apart in range(1, max(group_lengths)):
+        alike = (keys[apart:] * keys[:-apart]).sum(dim=-1)
+        counts.append(nn.functional.pad((alike < UNCHANGED).sum(dim=1), (apart, 0)))
+    changed = torch.stack(counts).tolist()  # one question to the device
+    lengths: list[int] = []
+    for start, length in zip(accumulate(group_lengths, initial=0), group_lengths):
+        reference = start
+        for frame in range(start + 1, start + length):
+            if changed[frame - reference][frame] > budget:
+                lengths.append(frame - reference)
+                reference = frame
+        lengths.append(start + length - reference)
+    return lengths
 
 
 def _layer(layer: Any, states: Tensor, reference_of: Tensor, budget: int) -> Tensor:

@@ -30,9 +30,9 @@ def siglip(family: Family) -> Family:
     return family
 
 
-def pixels_of(family: Family, num_frames: int, num_videos: int = 1) -> Tensor:
-    """(num_videos, num_frames, 3, height, width)."""
-    videos = [make_video(seed, num_frames) for seed in range(num_videos)]
+def pixels_of(family: Family, num_frames: int, num_videos: int = 1, cut: int | None = 5) -> Tensor:
+    """(num_videos, num_frames, 3, height, width); one frame shows something else."""
+    videos = [make_video(seed, num_frames, cut) for seed in range(num_videos)]
     inputs = family.inputs(family.prompt("?", videos=num_videos), videos=videos)
     return inputs["pixel_values_videos"]
 
@@ -48,7 +48,7 @@ def by_the_description(tower: Any, frames: Tensor, group_lengths: list[int], bud
     tower = copy.deepcopy(tower).double()
     states = list(tower.embeddings(frames.double()))
     found = [torch.stack(states)]
-    starts = [sum(group_lengths[:group]) for group in range(len(group_lengths))]
+    starts = reference_frames(tower, states, group_lengths, budget)
     for layer in tower.encoder.layers:
         attention, reference = layer.self_attn, LayerOutputs(*[torch.empty(0)] * 4)
         for number, own in enumerate(states):
@@ -79,6 +79,19 @@ def by_the_description(tower: Any, frames: Tensor, group_lengths: list[int], bud
                 reference = LayerOutputs(keys, torch.stack(values), torch.stack(attended), torch.stack(mlp))
         found.append(torch.stack(states))
     return found
+
+
+def reference_frames(tower: Any, embedded: list[Tensor], group_lengths: list[int], budget: int) -> list[int]:
+    """The first of each group, and those of which more than the budget changed since the last."""
+    first, starts = tower.encoder.layers[0], []
+    keys = [first.self_attn.k_proj(first.layer_norm1(own)) for own in embedded]
+    for group, length in enumerate(group_lengths):
+        start = sum(group_lengths[:group])
+        for number in range(start, start + length):
+            alike = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(keys[number], keys[max([0, *starts])])]
+            if number == start or sum(each < 0.85 for each in alike) > budget:
+                starts.append(number)
+    return starts
 
 
 def one_attention(attention: Any, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -136,13 +149,17 @@ def test_hidden_states_are_those_of_the_layers_that_are_asked_for(siglip: Family
         patch_states(tower, frames, [4, 1], 0.5, [len(theirs)])
 
 
+@pytest.mark.parametrize(("cut", "references"), [(None, [0, 4, 8]), (5, [0, 4, 5, 6, 8]), (3, [0, 3, 4, 8])])
 @torch.no_grad()
-def test_every_fourth_frame_is_a_reference_and_computed_in_full(siglip: Family) -> None:
-    pixels = pixels_of(siglip, 10)
+def test_every_fourth_frame_is_a_reference_and_what_follows_a_cut(
+    siglip: Family, cut: int | None, references: list[int]
+) -> None:
+    """A reference frame is computed in full."""
+    pixels = pixels_of(siglip, 10, cut=cut)
     _, videos = siglip.model.model.encode_videos(pixels, with_tower_states=False, update_ratio=0.1)
     _, whole = siglip.model.model.encode_videos(pixels, with_tower_states=False)
     same = [torch.allclose(a, b, **CLOSE) for a, b in zip(videos[0].tokens, whole[0].tokens, strict=True)]
-    assert [number for number, each in enumerate(same) if each] == [0, 4, 8]
+    assert [number for number, each in enumerate(same) if each] == references
 
 
 @torch.no_grad()
@@ -156,7 +173,7 @@ def test_of_frames_between_only_the_share_is_computed(siglip: Family) -> None:
         )
         for name, module in (named | {"mlp": layer.mlp}).items()
     ]
-    siglip.model.get_video_features(pixels_of(siglip, 8), vision_update_ratio=0.3)
+    siglip.model.get_video_features(pixels_of(siglip, 8, cut=None), vision_update_ratio=0.3)
     for hook in hooks:
         hook.remove()
     patches = tower.embeddings.num_patches
@@ -199,6 +216,19 @@ def test_the_least_similar_patches_are_dynamic_and_of_equal_ones_the_earlier() -
     assert least_similar(keys, reference, 3).tolist() == [[2, 0, 1]]
     assert least_similar(5 * reference, reference, 2).tolist() == [[0, 1]], "length is not looked at"
     assert least_similar(reference.bfloat16(), reference.bfloat16(), 4).tolist() == [[0, 1, 2, 3]]
+
+
+@torch.no_grad()
+def test_a_frame_is_a_reference_where_more_changed_than_may_be_computed(siglip: Family) -> None:
+    tower, patches = siglip.model.model.vision_tower, siglip.model.model.vision_tower.embeddings.num_patches
+    frames, size = pixels_of(siglip, 1)[0].repeat(2, 1, 1, 1), tower.embeddings.patch_size
+    frames[1, :, :size, : 4 * size] = -2 * frames[1, :, :size, : 4 * size]
+    in_full = tower(frames, output_hidden_states=True).hidden_states[-1][1]
+    of_budget = {
+        budget: torch.allclose(patch_states(tower, frames, [2], budget / patches, [-1])[1], in_full, **CLOSE)
+        for budget in (3, 4)
+    }
+    assert of_budget == {3: True, 4: False}
 
 
 @torch.no_grad()

@@ -4,7 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-READ_BY_EVERY_METHOD = ("compression_method", "retention_ratio", "compression_positions", "vision_chunk_frames")
+READ_BY_EVERY_METHOD = (
+    "compression_method",
+    "retention_ratio",
+    "compression_positions",
+    "vision_chunk_frames",
+    "vision_update_ratio",
+)
 NEEDS = ("grid", "tower_states")
 
 

@@ -23,6 +23,10 @@ def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
     return {"normalize": normalize, "accepted": accepted}
 
 
+def _is_share(value: float) -> bool:
+    return 0 < value <= 1
+
+
 def _weight() -> dict[str, Any]:
     return _number("a finite number, at most 1e30 in size", lambda v: abs(v) <= 1e30)  # scores are float32
 
@@ -92,6 +96,10 @@ class CompressionSettings:
         vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
             at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
             file.
+        vision_update_ratio: share of a frame's patches that the vision tower computes anew in frames between reference
+            frames, those that changed most; the others take over what it computed of the reference frame. 1.0 is the
+            parent's computation. Models read it where they encode videos; it selects no tokens. Families with a SigLIP
+            tower have it; the configs of others refuse it.
 
     Raises:
         ValueError: on a value outside the accepted set, from the constructor and on assignment alike; from the
@@ -100,7 +108,7 @@ class CompressionSettings:
 
     retention_ratio: float = field(
         default=0.25,
-        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", lambda v: 0 < v <= 1),
+        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", _is_share),
     )
     compression_method: str = field(default="vidcom2", metadata=_method_name())
     compression_scoring: str = field(default="paper", metadata=_choice("paper", "released"))
@@ -112,6 +120,10 @@ class CompressionSettings:
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
     vision_chunk_frames: int | None = field(default=32, metadata=_frames_or_all("all frames at once"))
+    vision_update_ratio: float = field(
+        default=1.0,
+        metadata=_number("a number in (0, 1]; the vision tower computes all patches of each frame at 1.0", _is_share),
+    )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTING_NAMES:
@@ -195,5 +207,5 @@ def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> 
         config = copy.copy(config)
     for name, value in settings.items():
         setattr(config, name, value)
-    check_all_read(CompressionSettings.as_dict(config))
+    config.compression_settings()  # which checks them together
     return config

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .compression_settings import CompressionSettings, check_all_read
+from .compression_settings import CompressionSettings
 from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
 
@@ -25,6 +25,9 @@ else:
     ParentConfig = object
 
 
+SIGLIP = "siglip_vision_model"
+
+
 class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
     """Comes before the parent's config in the bases of a family's.
 
@@ -43,14 +46,31 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super(CompressionSettings, self).__post_init__(**kwargs)
-        CompressionSettings.__post_init__(self)
+        self.compression_settings()
+
+    def compression_settings(self, **overrides: Any) -> CompressionSettings:
+        """As the parent's.
+
+        Raises:
+            ValueError: also on a `vision_update_ratio` for a vision tower that cannot have it.
+        """
+        settings = super().compression_settings(**overrides)
+        tower = self.vision_config.model_type
+        if settings.vision_update_ratio != 1.0 and tower != SIGLIP:
+            raise ValueError(
+                f"`vision_update_ratio` is {settings.vision_update_ratio!r}, but the vision tower of a "
+                f"{self.model_type!r} is of type {tower!r}, and only one of type {SIGLIP!r} can take over what it "
+                "computed of another frame. Leave it at its default, 1.0."
+            )
+        return settings
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As the parent's. Of another type it would load a checkpoint behind a warning, and compute something else.
 
         Raises:
-            ValueError: on the config of a checkpoint of another type, and on a setting that the method does not read.
+            ValueError: on the config of a checkpoint of another type, and on a setting that the method does not read
+                or the vision tower cannot have.
         """
         got = config_dict.get("model_type")
         if got is not None and got != cls.model_type:
@@ -61,14 +81,15 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
                 f"The checkpoint is of type {got!r}, but {cls.__name__} is for {cls.model_type!r}. {remedy}"
             )
         loaded = super().from_dict(config_dict, **kwargs)
-        check_all_read(CompressionSettings.as_dict(loaded[0] if isinstance(loaded, tuple) else loaded))
+        (loaded[0] if isinstance(loaded, tuple) else loaded).compression_settings()
         return loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As the parent's.
 
         Raises:
-            ValueError: also on a setting that the method does not read, with which it would not load again.
+            ValueError: also on a setting that the method does not read or the vision tower cannot have, with which it
+                would not load again.
         """
-        check_all_read(CompressionSettings.as_dict(self))
+        self.compression_settings()
         super().save_pretrained(save_directory, *args, **kwargs)

@@ -50,6 +50,7 @@ def compress(
     compression_frame_weight: float = 1.0,
     compression_video_weight: float = 1.0,
     vision_chunk_frames: int | None = 32,
+    vision_update_ratio: float = 1.0,
 ) -> VideoCompression:
     """Select, or merge, the tokens of one video.
 
@@ -57,8 +58,8 @@ def compress(
         video_tokens: (num_frames, tokens_per_frame, dim), any float dtype, any device; or `VideoTokens`, which some
             methods need.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
-        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and
-            `vision_chunk_frames` are for models, and select nothing.
+        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and those of
+            the vision tower, `vision_chunk_frames` and `vision_update_ratio`, are for models, and select nothing.
 
     Returns:
         A `VideoCompression` on the device of `video_tokens`. The kept features are
@@ -80,6 +81,7 @@ def compress(
         compression_frame_weight=compression_frame_weight,
         compression_video_weight=compression_video_weight,
         vision_chunk_frames=vision_chunk_frames,
+        vision_update_ratio=vision_update_ratio,
     )
     return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
 

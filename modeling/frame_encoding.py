@@ -48,27 +48,33 @@ class FramePlan:
         return len(self.chunks) == 1 and sum(len(run.frames) for run in self.chunks[0]) == sum(self.lengths)
 
 
-def plan_frames(videos: Sequence[Tensor], chunk_frames: int | None, arguments: dict[str, Any]) -> FramePlan:
+def plan_frames(
+    videos: Sequence[Tensor], chunk_frames: int | None, arguments: dict[str, Any], group_frames: int = 1
+) -> FramePlan:
     """The plan for videos of (T, ...) pixels each.
 
     Args:
         chunk_frames: how many frames the tower takes at a time; None for all.
         arguments: other ones of the encoder. Where they ask for the tower's own states, or hold something precomputed
             for all frames (`video_cu_seqlens`), these are of one call.
+        group_frames: so many encoded frames of a video that follow each other, of its last group fewer, are never
+            split: a chunk has room for one group at least.
     """
     whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
     whole = whole or any(name.startswith("video_") for name in arguments)
     chunks: list[list[Run]] = [[]]
-    room = limit = sum(map(len, videos)) if whole or chunk_frames is None else chunk_frames
+    room = limit = sum(map(len, videos)) if whole or chunk_frames is None else max(chunk_frames, group_frames)
     for number, video in enumerate(videos):
         repeats = [False] * len(video) if whole else repeats_the_one_before(video)
         distinct = [t for t, repeated in enumerate(repeats) if not repeated]
         ranks = list(accumulate(not repeated for repeated in repeats))
         while distinct:
-            if not room:
+            fitting = len(distinct) if len(distinct) <= room else room - room % group_frames
+            if not fitting:
                 chunks.append([])
                 room = limit
-            frames, distinct = distinct[:room], distinct[room:]
+                continue
+            frames, distinct = distinct[:fitting], distinct[fitting:]
             shown = range(frames[0], distinct[0] if distinct else len(video))
             sources = [ranks[t] - ranks[frames[0]] for t in shown]
             chunks[-1].append(Run(number, frames, shown, sources))

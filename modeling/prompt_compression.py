@@ -145,7 +145,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         overrides = pop_settings(inputs)
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
-            outputs = self._encode_whole(inputs)
+            outputs = self._encode_whole(inputs, settings)
             whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
             return whole.without_tower_states()
         if only_video_features == "kept":
@@ -158,16 +158,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                     features = self._encode(self.get_video_features, inputs, **settings.as_dict())
                 return self._forward_short(inputs, features, settings, prompt_record)
             if features is None:
-                return self._forward_full(inputs)
+                return self._forward_full(inputs, settings)
             if self._is_short(inputs, features):  # `generate` compressed the prompt before
                 inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
                 return super().forward(**inputs, return_dict=True)
             return self._forward_short(inputs, features, settings, prompt_record)
 
-    def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
+    def _forward_full(self, inputs: dict[str, Any], settings: CompressionSettings) -> ModelOutput:
         """The parent's path: nothing to drop among the new tokens. Those in the cache may have been compressed."""
         if inputs.get("pixel_values_videos") is not None:  # here and not in the parent, which would call our encoder
-            encoded = {"video": self._encode_whole(inputs)} | self._encoded_images(inputs)
+            encoded = {"video": self._encode_whole(inputs, settings)} | self._encoded_images(inputs)
             given = inputs.get("mm_encoder_outputs") or {}
             inputs = inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
         if inputs.get("position_ids") is not None:

@@ -48,6 +48,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         pixel_values_videos: Tensor,
         with_tower_states: bool,
         chunk_frames: int | None = None,
+        update_ratio: float = 1.0,
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:

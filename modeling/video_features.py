@@ -74,7 +74,12 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # -----------------------------------------------------------------------------------------------------------------
 
     def encode_videos(
-        self, pixel_values_videos: Tensor, with_tower_states: bool, chunk_frames: int | None = None, **kwargs: Any
+        self,
+        pixel_values_videos: Tensor,
+        with_tower_states: bool,
+        chunk_frames: int | None = None,
+        update_ratio: float = 1.0,
+        **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
         tokens of each video that are scored, with their grid.
@@ -83,6 +88,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             with_tower_states: whether they shall have `tower_states` too.
             chunk_frames: how many frames the tower takes at a time; None for all. In more than one call its own states
                 are not returned.
+            update_ratio: as `vision_update_ratio`; 1.0 for a tower that cannot have another.
 
         Raises:
             ValueError: on an empty video, or sizes that do not fit.
@@ -125,7 +131,10 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         settings = self.config.compression_settings(**pop_settings(kwargs))
         needs = COMPRESSION_METHODS[settings.compression_method].needs
         outputs, videos = self.encode_videos(
-            with_tower_states="tower_states" in needs, chunk_frames=settings.vision_chunk_frames, **kwargs
+            with_tower_states="tower_states" in needs,
+            chunk_frames=settings.vision_chunk_frames,
+            update_ratio=settings.vision_update_ratio,
+            **kwargs,
         )
         return self.compressed_features(outputs, videos, settings)
 
@@ -157,9 +166,18 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """The parent's `get_video_features`: all tokens."""
         return super().get_video_features(**kwargs | {"return_dict": True})
 
-    def _encode_whole(self, inputs: dict[str, Any]) -> ParentFeatures:
+    def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
         """The parent's features of the prompt's videos: all tokens."""
-        return self._encode(super().get_video_features, inputs)
+        if settings.vision_update_ratio == 1.0:
+            return self._encode(super().get_video_features, inputs)
+        names = inspect.signature(super().get_video_features).parameters
+        outputs, _ = self.encode_videos(
+            with_tower_states=False,
+            chunk_frames=settings.vision_chunk_frames,
+            update_ratio=settings.vision_update_ratio,
+            **{name: inputs[name] for name in names if name in inputs},
+        )
+        return outputs
 
     def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:
         """Features of the prompt's images or videos, from whichever arguments their encoder names."""

@@ -159,6 +159,7 @@ SETTINGS = {
     "compression_frame_weight": 0.5,
     "compression_video_weight": 2.0,
     "vision_chunk_frames": 4,
+    "vision_update_ratio": 0.5,
 }
 
 

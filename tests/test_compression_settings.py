@@ -29,6 +29,7 @@ DEFAULTS = {
     "compression_frame_weight": 1.0,
     "compression_video_weight": 1.0,
     "vision_chunk_frames": 32,
+    "vision_update_ratio": 1.0,
 }
 
 WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
@@ -51,6 +52,7 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "vision_chunk_frames": (WRONG_FRAMES, ["None", ">= 1"]),
+    "vision_update_ratio": (WRONG_RATIOS, ["number", "(0, 1]"]),
 }
 
 # name -> (value, value as stored)
@@ -72,6 +74,7 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
     "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
     "vision_chunk_frames": [(None, None), (1, 1), (64, 64), (np.int64(8), 8)],
+    "vision_update_ratio": [(1, 1.0), (1e-9, 1e-9), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
 }
 
 refused = pytest.mark.parametrize(

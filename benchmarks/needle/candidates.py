@@ -13,6 +13,7 @@ from ..baselines import BASELINES
 RATIOS = (0.5, 0.25, 0.15, 0.1)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
+UPDATE_RATIOS = (1.0, 0.5, 0.25, 0.1)  # the first is what the others are compared with
 
 EXACT = {"compression_rounding": "exact"}  # as many tokens as the others keep; `"ceil"` keeps up to a tenth more
 METHODS: dict[str, dict[str, Any]] = {
@@ -83,6 +84,11 @@ def budget_candidates() -> list[Candidate]:
     settings |= {f"τ = {t:g}": EXACT | {"compression_temperature": t} for t in (0.003, 0.03, 0.1, 1.0)}
     settings |= {name: METHODS[name] for name in ("VidCom² (released)", "random", "uniform_frames", "EVS")}
     return [Candidate(name, ratio, each) for name, each in settings.items() for ratio in BUDGET_RATIOS]
+
+
+def tower_candidates() -> list[Candidate]:
+    """What is asked beside all tokens with each of `UPDATE_RATIOS`."""
+    return [Candidate(name, 0.25, METHODS[name]) for name in ("VidCom² (paper)",)]
 
 
 def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:

@@ -17,13 +17,20 @@ from vidcom2.birth_certificate import birth_certificate, cpu_name
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.console import progress_bar
 from vidcom2.evaluation import evaluate
-from vidcom2.evaluation_candidates import Candidate
+from vidcom2.evaluation_candidates import AllTokens, Candidate
 from vidcom2.evaluation_data import Question, read_questions
 from vidcom2.evaluation_report import summary
 from vidcom2.run import environment
 from vidcom2.toy import TOY_FOLDER
 
-from .candidates import ablation_candidates, budget_candidates, main_candidates, position_candidates
+from .candidates import (
+    UPDATE_RATIOS,
+    ablation_candidates,
+    budget_candidates,
+    main_candidates,
+    position_candidates,
+    tower_candidates,
+)
 from .videos import BURST, LEVELS
 
 GROUPS: dict[str, Callable[[], list[Candidate]]] = {
@@ -31,36 +38,87 @@ GROUPS: dict[str, Callable[[], list[Candidate]]] = {
     "positions": position_candidates,
     "ablations": ablation_candidates,
     "budgets": budget_candidates,
+    "tower": tower_candidates,
 }
 DATA = {"budgets": f"{BURST}/questions.jsonl"}  # the others': all levels
 RESULTS = Path(__file__).parents[1] / "results"
 NUM_FRAMES, MAX_NEW_TOKENS = 16, 4
 OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
+OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 
 def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
     """The figures of a group: for the whole test set, and for each level."""
     questions, candidates = read_questions(data), GROUPS[group]()
-    work.mkdir(parents=True, exist_ok=True)
+    rows = _answers(checkpoint, questions, candidates, work / f"{group}.jsonl", batch_size)
+    return _described(checkpoint, questions, data, group) | {
+        "all": [_rounded(row) for row in summary(questions, rows, candidates)],
+        "levels": {level: _of_level(level, questions, rows, candidates) for level in LEVELS if group not in DATA},
+    }
+
+
+def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
+    """The figures of all tokens and of each candidate with each of `UPDATE_RATIOS`; the difference is that to the same
+    with the first of these, the whole tower."""
+    questions, candidates = read_questions(data), GROUPS[group]()
+    of_towers = []
+    for ratio in UPDATE_RATIOS:
+        checkpoint.model.config.vision_update_ratio = ratio
+        of_towers.append(_answers(checkpoint, questions, candidates, work / f"{group}-{ratio:g}.jsonl", batch_size))
+    checkpoint.model.config.vision_update_ratio = 1.0
+
+    # `summary` compares with "all tokens": here that stands for the whole tower, and the others for its candidates.
+    towers = [Candidate("tower", ratio) for ratio in UPDATE_RATIOS[1:]]
+    labels = [AllTokens().label, *(tower.label for tower in towers)]
+
+    def figures(candidate: Candidate, level: str | None = None) -> list[Any]:
+        chosen, rows = [], []
+        for question, *given in zip(questions, *of_towers, strict=True):
+            if level is None or question.given["level"] == level:
+                answers = [row["answers"][candidate.label] for row in given]
+                answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
+                chosen.append(question)
+                rows.append({"answers": dict(zip(labels, answers, strict=True))})
+        of_candidate = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
+        of_tower = {name for name in OF_LEVEL + OF_DIFFERENCE if name not in of_candidate}
+        if level is None:
+            of_tower |= {"questions", "kept_share", "by_kind"}
+        return [
+            _rounded(of_candidate | {"update_ratio": ratio} | {name: row[name] for name in row if name in of_tower})
+            for ratio, row in zip(UPDATE_RATIOS, summary(chosen, rows, towers), strict=True)
+        ]
+
+    compared = [AllTokens(), *candidates]
+    return _described(checkpoint, questions, data, group) | {
+        "all": [row for candidate in compared for row in figures(candidate)],
+        "levels": {level: [row for candidate in compared for row in figures(candidate, level)] for level in LEVELS},
+    }
+
+
+def _answers(
+    checkpoint: Checkpoint, questions: list[Question], candidates: list[Candidate], answers: Path, batch_size: int
+) -> list[dict[str, Any]]:
+    answers.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar() as progress:
-        task = progress.add_task(group, total=None)
-        rows = evaluate(
+        task = progress.add_task(answers.stem, total=None)
+        return evaluate(
             checkpoint,
             questions,
             candidates,
-            work / f"{group}.jsonl",
+            answers,
             num_frames=NUM_FRAMES,
             batch_size=batch_size,
             max_new_tokens=MAX_NEW_TOKENS,
             progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
         )
+
+
+def _described(checkpoint: Checkpoint, questions: list[Question], data: Path, group: str) -> dict[str, Any]:
     return {
         "group": group,
         "questions": len(questions),
         "videos": len({question.video for question in questions}),
         "birth_certificate": certificate(checkpoint, data, group),
-        "all": [_rounded(row) for row in summary(questions, rows, candidates)],
-        "levels": {level: _of_level(level, questions, rows, candidates) for level in LEVELS if group not in DATA},
     }
 
 
@@ -96,7 +154,8 @@ def main(
     """Run the benchmark."""
     checkpoint = load_checkpoint(device="cpu")
     for name in group or GROUPS:
-        figures = compare(checkpoint, data / DATA.get(name, "questions.jsonl"), work, name)
+        measured = compare_tower if name == "tower" else compare
+        figures = measured(checkpoint, data / DATA.get(name, "questions.jsonl"), work, name)
         path = RESULTS / f"needle_{name}.json"
         path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
         print(path)

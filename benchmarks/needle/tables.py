@@ -108,6 +108,18 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
     return pipes(lines)
 
 
+def towers(found: dict[str, Any]) -> str:
+    """Method × share of the patches that the tower computes anew: right answers at each level and in all, and the
+    difference to the whole tower."""
+    levels = found["levels"]
+    lines = [["method", "`vision_update_ratio`", *levels, "all, %"]]
+    for first, row in enumerate(found["all"]):
+        name = row["method"] if row["retention_ratio"] == 1.0 else f"{row['method']}, R = {row['retention_ratio']:.0%}"
+        shown = _share(row["accuracy"]) if row["update_ratio"] == 1.0 else _with_difference(row)
+        lines.append([name, f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown])
+    return pipes(lines)
+
+
 def _find(rows: Sequence[Row], method: str, ratio: float) -> Any:
     return next((row for row in rows if (row["method"], row["retention_ratio"]) == (method, ratio)), None)
 
@@ -139,6 +151,7 @@ def blocks() -> dict[str, str]:
         "positions": lambda: positions(methods, original),
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
+        "tower": lambda: towers(load("tower")),
     }
     return {name: make() for name, make in made.items()}
 

@@ -59,8 +59,12 @@ def encoded(model: "VidCom2GenerationMixin", described: dict[str, Any], with_tow
     Raises:
         ValueError: on a video that the model refuses.
     """
+    settings = model.config.compression_settings()
     outputs, tokens = model.model.encode_videos(
-        with_tower_states=with_tower_states, chunk_frames=model.config.vision_chunk_frames, **described
+        with_tower_states=with_tower_states,
+        chunk_frames=settings.vision_chunk_frames,
+        update_ratio=settings.vision_update_ratio,
+        **described,
     )
     # Without the tower's own states, which a batch of videos would fill the memory with.
     kept = VidCom2VideoFeatures(

@@ -118,9 +118,12 @@ def encode(checkpoint: Checkpoint, task: Task, with_tower_states: bool = False) 
     inputs = prepare_inputs(checkpoint.processor, task.question, frames, model, task.batch_size)
     prepared = time.perf_counter()
     marks = _Marks(device)
-    chunk_frames = model.config.vision_chunk_frames
+    of_model = model.config.compression_settings()
     outputs, tokens = model.model.encode_videos(
-        with_tower_states=with_tower_states, chunk_frames=chunk_frames, **video_arguments(model, inputs)
+        with_tower_states=with_tower_states,
+        chunk_frames=of_model.vision_chunk_frames,
+        update_ratio=of_model.vision_update_ratio,
+        **video_arguments(model, inputs),
     )
     marks.add()
     synchronize(device)

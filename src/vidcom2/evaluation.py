@@ -82,8 +82,15 @@ def compressed_answers(
     that was kept (B,).
 
     Raises:
-        ValueError: on settings that the method refuses for one of the videos, or the model for the batch.
+        ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
+            another `vision_update_ratio` than the model's, with which the videos were encoded.
     """
+    encoded_with = model.config.vision_update_ratio
+    if settings.vision_update_ratio != encoded_with:
+        raise ValueError(
+            f"`vision_update_ratio` is {settings.vision_update_ratio!r} for one of several methods, but their videos "
+            f"are encoded once for all, with the model's {encoded_with!r}. Compare ratios in runs of their own."
+        )
     features = {
         id(video): model.model.compressed_features(video.outputs, [video.tokens], settings) for video in batch.videos
     }

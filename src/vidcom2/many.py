@@ -283,7 +283,13 @@ class _Answering:
         """What can be known before the video is read."""
         if request.problem is not None:
             raise OptionError(request.problem)
-        self.model.config.compression_settings(**{**self.settings, **request.settings})
+        settings = self.model.config.compression_settings(**{**self.settings, **request.settings})
+        of_model = self.model.config.vision_update_ratio  # the videos of all requests are encoded with it
+        if settings.vision_update_ratio != of_model:
+            raise OptionError(
+                f"`vision_update_ratio` is {settings.vision_update_ratio!r} for a request, but the model's is "
+                f"{of_model!r}. Set it where the model is loaded, or in `model.config`."
+            )
         for token in (self.processor.video_token, self.processor.image_token):
             if token in request.prompt:
                 raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")

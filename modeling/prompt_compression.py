@@ -167,7 +167,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def _forward_full(self, inputs: dict[str, Any], settings: CompressionSettings) -> ModelOutput:
         """The parent's path: nothing to drop among the new tokens. Those in the cache may have been compressed."""
         if inputs.get("pixel_values_videos") is not None:  # here and not in the parent, which would call our encoder
-            encoded = {"video": self._encode_whole(inputs, settings)} | self._encoded_images(inputs)
+            videos = self._encode_whole(inputs, settings)
+            if isinstance(videos, VidCom2VideoFeatures):  # not by the parent
+                videos = self._for_parent(videos)
+            encoded = {"video": videos} | self._encoded_images(inputs)
             given = inputs.get("mm_encoder_outputs") or {}
             inputs = inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
         if inputs.get("position_ids") is not None:

@@ -59,7 +59,7 @@ def video_stream(container: InputContainer, source: str) -> av.VideoStream:
 
 def packets(
     container: InputContainer, stream: av.VideoStream, damages: list[Exception] | None = None
-) -> Iterator[av.Packet]:
+) -> Iterator["av.Packet[av.VideoStream]"]:
     """All packets in file order; the last is empty and flushes the decoder.
 
     Goes on after damaged places of the container, whose errors are added to `damages`.

@@ -59,8 +59,8 @@ def patch_states(
         (F, patches, len(feature_layers) · dim), the layers beside each other.
     """
     embedded = tower.embeddings(frames)
-    budget = max(1, math.ceil(update_ratio * embedded.shape[1] - 1e-6))  # of the exact product, not of its rounding
-    group_lengths = _split_at_cuts(_first_keys(tower, embedded), group_lengths, budget)
+    budget = num_dynamic(embedded.shape[1], update_ratio)
+    group_lengths = split_at_cuts(first_keys(tower, embedded), group_lengths, budget)
     starts = list(accumulate(group_lengths, initial=0))[:-1]
     between = sorted(set(range(len(frames))) - set(starts))
     order = torch.tensor(starts + between, device=embedded.device)
@@ -81,13 +81,19 @@ def patch_states(
     return torch.cat([found[number] for number in wanted], dim=-1).index_select(0, order.argsort())
 
 
+def num_dynamic(num_patches: int, update_ratio: float) -> int:
+    """How many patches of a frame are dynamic: the share, rounded up from its exact value, and at least one."""
+    return max(1, math.ceil(update_ratio * num_patches - 1e-6))
+
+
 @torch.no_grad()
-def _first_keys(tower: SiglipVisionModel, embedded: Tensor) -> Tensor:
+def first_keys(tower: SiglipVisionModel, embedded: Tensor) -> Tensor:
+    """(F, patches, dim) keys of the first layer, of the tower's embeddings alike."""
     layer: Any = tower.encoder.layers[0]
     return layer.self_attn.k_proj(layer.layer_norm1(embedded))
 
 
-def _split_at_cuts(keys: Tensor, group_lengths: Sequence[int], budget: int) -> list[int]:
+def split_at_cuts(keys: Tensor, group_lengths: Sequence[int], budget: int) -> list[int]:
     """The groups, split before frames of which more than `budget` patches changed since the reference frame.
 
     Args:

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import SiglipVisionModel
 
-# The interval decides how much can be saved: of the tower's operations at most 1 - 1/4 less the keys of all patches,
-# 69 % in SigLIP so400m. Longer ones gain little and lose the reference.
+# It bounds what can be saved, with the keys of all patches: 69 % of the operations of SigLIP so400m's layers at 4, 81 %
+# at 8. Every fourth frame in full is what docs/needle.md measures.
 REFERENCE_INTERVAL = 4
-# A patch has changed if its key in the first layer and that of the reference frame have a smaller cosine.
+# A patch has changed if its key in the first layer and that of the reference frame have a smaller cosine. In the needle
+# benchmark its median is 0.99 within a scene, 0.93 where the camera moves, and 0.60 where nearly every frame is a cut.
 UNCHANGED = 0.85
 
 

@@ -87,9 +87,9 @@ def operations_of(encode: Callable[[], Tensor]) -> int:
 
 
 def still_scene(frames: int) -> Tensor:
-    """(frames, 3, SIDE, SIDE) with a little noise, and something else in an eighth of each frame."""
+    """(frames, 3, SIDE, SIDE) with a little noise, and something else in a twentieth of each frame."""
     video = torch.randn(1, 3, SIDE, SIDE) + 0.02 * torch.randn(frames, 3, SIDE, SIDE)
-    video[:, :, : SIDE // 2, : SIDE // 4] = torch.randn(frames, 3, SIDE // 2, SIDE // 4)
+    video[:, :, : SIDE // 4, : SIDE // 5] = torch.randn(frames, 3, SIDE // 4, SIDE // 5)
     return video
 
 

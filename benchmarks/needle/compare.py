@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
+from vidcom2.answer import prepare_inputs
 from vidcom2.birth_certificate import birth_certificate, cpu_name
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.console import progress_bar
@@ -20,8 +22,10 @@ from vidcom2.evaluation import evaluate
 from vidcom2.evaluation_candidates import AllTokens, Candidate
 from vidcom2.evaluation_data import Question, read_questions
 from vidcom2.evaluation_report import summary
+from vidcom2.modeling.static_patches import REFERENCE_INTERVAL, first_keys, num_dynamic, split_at_cuts
 from vidcom2.run import environment
 from vidcom2.toy import TOY_FOLDER
+from vidcom2.video import read_video
 
 from .candidates import (
     UPDATE_RATIOS,
@@ -90,9 +94,29 @@ def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, ba
 
     compared = [AllTokens(), *candidates]
     return _described(checkpoint, questions, data, group) | {
+        "computed": _rounded(_computed_shares(checkpoint, questions)),
         "all": [row for candidate in compared for row in figures(candidate)],
         "levels": {level: [row for candidate in compared for row in figures(candidate, level)] for level in LEVELS},
     }
+
+
+@torch.no_grad()
+def _computed_shares(checkpoint: Checkpoint, questions: list[Question]) -> dict[str, list[float]]:
+    """Of the videos of each level, for each of `UPDATE_RATIOS`, the mean share of patches that the tower computes anew,
+    those of reference frames among them."""
+    tower, shares = checkpoint.model.model.vision_tower, {}
+    for path, level in dict.fromkeys((question.video, question.given["level"]) for question in questions):
+        video = read_video(path, NUM_FRAMES)
+        pixels = prepare_inputs(checkpoint.processor, "", video, checkpoint.model)["pixel_values_videos"][0]
+        keys = first_keys(tower, tower.embeddings(pixels))
+        lengths = [REFERENCE_INTERVAL] * (len(keys) // REFERENCE_INTERVAL)  # of the 16 frames
+        of_video = []
+        for ratio in UPDATE_RATIOS:
+            budget = num_dynamic(keys.shape[1], ratio)
+            full = len(split_at_cuts(keys, lengths, budget)) / len(keys)
+            of_video.append(full + (1 - full) * budget / keys.shape[1])
+        shares.setdefault(level, []).append(of_video)
+    return {level: torch.tensor(of_videos).mean(dim=0).tolist() for level, of_videos in shares.items()}
 
 
 def _answers(

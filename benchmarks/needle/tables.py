@@ -13,7 +13,7 @@ from vidcom2.evaluation_plot import draw_results
 from vidcom2.evaluation_report import cell, pipes
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("README.md", "docs/needle.md")
@@ -109,14 +109,18 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
 
 
 def towers(found: dict[str, Any]) -> str:
-    """Method × share of the patches that the tower computes anew: right answers at each level and in all, and the
-    difference to the whole tower."""
+    """Method × `vision_update_ratio`: right answers at each level and in all, and the difference to the whole tower;
+    last what the tower computed."""
     levels = found["levels"]
-    lines = [["method", "`vision_update_ratio`", *levels, "all, %"]]
+    lines = [["", "`vision_update_ratio`", *levels, "all, %"]]
     for first, row in enumerate(found["all"]):
         name = row["method"] if row["retention_ratio"] == 1.0 else f"{row['method']}, R = {row['retention_ratio']:.0%}"
         shown = _share(row["accuracy"]) if row["update_ratio"] == 1.0 else _with_difference(row)
         lines.append([name, f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown])
+    for place, ratio in enumerate(UPDATE_RATIOS):
+        shares = [of_level[place] for of_level in found["computed"].values()]
+        mean = sum(shares) / len(shares)  # levels have as many videos each
+        lines.append(["patches computed, %", f"{ratio:g}", *map(_share, shares), _share(mean)])
     return pipes(lines)
 
 

@@ -130,13 +130,19 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         kwargs |= dict(zip(names, args))
         settings = self.config.compression_settings(**pop_settings(kwargs))
         needs = COMPRESSION_METHODS[settings.compression_method].needs
-        outputs, videos = self.encode_videos(
-            with_tower_states="tower_states" in needs,
+        outputs, videos = self.encode_videos_by(settings, with_tower_states="tower_states" in needs, **kwargs)
+        return self.compressed_features(outputs, videos, settings)
+
+    def encode_videos_by(
+        self, settings: CompressionSettings, with_tower_states: bool, **kwargs: Any
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """`encode_videos` as the settings say."""
+        return self.encode_videos(
+            with_tower_states=with_tower_states,
             chunk_frames=settings.vision_chunk_frames,
             update_ratio=settings.vision_update_ratio,
             **kwargs,
         )
-        return self.compressed_features(outputs, videos, settings)
 
     def compressed_features(
         self, outputs: ParentFeatures, videos: Sequence[VideoTokens], settings: CompressionSettings
@@ -171,12 +177,8 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         if settings.vision_update_ratio == 1.0:
             return self._encode(super().get_video_features, inputs)
         names = inspect.signature(super().get_video_features).parameters
-        outputs, _ = self.encode_videos(
-            with_tower_states=False,
-            chunk_frames=settings.vision_chunk_frames,
-            update_ratio=settings.vision_update_ratio,
-            **{name: inputs[name] for name in names if name in inputs},
-        )
+        described = {name: inputs[name] for name in names if name in inputs}
+        outputs, _ = self.encode_videos_by(settings, with_tower_states=False, **described)
         return outputs
 
     def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:

@@ -60,12 +60,7 @@ def encoded(model: "VidCom2GenerationMixin", described: dict[str, Any], with_tow
         ValueError: on a video that the model refuses.
     """
     settings = model.config.compression_settings()
-    outputs, tokens = model.model.encode_videos(
-        with_tower_states=with_tower_states,
-        chunk_frames=settings.vision_chunk_frames,
-        update_ratio=settings.vision_update_ratio,
-        **described,
-    )
+    outputs, tokens = model.model.encode_videos_by(settings, with_tower_states, **described)
     # Without the tower's own states, which a batch of videos would fill the memory with.
     kept = VidCom2VideoFeatures(
         pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")

@@ -119,12 +119,7 @@ def encode(checkpoint: Checkpoint, task: Task, with_tower_states: bool = False) 
     prepared = time.perf_counter()
     marks = _Marks(device)
     of_model = model.config.compression_settings()
-    outputs, tokens = model.model.encode_videos(
-        with_tower_states=with_tower_states,
-        chunk_frames=of_model.vision_chunk_frames,
-        update_ratio=of_model.vision_update_ratio,
-        **video_arguments(model, inputs),
-    )
+    outputs, tokens = model.model.encode_videos_by(of_model, with_tower_states, **video_arguments(model, inputs))
     marks.add()
     synchronize(device)
     end = time.perf_counter()

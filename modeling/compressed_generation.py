@@ -48,6 +48,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     inner_class: type[VidCom2ModelMixin]
     output_class: type[Any]  # a dataclass
+    hides_mask_from_head = False  # the parent's head does not get the mask, which is the caller's, over the full prompt
     model: VidCom2ModelMixin
     get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
     # `Trainer` would divide by a number of labels that counts those of dropped tokens. So it averages the loss instead.
@@ -106,12 +107,15 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if labels is not None:
             _check_labels(labels, inputs["input_ids"], loss_arguments["shift_labels"], logits_to_keep)
         record = PromptRecord(logits_to_keep)
+        if self.hides_mask_from_head:
+            record.attention_mask = inputs.pop("attention_mask", None)
         outputs = super().forward(**inputs, prompt_record=record, return_dict=True)
         prompt = record.prompt
         if labels is not None:
             outputs.loss = self._loss(outputs.logits, prompt, labels, **loss_arguments)
-            if self.training:
-                return self._output(outputs, prompt.positions)
+        self._balance_experts(outputs, prompt)
+        if labels is not None and self.training:
+            return self._output(outputs, prompt.positions)
         positions = prompt.at_positions(prompt.positions, logits_to_keep, before_first=-1)
         if wants_some_rows(logits_to_keep):  # the inner model has picked them
             outputs.logits = outputs.logits.view(*positions.shape, -1)
@@ -120,6 +124,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if outputs.hidden_states is not None:
             outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))
         return self._output(outputs, positions)
+
+    def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
+        """In a mixture of experts: the loss that keeps these equally busy, in the outputs and added to their loss."""
 
     def _output(self, outputs: ModelOutput, prompt_positions: Tensor | None = None) -> ModelOutput:
         known = self.output_class.__dataclass_fields__.keys()
@@ -217,7 +224,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             video = self.model(**kwargs, only_video_features="all", return_dict=True)
             kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
         elif encoded.get("video") is not None and not isinstance(encoded["video"], VidCom2VideoFeatures):
-            video = VidCom2VideoFeatures(pooler_output=encoded["video"].pooler_output)
+            given = encoded["video"]
+            video = VidCom2VideoFeatures(
+                pooler_output=given.pooler_output, deepstack_features=getattr(given, "deepstack_features", None)
+            )
         else:
             return kwargs
         return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}

@@ -15,6 +15,8 @@ from .compressed_generation import VidCom2GenerationMixin
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+from .modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
+from .modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -24,6 +26,8 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2LlavaOnevisionForConditionalGeneration,
         VidCom2Qwen2VLForConditionalGeneration,
         VidCom2Qwen2_5_VLForConditionalGeneration,
+        VidCom2Qwen3VLForConditionalGeneration,
+        VidCom2Qwen3VLMoeForConditionalGeneration,
     )
 }
 # What others put on a model in place of its methods: accelerate, when it spreads a model over devices, and
@@ -37,7 +41,7 @@ def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tenso
     """`model.generate` on the compressed prompt, with the tokens that the VidCom² class gives.
 
     Args:
-        model: a stock LLaVA-OneVision, Qwen2-VL or Qwen2.5-VL; it is not changed.
+        model: of one of the stock classes of `MODEL_CLASSES`; it is not changed.
         **kwargs: arguments of `generate`, and the settings of VidCom²: `retention_ratio` (default 0.25),
             `compression_scoring` and so on.
 

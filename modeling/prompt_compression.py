@@ -43,9 +43,11 @@ class PromptRecord:
         logits_to_keep: of the caller: the positions of the prompt for which hidden states are wanted.
 
     Attributes:
+        attention_mask: the caller's, where the parent's `forward` shall not see it.
         prompt: what the inner model made of the prompt, where it ran another one than the caller's.
     """
 
+    attention_mask: Tensor | None = None
     prompt: ShortPrompt
 
     def __init__(self, logits_to_keep: int | Tensor = 0):
@@ -150,6 +152,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return whole.without_tower_states()
         if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
+        if prompt_record is not None and prompt_record.attention_mask is not None:
+            inputs["attention_mask"] = prompt_record.attention_mask.to(inputs["input_ids"].device)
         check_features_fit(inputs, overrides)
         features = self._video_features(inputs, settings)
         with using(inputs.get("past_key_values")):

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
     """
 
     uses_mrope = True
+    frames_stand_apart = False  # in the prompt, each behind its time, so that a video has a group of placeholders each
 
     def encode_videos(
         self,
@@ -105,17 +107,22 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         output."""
         grids = video_grid_thw.tolist()
         tokens, states = FrameBuffers(plan), FrameBuffers(plan)
+        deepstack: list[FrameBuffers] = []  # for each of the first decoder layers
         for runs in plan.chunks:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
             outputs, of_runs = self._encode_frames(patches, grid, with_tower_states, **kwargs)
-            for run, encoded in zip(runs, outputs.pooler_output, strict=True):
-                tokens.put(run, encoded.unflatten(0, (len(run.frames), -1)))
+            layers = outputs.get("deepstack_features") or []
+            deepstack = deepstack or [FrameBuffers(plan) for _ in layers]
+            for buffers, features in zip([tokens, *deepstack], [outputs.pooler_output, *layers], strict=True):
+                for run, encoded in zip(runs, features, strict=True):
+                    buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
             for run, encoded in zip(runs, of_runs):
                 states.put(run, encoded)
-            del outputs, of_runs  # the tower's own states, before the next chunk
+            del outputs, layers, features, of_runs  # the tower's own states, before the next chunk
         whole = [video.unflatten(0, (length, -1)) for video, length in zip(states.videos, plan.lengths)]
-        return VidCom2VideoFeatures(pooler_output=tokens.videos), whole
+        of_layers = [tuple(buffers.videos) for buffers in deepstack] or None
+        return VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers), whole
 
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
         """States of the tower (Σ t·h·w, V) in its own order, in which the patches of a block follow each other ->
@@ -173,16 +180,19 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             given = inputs.get(name)
             if name not in accepted or (given is None and name not in GRIDS):  # without times the parent has its own
                 continue
-            count = int((begins & (token_types == kind)).sum())
-            num_given = 0 if given is None else _length(given)
-            if count > num_given:
-                what = "images" if kind == IMAGE else "videos"
+            num_groups = int((begins & (token_types == kind)).sum())
+            groups = [1] * (0 if given is None else _length(given))  # of placeholders, for each entry
+            what = "images" if kind == IMAGE else "videos"
+            if kind == VIDEO and self.frames_stand_apart:
+                groups, what = [] if given is None else given[:, 0].tolist(), "frames of videos"
+            sums = list(accumulate(reversed(groups), initial=0))
+            if num_groups not in sums:
                 raise ValueError(
-                    f"The prompt has {count} {what}, but `{name}` is "
+                    f"The prompt has {num_groups} {what}, but `{name}` is "
                     f"{given.tolist() if isinstance(given, Tensor) else given}. Pass it as the processor returned it, "
-                    "an entry for each of them, also with features that were encoded beforehand."
+                    "an entry for each image or video, also with features that were encoded beforehand."
                 )
-            described[name] = None if given is None else given[num_given - count :]
+            described[name] = None if given is None else given[len(groups) - sums.index(num_groups) :]
         return described
 
     def token_types(self, input_ids: Tensor) -> Tensor:

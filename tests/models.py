@@ -13,6 +13,8 @@ from transformers import (
     ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from vidcom2 import (
@@ -24,9 +26,19 @@ from vidcom2 import (
     VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
+    VidCom2Qwen3VLConfig,
+    VidCom2Qwen3VLForConditionalGeneration,
+    VidCom2Qwen3VLMoeConfig,
+    VidCom2Qwen3VLMoeForConditionalGeneration,
 )
 from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_5_vl, tiny_qwen2_vl
+from vidcom2.tiny import (
+    tiny_llava_onevision,
+    tiny_qwen2_5_vl,
+    tiny_qwen2_vl,
+    tiny_qwen3_vl,
+    tiny_qwen3_vl_moe,
+)
 from vidcom2.tiny_llava_video import tiny_llava_video
 
 RETENTION_RATIO = 0.25
@@ -52,6 +64,7 @@ class ModelCase:
     files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
+    frames_stand_apart: bool = False  # in the prompt, each with its time before it
     covered: float = 1.0  # which share of a frame's sides its tokens cover
 
     @property
@@ -145,6 +158,38 @@ MODELS = [
         legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
         files_frames_per_frame=2,
         mrope=True,
+    ),
+    ModelCase(
+        name="qwen3_vl",
+        config_class=VidCom2Qwen3VLConfig,
+        model_class=VidCom2Qwen3VLForConditionalGeneration,
+        stock_class=Qwen3VLForConditionalGeneration,
+        build=tiny_qwen3_vl,
+        build_arguments={"patch_size": 10},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={},
+        files_frames_per_frame=2,
+        mrope=True,
+        frames_stand_apart=True,
+    ),
+    ModelCase(
+        name="qwen3_vl_moe",
+        config_class=VidCom2Qwen3VLMoeConfig,
+        model_class=VidCom2Qwen3VLMoeForConditionalGeneration,
+        stock_class=Qwen3VLMoeForConditionalGeneration,
+        build=tiny_qwen3_vl_moe,
+        build_arguments={"patch_size": 10},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={},
+        files_frames_per_frame=2,
+        mrope=True,
+        frames_stand_apart=True,
     ),
 ]
 

@@ -1,11 +1,14 @@
 """A compressed prompt built by hand and run through the stock model: what our classes are compared with."""
 
+import functools
 from dataclasses import replace
+from typing import Any
 
 import torch
 from conftest import Family
-from torch import Tensor
-from transformers import BatchFeature
+from torch import Tensor, nn
+from transformers import BatchFeature, PreTrainedModel
+from transformers.utils.generic import ModelOutput
 
 from vidcom2 import VideoCompression, VideoTokens, compress
 
@@ -33,14 +36,18 @@ def compressed_embeddings(
     input_ids = inputs["input_ids"][0]
     embeddings = stock.get_input_embeddings()(input_ids)
     features = {}  # placeholder position -> feature
+    deepstack = {}  # placeholder position -> what the first decoder layers add to it
     if inputs.get("pixel_values") is not None:
-        images = torch.cat(list(stock.get_image_features(**family.images_of(inputs)).pooler_output))
+        encoded = stock.get_image_features(**family.images_of(inputs))
         positions = (input_ids == stock.config.image_token_id).nonzero().flatten().tolist()
-        features.update(zip(positions, images, strict=True))
+        features.update(zip(positions, torch.cat(list(encoded.pooler_output)), strict=True))
+        deepstack.update(zip(positions, deepstack_rows(encoded)))
 
     dropped = set()
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
-    for number, video in enumerate(stock.get_video_features(**family.videos_of(inputs)).pooler_output):
+    encoded = stock.get_video_features(**family.videos_of(inputs))
+    deepstack.update(zip(video_positions, deepstack_rows(encoded)))
+    for number, video in enumerate(encoded.pooler_output):
         is_scored = family.case.is_scored(len(video))
         scored = is_scored.nonzero().flatten()
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))
@@ -65,8 +72,46 @@ def compressed_embeddings(
     assert not video_positions
     attended = inputs["attention_mask"][0].tolist()
     remaining = [i for i in range(len(input_ids)) if i not in dropped and attended[i]]
-    rows = [features.get(i, embeddings[i]) for i in remaining]
-    return torch.stack(rows)[None], torch.tensor(remaining)
+    rows = torch.stack([features.get(i, embeddings[i]) for i in remaining])[None]
+    if deepstack:
+        deepstack_of(stock).remember(rows, {row: deepstack[i] for row, i in enumerate(remaining) if i in deepstack})
+    return rows, torch.tensor(remaining)
+
+
+def deepstack_rows(encoded: ModelOutput) -> list[Tensor]:
+    """For each placeholder what each of the first decoder layers adds to it, (layers, dim); empty if they add nothing."""
+    layers = encoded.get("deepstack_features") or []
+    return list(torch.stack([torch.cat(list(layer)) for layer in layers], dim=1)) if layers else []
+
+
+@functools.cache
+def deepstack_of(stock: PreTrainedModel) -> "Deepstack":
+    return Deepstack(stock)
+
+
+class Deepstack:
+    """Adds deepstack features to the prompt that was compressed last, where the stock language model reads it as
+    embeddings, which carry none."""
+
+    def __init__(self, stock: PreTrainedModel):
+        self.prompt: Tensor | None = None
+        stock.get_decoder().register_forward_pre_hook(self._add, with_kwargs=True)
+
+    def remember(self, embeddings: Tensor, of_rows: dict[int, Tensor]) -> None:
+        """`of_rows`: for rows of the embeddings (1, L', dim), (layers, dim)."""
+        self.prompt, self.of_rows = embeddings[0], of_rows
+
+    def _add(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        given = kwargs.get("inputs_embeds")
+        if self.prompt is None or given is None or given.shape[1] < len(self.prompt):
+            return None
+        if not torch.equal(given[0, : len(self.prompt)], self.prompt):
+            return None
+        where = torch.zeros(given.shape[:2], dtype=torch.bool)
+        where[:, list(self.of_rows)] = True  # a row for each beam
+        layers = torch.stack(list(self.of_rows.values()), dim=1)
+        added = [layer.repeat(len(given), 1) for layer in layers]
+        return args, kwargs | {"visual_pos_masks": where, "deepstack_visual_embeds": added}
 
 
 @torch.no_grad()

@@ -5,6 +5,8 @@ from .configuration.compression_settings import CompressionSettings
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
+from .configuration.configuration_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig
+from .configuration.configuration_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .many import AnsweredRequest, answer_many
 from .modeling.compression import compress, register_compression_method
@@ -12,6 +14,8 @@ from .modeling.frame_budgets import frame_budgets
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
 from .modeling.prompt_positions import labels_at
 from .modeling.token_ranking import most_unique_tokens
 from .modeling.video_compression import TokenMerge, VideoCompression, VideoTokens
@@ -30,6 +34,10 @@ __all__ = [
     "VidCom2Qwen2VLForConditionalGeneration",
     "VidCom2Qwen2_5_VLConfig",
     "VidCom2Qwen2_5_VLForConditionalGeneration",
+    "VidCom2Qwen3VLConfig",
+    "VidCom2Qwen3VLForConditionalGeneration",
+    "VidCom2Qwen3VLMoeConfig",
+    "VidCom2Qwen3VLMoeForConditionalGeneration",
     "Video",
     "VideoCompression",
     "VideoTokens",

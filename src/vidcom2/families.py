@@ -139,6 +139,22 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.tiny_qwen2_5_vl",
             frame="two frames together: a token for 28 × 28 pixels",
         ),
+        Family(
+            model_type="qwen3_vl",
+            name="Qwen3-VL",
+            module="qwen3_vl",
+            classes="VidCom2Qwen3VL",
+            tiny="tiny.tiny_qwen3_vl",
+            frame="two frames together: a token for 32 × 32 pixels",
+        ),
+        Family(
+            model_type="qwen3_vl_moe",
+            name="Qwen3-VL-MoE",
+            module="qwen3_vl_moe",
+            classes="VidCom2Qwen3VLMoe",
+            tiny="tiny.tiny_qwen3_vl_moe",
+            frame="two frames together: a token for 32 × 32 pixels",
+        ),
     )
 }
 NATIVE_FAMILIES: dict[str, Family] = {name: family for name, family in FAMILIES.items() if family.native}

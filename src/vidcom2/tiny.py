@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    BaseVideoProcessor,
     LlavaOnevisionConfig,
     LlavaOnevisionForConditionalGeneration,
     LlavaOnevisionImageProcessor,
@@ -20,6 +21,10 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
     Qwen2VLVideoProcessor,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
 )
 
 PATCH_SIZE = 14
@@ -176,12 +181,73 @@ def tiny_qwen2_5_vl(
     )
 
 
+QWEN3_PATCH_SIZE = 16
+
+
+def tiny_qwen3_vl(patch_size: int = QWEN3_PATCH_SIZE, **kwargs: Any) -> TinyModel:
+    """A stock Qwen3-VL with random float32 weights, and its processor. Features of both blocks of its vision tower
+    enter the first two decoder layers.
+
+    Args:
+        patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
+        **kwargs: as `_tiny_qwen3` takes them.
+    """
+    return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, patch_size, **kwargs)
+
+
+def tiny_qwen3_vl_moe(patch_size: int = QWEN3_PATCH_SIZE, num_experts: int = 4, **kwargs: Any) -> TinyModel:
+    """A stock Qwen3-VL-MoE with random float32 weights, and its processor: as `tiny_qwen3_vl`, but each token goes to
+    two experts of a layer."""
+    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    vision = {"deepstack_visual_indexes": [0, 1]}
+    return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, vision, experts, patch_size, **kwargs)
+
+
+def _tiny_qwen3(
+    model_class: type[PreTrainedModel],
+    vision: dict[str, Any],
+    text: dict[str, Any],
+    patch_size: int,
+    pixels: tuple[int, int] = (1, 2**30),
+    **kwargs: Any,
+) -> TinyModel:
+    """
+    Args:
+        vision, text: fields of the configs that not all families have.
+        pixels: least and most pixels of a whole video.
+        **kwargs: as `_tiny_qwen` takes them.
+    """
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_position_embeddings": 16} | vision
+    return _tiny_qwen(
+        model_class,
+        Qwen3VLProcessor,
+        vision,
+        pixels,
+        "out_hidden_size",
+        patch_size=patch_size,
+        text={"head_dim": 8, **text},
+        mrope={"mrope_interleaved": True},
+        # All frames that are given, each as large as it is.
+        video_processor=Qwen3VLVideoProcessor(
+            size={"shortest_edge": pixels[0], "longest_edge": pixels[1]},
+            patch_size=patch_size,
+            do_sample_frames=False,
+            cap_pixels_per_frame=False,
+        ),
+        **kwargs,
+    )
+
+
 def _tiny_qwen(
     model_class: type[PreTrainedModel],
     processor_class: type[ProcessorMixin],
     vision: dict[str, Any],
     pixels: tuple[int, int],
     width_field: str,
+    patch_size: int = PATCH_SIZE,
+    text: dict[str, Any] | None = None,
+    mrope: dict[str, Any] | None = None,
+    video_processor: BaseVideoProcessor | None = None,
     hidden_size: int = 32,
     num_layers: int = 2,
     seed: int = 0,
@@ -189,8 +255,10 @@ def _tiny_qwen(
 ) -> TinyModel:
     """
     Args:
-        vision: fields of the vision tower's config that not all families have.
-        width_field: the one that says how wide its output is.
+        vision, text, mrope: fields of the configs of the vision tower, of the language model and of its positions that
+            not all families have.
+        width_field: the one that says how wide the tower's output is.
+        video_processor: Qwen2-VL's if None.
     """
     tokenizer = tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
     num_heads = 4
@@ -199,7 +267,7 @@ def _tiny_qwen(
         vision_config={
             "depth": 2,
             "num_heads": 2,
-            "patch_size": PATCH_SIZE,
+            "patch_size": patch_size,
             "spatial_merge_size": 2,
             "temporal_patch_size": 2,
             width_field: hidden_size,
@@ -217,11 +285,13 @@ def _tiny_qwen(
                 "rope_type": "default",
                 "rope_theta": 10000.0,
                 "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
+                **(mrope or {}),
             },
             "tie_word_embeddings": tie_word_embeddings,
             "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
+            **(text or {}),
         },
         image_token_id=token_id(tokenizer, "<|image_pad|>"),
         video_token_id=token_id(tokenizer, "<|video_pad|>"),
@@ -234,8 +304,8 @@ def _tiny_qwen(
         model = model_class(config).eval()
     size: dict[str, Any] = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
     processor = processor_class(
-        image_processor=Qwen2VLImageProcessor(**size),
-        video_processor=Qwen2VLVideoProcessor(**size),
+        image_processor=Qwen2VLImageProcessor(**size, patch_size=patch_size),
+        video_processor=video_processor or Qwen2VLVideoProcessor(**size),
         tokenizer=tokenizer,
         chat_template=QWEN2_VL_CHAT_TEMPLATE,
     )

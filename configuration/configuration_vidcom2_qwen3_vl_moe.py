@@ -1,0 +1,18 @@
+"""Qwen3-VL-MoE's config with the VidCom² settings."""
+
+from transformers import Qwen3VLMoeConfig
+
+from .family_config import FamilyConfig
+
+
+class VidCom2Qwen3VLMoeConfig(FamilyConfig, Qwen3VLMoeConfig):
+    """Config of `VidCom2Qwen3VLMoeForConditionalGeneration`: `Qwen3VLMoeConfig` plus the fields of `CompressionSettings`.
+
+    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    here loads in the stock class.
+
+    Raises:
+        ValueError: if a VidCom² setting is outside its accepted set.
+    """
+
+    model_type = "qwen3_vl_moe"

@@ -1,0 +1,46 @@
+"""What families with a mixture of experts share: the loss that keeps their experts equally busy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
+
+from .compressed_generation import VidCom2GenerationMixin
+from .prompt_positions import ShortPrompt
+
+
+@dataclass
+class VidCom2MoeCausalLMOutputWithPast(MoeCausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        rope_deltas: as in the parent's output of older Transformers versions.
+        prompt_positions: int64, with an entry for each row of the logits: the position in `input_ids` of the token that
+            it belongs to, -1 at padding; None if nothing was compressed.
+    """
+
+    rope_deltas: torch.LongTensor | None = None
+    prompt_positions: torch.LongTensor | None = None
+
+
+class MixtureOfExpertsMixin(VidCom2GenerationMixin):
+    """`VidCom2GenerationMixin` for a parent whose `forward` has an `aux_loss`. It counts which experts the tokens of the
+    compressed prompt went to; `router_logits` are those of the compressed prompt."""
+
+    hides_mask_from_head = True  # the parent's head would lay the caller's mask over the tokens of the short prompt
+    output_class = VidCom2MoeCausalLMOutputWithPast
+    load_balancing_loss: ClassVar[Callable[..., Any]]  # the parent's function of that name
+
+    def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
+        """As the mixin says."""
+        if outputs.router_logits is None:
+            return
+        text, mask = self.config.get_text_config(), prompt.inputs["attention_mask"]
+        outputs.aux_loss = type(self).load_balancing_loss(
+            outputs.router_logits, text.num_experts, text.num_experts_per_tok, mask[:, -prompt.positions.shape[1] :]
+        )
+        if outputs.loss is not None:
+            outputs.loss = outputs.loss + text.router_aux_loss_coef * outputs.aux_loss.to(outputs.loss.device)

@@ -79,7 +79,7 @@ def compressed_embeddings(
 
 
 def deepstack_rows(encoded: ModelOutput) -> list[Tensor]:
-    """For each placeholder what each of the first decoder layers adds to it, (layers, dim); empty if they add nothing."""
+    """For each placeholder what each of the first decoder layers adds, (layers, dim); empty if they add nothing."""
     layers = encoded.get("deepstack_features") or []
     return list(torch.stack([torch.cat(list(layer)) for layer in layers], dim=1)) if layers else []
 

@@ -61,9 +61,10 @@ def seen_positions(model: nn.Module) -> Iterator[list[Tensor]]:
 
 def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Tensor]]:
     """A wide and a high video (T, 3, H, W) that the processor does not resize, and what it makes of them."""
-    rng = np.random.default_rng(0)
+    rng, side = np.random.default_rng(0), family.processor.video_processor.patch_size
     videos = [
-        rng.integers(0, 256, (frames, 3, *size), dtype=np.uint8) for frames, *size in ((4, 84, 112), (6, 112, 84))
+        rng.integers(0, 256, (frames, 3, height * side, width * side), dtype=np.uint8)
+        for frames, height, width in ((4, 6, 8), (6, 8, 6))
     ]
     inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=videos))
     assert inputs["video_grid_thw"].tolist() == [[2, 6, 8], [3, 8, 6]]
@@ -75,13 +76,16 @@ def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> Non
     """With a tower of no blocks they are embedded patches: a convolution over the whole video."""
     model = copy.deepcopy(family.model.model)
     model.visual.blocks = nn.ModuleList()
+    if hasattr(model.visual, "pos_embed"):
+        nn.init.zeros_(model.visual.pos_embed.weight)
     pixels, inputs = videos_of_two_shapes(family)
     _, videos = model.encode_videos(with_tower_states=True, **inputs)
-    weight, processor = model.visual.patch_embed.proj.weight, family.processor.video_processor
+    convolution, processor = model.visual.patch_embed.proj, family.processor.video_processor
+    weight, bias = convolution.weight, convolution.bias
     mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
     for video, frames in zip(videos, pixels, strict=True):
         normalized = (torch.from_numpy(frames).transpose(0, 1) / 255 - mean) / std
-        expected = nn.functional.conv3d(normalized[None], weight, stride=weight.shape[2:])[0]  # (V, t, h, w)
+        expected = nn.functional.conv3d(normalized[None], weight, bias, stride=weight.shape[2:])[0]  # (V, t, h, w)
         assert video.tower_grid == tuple(expected.shape[2:])
         torch.testing.assert_close(video.tower_states, expected.flatten(2).permute(1, 2, 0), rtol=0, atol=1e-5)
 

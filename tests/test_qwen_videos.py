@@ -118,6 +118,26 @@ def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Famil
     assert not family.model.model.visual.merger._forward_pre_hooks
 
 
+# -- frames that stand apart in the prompt ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_sizes_of_other_videos_than_the_prompts_frames_are_refused(family: Family, ratio: float) -> None:
+    if not family.case.frames_stand_apart:
+        pytest.skip("a video's frames stand together")
+    inputs = family.inputs(family.prompt("Compare.", videos=2), videos=[make_video(0), make_video(1, 6)])
+    encoded = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=ratio)
+    rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+    rest["mm_encoder_outputs"] = {"video": encoded}
+    expected = family.model(**rest).logits
+    assert torch.equal(expected, family.model(**inputs, retention_ratio=ratio).logits)
+    for grids in (inputs["video_grid_thw"][:1], inputs["video_grid_thw"] + 1, None):
+        with pytest.raises(
+            ValueError, match=r"has 7 frames of videos, but `video_grid_thw` is .*\. Pass it as the proc"
+        ):
+            family.model(**rest | {"video_grid_thw": grids, "image_grid_thw": torch.tensor([[1, 2, 2]])})
+
+
 # -- times of videos --------------------------------------------------------------------------------------------------
 
 

@@ -110,7 +110,7 @@ def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
         "deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17],
     }
     model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
-    # By default its processor spends the pixels of a whole long video on a short one; 768 tokens is the cap that it has.
+    # By default its processor spends the pixels of a long video on a short one too; 768 tokens is the cap that it has.
     return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
 
 

@@ -424,8 +424,10 @@ def test_explain_tells_what_any_method_keeps_and_merges(family: Family, method: 
         frame = explanation.frames[first].astype(float)
         pale = (frame * DIMMED + LIGHT * (1 - DIMMED)).round()
         drawn = explanation.kept_picture(first)
-        height, width = (int(side * explanation.covered) for side in drawn.shape[:2])
-        assert np.abs(drawn[:height, :width] - pale[:height, :width]).max() <= 1
+        (height, width), (top, left, tall, wide) = drawn.shape[:2], explanation.covered
+        rows = slice(int(np.ceil(top * height)), int((top + tall) * height))
+        columns = slice(int(np.ceil(left * width)), int((left + wide) * width))
+        assert np.abs(drawn[rows, columns] - pale[rows, columns]).max() <= 1
     else:
         assert explanation.merged is None and "merges" not in explanation.title
     if family.case.name == "llava_onevision":

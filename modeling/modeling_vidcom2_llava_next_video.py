@@ -71,7 +71,7 @@ class VidCom2LlavaNextVideoModel(LlavaVideoModelMixin, LlavaNextVideoModel):
         return super().encode_videos(pixel_values_videos, **kwargs)
 
     def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
-        """As the mixin says. Before Transformers 5.22 the parent's tokens are (num_frames, tokens_per_frame, dim)."""
+        """As the mixin says. Before Transformers 5.21 the parent's tokens are (num_frames, tokens_per_frame, dim)."""
         outputs = super().parent_video_features(**kwargs)
         if not isinstance(outputs.pooler_output, Tensor):
             outputs.pooler_output = torch.stack([video.flatten(0, 1) for video in outputs.pooler_output])

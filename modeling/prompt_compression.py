@@ -146,7 +146,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
             outputs = self._encode_whole(inputs, settings)
-            whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
+            videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # some parents keep frames apart
+            whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": videos})
             return whole.without_tower_states()
         if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()

@@ -40,7 +40,7 @@ def compressed_embeddings(
 
     dropped = set()
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
-    for number, video in enumerate(stock.get_video_features(**family.videos_of(inputs)).pooler_output):
+    for number, video in enumerate(family.parents_features(inputs)):
         is_scored = family.case.is_scored(len(video))
         scored = is_scored.nonzero().flatten()
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))

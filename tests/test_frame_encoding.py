@@ -51,8 +51,8 @@ def split(lengths: list[int], chunk: int | None) -> list[int]:
 @pytest.mark.parametrize("chunk", [1, 3, 5, None])
 @torch.no_grad()
 def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> None:
-    inputs = family.videos_of(two_videos(family))
-    expected = family.stock.model.get_video_features(**inputs, return_dict=True).pooler_output
+    prompt = two_videos(family)
+    inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(with_tower_states=False, chunk_frames=chunk, **inputs)
     assert seen == split([len(video.tokens) for video in videos], chunk)
@@ -80,8 +80,8 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
     first, second, third = make_video(0, 3 * per_frame).reshape(3, per_frame, *make_video(0, 1).shape[1:])
     slides = np.concatenate([first, first, first, second, second, third, first])
     again = np.concatenate([first, first, third, third, third, third, third])
-    inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=[slides, again]))
-    expected = family.stock.model.get_video_features(**inputs, return_dict=True).pooler_output
+    prompt = family.inputs(family.prompt("?", videos=2), videos=[slides, again])
+    inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(with_tower_states=True, chunk_frames=chunk, **inputs)
     assert seen == split([4, 2], chunk)

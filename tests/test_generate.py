@@ -39,6 +39,7 @@ MODES: dict[str, dict[str, Any]] = {
     "no_cache": {"use_cache": False},
     "chunked_prefill": {"prefill_chunk_size": 16},
 }
+REPEATING = ("num_beams", "num_return_sequences")
 PROMPTS = ("one_video", "two_videos", "image_and_video")
 TWO_PROMPT_MODES = ("greedy", "beams", "beams_returned", "repetition_penalty", "static_cache")
 
@@ -75,11 +76,26 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
+    """LLaVA-NeXT-Video before Transformers 5.21 where `generate` repeats videos: it counts their frames, not tokens."""
+    if kind not in PROMPTS or MODES[mode].keys().isdisjoint(REPEATING):
+        return False
+    features = family.stock.get_video_features(**family.videos_of(family.one_video())).pooler_output
+    return features[0].ndim == 3
+
+
 @pytest.mark.parametrize("kind", [*PROMPTS, "image", "text"])
 @pytest.mark.parametrize("mode", MODES)
 def test_at_ratio_1_generate_is_the_parents_bit_for_bit(family: Family, mode: str, kind: str) -> None:
     inputs = make_prompt(family, kind)
     kwargs = MODES[mode] | {"return_dict_in_generate": True, "output_scores": True, "output_hidden_states": True}
+    if fails_in_the_parent(family, mode, kind):
+        for model, ratio in ((family.model, {"retention_ratio": 1.0}), (family.uncompressing, {})):
+            ours = run(model, inputs, **MODES[mode], **ratio)[:, inputs["input_ids"].shape[1] :]
+            torch.manual_seed(0)
+            settings = {"do_sample": False, "pad_token_id": 256} | MODES[mode]
+            assert torch.equal(ours, new_tokens(family, inputs, 1.0, NEW, **settings))
+        return
     theirs = run(family.stock, inputs, **kwargs)
     for ours in (
         run(family.model, inputs, retention_ratio=1.0, **kwargs),

@@ -42,6 +42,8 @@ PARAMETERS = {
     "llava-onevision-7b": 8.03,
     "llava-onevision-72b": 73.2,
     "llava-video-7b": 8.03,
+    "llava-next-video-7b": 7.06,
+    "llava-next-video-34b": 34.8,
     "qwen2-vl-2b": 2.21,
     "qwen2-vl-7b": 8.29,
     "qwen2-vl-72b": 73.4,
@@ -283,7 +285,13 @@ def test_sizes_are_those_of_the_released_models(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "per_frame", "more"),
-    [("llava-onevision-7b", 196, 1), ("llava-video-7b", 182, 0), ("qwen2-vl-7b", 23 * 13 // 2, 1), (SMALL, 196, 1)],
+    [
+        ("llava-onevision-7b", 196, 1),
+        ("llava-video-7b", 182, 0),
+        ("llava-next-video-7b", 144, 0),
+        ("qwen2-vl-7b", 23 * 13 // 2, 1),
+        (SMALL, 196, 1),
+    ],
 )
 def test_prompts_have_the_real_number_of_tokens(name: str, per_frame: int, more: int) -> None:
     config, processor = config_and_processor(size_named(name), {})

@@ -320,7 +320,7 @@ def test_the_default_is_the_parents_own_computation(siglip: Family, monkeypatch:
     def forbidden(*_: Any) -> None:
         raise AssertionError("the parent's tower runs")
 
-    module = "vidcom2.modeling.modeling_vidcom2_llava_onevision.patch_states"
+    module = "vidcom2.modeling.llava_videos.patch_states"
     monkeypatch.setattr(module, forbidden)
     inputs = siglip.one_video()
     siglip.model(**inputs)

@@ -42,8 +42,8 @@ PARAMETERS = {
     "llava-onevision-7b": 8.03,
     "llava-onevision-72b": 73.2,
     "llava-video-7b": 8.03,
-    # Not of their pages: the sum of what is said of Llama 2 7B (6.738) or Yi-34B (34.389), CLIP-L/14-336 (0.304) and the
-    # projector's two matrices.
+    # Not of their pages: the sum of what is said of Llama 2 7B or Yi-34B, of CLIP-L/14-336 (0.304), and of the two
+    # matrices of the projector.
     "llava-next-video-7b": 6.738 + 0.304 + 0.021,
     "llava-next-video-34b": 34.389 + 0.304 + 0.059,
     "qwen2-vl-2b": 2.21,

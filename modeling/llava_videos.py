@@ -16,7 +16,7 @@ from .video_compression import VideoTokens
 from .video_features import ParentFeatures, VidCom2VideoFeatures, inputs_of
 
 
-class LlavaVideoModelMixin(VidCom2ModelMixin, ParentLlavaModel):
+class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
     """Comes before the parent's inner model in the bases of a LLaVA family's. A family adds what is its own:
 
     - `reads_tower` and `tokens_of_patches`, what the parent makes of the tower's states;

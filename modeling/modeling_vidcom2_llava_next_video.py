@@ -11,7 +11,7 @@ from transformers.models.llava_next_video.modeling_llava_next_video import Llava
 
 from ..configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNextVideoConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideoModelMixin
+from .llava_videos import LlavaVideosMixin
 from .video_compression import VideoTokens
 from .video_features import ParentFeatures
 
@@ -28,7 +28,7 @@ class VidCom2LlavaNextVideoCausalLMOutputWithPast(LlavaNextVideoCausalLMOutputWi
     prompt_positions: torch.LongTensor | None = None
 
 
-class VidCom2LlavaNextVideoModel(LlavaVideoModelMixin, LlavaNextVideoModel):
+class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
     """LLaVA-NeXT-Video without its head, with the language model on the compressed prompt.
 
     Modifications:
@@ -56,8 +56,8 @@ class VidCom2LlavaNextVideoModel(LlavaVideoModelMixin, LlavaNextVideoModel):
             ValueError: also on frames that are not square, or whose class token stays: the parent pools what it is
                 given as if it were the rows and columns of a square.
         """
-        height, width = pixel_values_videos.shape[-2:]
-        if height != width:
+        if pixel_values_videos.ndim == 5 and pixel_values_videos.shape[3] != pixel_values_videos.shape[4]:
+            height, width = pixel_values_videos.shape[3:]
             raise ValueError(
                 f"`pixel_values_videos` has frames of {height} × {width} pixels, but LLaVA-NeXT-Video pools the "
                 "patches of square ones. Leave the cropping of the checkpoint's processor on."

@@ -10,7 +10,7 @@ from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOn
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideoModelMixin
+from .llava_videos import LlavaVideosMixin
 from .video_compression import VideoCompression
 
 
@@ -26,7 +26,7 @@ class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWi
     prompt_positions: torch.LongTensor | None = None
 
 
-class VidCom2LlavaOnevisionModel(LlavaVideoModelMixin, LlavaOnevisionModel):
+class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
     """LLaVA-OneVision without its head, with the language model on the compressed prompt.
 
     Modifications:

@@ -210,6 +210,23 @@ def test_two_prompts_in_a_batch_equal_one_by_one(family: Family, mode: str, imag
         assert torch.equal(together[row * rows : (row + 1) * rows, both_new], separate[:, new])
 
 
+def test_a_batch_of_one_video_and_of_two_and_an_image_gives_the_tokens_of_prompts_compressed_by_hand(
+    family: Family,
+) -> None:
+    lengths = (8, 6, 10) if family.case.mrope else (8, 8, 8)  # the others take videos of one length in a call
+    videos = [make_video(seed, length) for seed, length in enumerate(lengths)]
+    prompts = [family.prompt("What?", videos=1), family.prompt("Which of them shows this?", videos=2, images=1)]
+    both = family.inputs(*prompts, videos=videos, images=[make_image(3)])
+    alone = [
+        family.inputs(prompts[0], videos=videos[:1]),
+        family.inputs(prompts[1], videos=videos[1:], images=[make_image(3)]),
+    ]
+    together = run(family.model, both, min_new_tokens=NEW)[:, both["input_ids"].shape[1] :]
+    settings = {"do_sample": False, "pad_token_id": 256, "min_new_tokens": NEW}
+    for row, inputs in zip(together, alone, strict=True):
+        assert torch.equal(row[None], new_tokens(family, inputs, RETENTION_RATIO, NEW, **settings))
+
+
 def test_rows_of_a_batch_have_different_compressed_lengths(family: Family, short_length: Callable) -> None:
     _, alone = batch_of_two(family)
     token = family.model.config.video_token_id

@@ -9,10 +9,17 @@ from models import MODELS, make_video
 from reference import new_tokens
 from test_generate import NEW, run
 from torch import Tensor
-from transformers import CLIPVisionModel, LlamaConfig, LlavaNextVideoForConditionalGeneration
+from transformers import (
+    CLIPVisionModel,
+    LlamaConfig,
+    LlavaNextVideoConfig,
+    LlavaNextVideoForConditionalGeneration,
+    SiglipVisionConfig,
+)
 
-from vidcom2 import VidCom2LlavaNextVideoForConditionalGeneration
+from vidcom2 import VidCom2LlavaNextVideoConfig, VidCom2LlavaNextVideoForConditionalGeneration
 from vidcom2.modeling.prompt_positions import positions_made_for
+from vidcom2.tiny import TINY_TOWER
 
 CASE = next(case for case in MODELS if case.name == "llava_next_video")
 CLOSE = {"rtol": 0, "atol": 1e-6}
@@ -76,6 +83,22 @@ def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
     assert (video.grid, video.tower_grid) == ((4, 4), (8, 8))
     whole = variant.stock.get_video_features(pixels, interpolate_pos_encoding=True).pooler_output[0]
     assert torch.equal(video.tokens.flatten(), whole.flatten())
+
+
+@torch.no_grad()
+def test_a_siglip_tower_may_compute_a_share_of_the_patches() -> None:
+    stock, _ = CASE.build(**CASE.build_arguments)
+    tower = SiglipVisionConfig(**TINY_TOWER, image_size=84, patch_size=14, vision_use_head=False)
+    fields = stock.config.to_dict() | {"vision_config": tower.to_dict(), "vision_feature_select_strategy": "full"}
+    del fields["model_type"]
+    stock = LlavaNextVideoForConditionalGeneration(LlavaNextVideoConfig(**fields)).eval()
+    ours = VidCom2LlavaNextVideoForConditionalGeneration(VidCom2LlavaNextVideoConfig(**fields)).eval()
+    ours.load_state_dict(stock.state_dict())
+    pixels = torch.randn(1, 1, 3, 84, 84) + 0.1 * torch.randn(1, 6, 3, 84, 84)  # no cuts
+    whole = stock.get_video_features(pixels).pooler_output[0].flatten(0, -2)
+    for share, expected in ((1 - 1e-9, True), (0.1, False)):  # so near to 1 all patches are computed
+        features = ours.get_video_features(pixels, retention_ratio=1.0, vision_update_ratio=share)
+        assert torch.allclose(features.pooler_output[0], whole, rtol=0, atol=1e-6) == expected
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

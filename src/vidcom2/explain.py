@@ -207,7 +207,7 @@ def _settings(model: PreTrainedModel) -> dict[str, object]:
 
 def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, float, float, float]:
     """Which part of a frame of this size the processor gives to the model, as `Explanation.covered`."""
-    video_processor = processor.video_processor
+    video_processor = getattr(processor, "video_processor", None)
     if not getattr(video_processor, "do_center_crop", False):
         return WHOLE_FRAME
     size, cut = dict(video_processor.size), dict(video_processor.crop_size)

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -207,7 +208,7 @@ def _settings(model: PreTrainedModel) -> dict[str, object]:
 
 def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, float, float, float]:
     """Which part of a frame of this size the processor gives to the model, as `Explanation.covered`."""
-    video_processor = getattr(processor, "video_processor", None)
+    video_processor: Any = getattr(processor, "video_processor", None)
     if not getattr(video_processor, "do_center_crop", False):
         return WHOLE_FRAME
     size, cut = dict(video_processor.size), dict(video_processor.crop_size)

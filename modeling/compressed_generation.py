@@ -200,8 +200,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if self.model.drops_tokens(kwargs) or (goes_on and kwargs.get("pixel_values_videos") is not None):
             pop_settings(kwargs)
             features = self._video_features(kwargs, settings)
+        if features is None:
+            kwargs = self._with_whole_features(kwargs, settings)
         if features is None and not goes_on:
-            return self._generate_full(self._with_whole_features(kwargs, settings))
+            return self._generate_full(kwargs)
         pop_settings(kwargs)
         return self._generate_short(kwargs, features, settings)
 

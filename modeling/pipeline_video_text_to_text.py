@@ -66,6 +66,9 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
             kwargs.setdefault("return_full_text", False)
             if num_frames is None and _has_file(videos):
                 num_frames = FILE_FRAMES
+        if num_frames is None and not _has_file(_videos_of(chats)):
+            # Qwen3-VL's processor would sample decoded frames too, as if they were 24 a second.
+            kwargs["processor_kwargs"] = {"do_sample_frames": False} | (kwargs.get("processor_kwargs") or {})
         if num_frames is None:
             return super().__call__(text=cast(Any, chats), **kwargs)  # its annotations know of no chats
         sampling = {"num_frames": num_frames, "do_sample_frames": True}
@@ -108,6 +111,15 @@ def _chat(videos: Any, question: str) -> list[dict[str, Any]]:
 def _is_frames(videos: Sequence) -> bool:
     """Whether a list is one video, of images."""
     return bool(videos) and all(hasattr(entry, "getpixel") for entry in videos)
+
+
+def _videos_of(chats: Any) -> list[Any]:
+    """Those of a list of messages, or of a list of such lists."""
+    if isinstance(chats, dict):
+        content = chats.get("content")
+        parts = content if isinstance(content, (list, tuple)) else []
+        return [part.get("video", part.get("url")) for part in parts if part.get("type") == "video"]
+    return [video for each in chats for video in _videos_of(each)]
 
 
 def _as_text(video: Any) -> Any:

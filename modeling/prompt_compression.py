@@ -105,12 +105,27 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return isinstance(given, VidCom2VideoFeatures) and not self._is_short(inputs, given)
 
     def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
-        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text."""
+        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text.
+
+        Raises:
+            ValueError: if nobody knows where the cached turn's positions end.
+        """
         if not self.uses_mrope or inputs.get("position_ids") is not None:
             return False
-        if all(inputs.get(name) is None for name in ("pixel_values", "pixel_values_videos")):
+        pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
+        encoded = (inputs.get("mm_encoder_outputs") or {}).values()
+        if all(each is None for each in (*pixels, *encoded)):
             return False
-        return CachedPrompt.attached_to(inputs.get("past_key_values")) is not None
+        cache = inputs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            return False
+        if CachedPrompt.attached_to(cache) is None:
+            raise ValueError(
+                f"Images or videos follow the {int(cache.get_seq_length())} tokens of `past_key_values`, and it is not "
+                "known where their positions end: another model filled it, or `position_ids` were passed. Pass a cache that this "
+                "model's `generate` or `forward` filled, `position_ids`, or start anew without it."
+            )
+        return True
 
     def _is_short(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> bool:
         """Whether the prompt was shortened before: features are given, and each has its placeholder."""
@@ -158,17 +173,20 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if prompt_record is not None and prompt_record.attention_mask is not None:
             inputs["attention_mask"] = prompt_record.attention_mask.to(inputs["input_ids"].device)
         check_features_fit(inputs, overrides)
+        follows_cached = self._has_media_after_cached(inputs)
         features = self._video_features(inputs, settings)
         with using(inputs.get("past_key_values")):
-            if features is None and self._has_media_after_cached(inputs):
+            if features is not None and self._is_short(inputs, features):
+                inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
+                if inputs.get("position_ids") is not None:  # `generate` compressed the prompt before
+                    return super().forward(**inputs, return_dict=True)
+                features = None  # all tokens of the videos, from the caller
+            if features is None and follows_cached:
                 if inputs.get("pixel_values_videos") is not None:  # all tokens, with `video_compressions` that say so
                     features = self._encode(self.get_video_features, inputs, **settings.as_dict())
                 return self._forward_short(inputs, features, settings, prompt_record)
             if features is None:
                 return self._forward_full(inputs, settings)
-            if self._is_short(inputs, features):  # `generate` compressed the prompt before
-                inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
-                return super().forward(**inputs, return_dict=True)
             return self._forward_short(inputs, features, settings, prompt_record)
 
     def _forward_full(self, inputs: dict[str, Any], settings: CompressionSettings) -> ModelOutput:

@@ -107,21 +107,23 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         output."""
         grids = video_grid_thw.tolist()
         tokens, states = FrameBuffers(plan), FrameBuffers(plan)
-        deepstack: list[FrameBuffers] = []  # for each of the first decoder layers
+        deepstack: list[FrameBuffers] | None = None  # for each of the first decoder layers, where these get features
         for runs in plan.chunks:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
             outputs, of_runs = self._encode_frames(patches, grid, with_tower_states, **kwargs)
-            features = [outputs.pooler_output, *(outputs.get("deepstack_features") or [])]
-            deepstack = deepstack or [FrameBuffers(plan) for _ in features[1:]]
-            for buffers, of_layer in zip([tokens, *deepstack], features, strict=True):
+            layers = outputs.get("deepstack_features")
+            if deepstack is None and layers is not None:
+                deepstack = [FrameBuffers(plan) for _ in layers]
+            features = [outputs.pooler_output, *(layers or [])]
+            for buffers, of_layer in zip([tokens, *(deepstack or [])], features, strict=True):
                 for run, encoded in zip(runs, of_layer, strict=True):
                     buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
             for run, encoded in zip(runs, of_runs):
                 states.put(run, encoded)
-            del outputs, features, of_runs  # the tower's own states, before the next chunk
+            del outputs, layers, features, of_runs  # the tower's own states, before the next chunk
         whole = [video.unflatten(0, (length, -1)) for video, length in zip(states.videos, plan.lengths)]
-        of_layers = [tuple(buffers.videos) for buffers in deepstack] or None
+        of_layers = None if deepstack is None else [tuple(buffers.videos) for buffers in deepstack]
         return VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers), whole
 
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:

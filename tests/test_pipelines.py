@@ -160,8 +160,19 @@ def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monk
         {"num_frames": 32} | sampled,
         {"num_frames": 4} | sampled,
         {"num_frames": 4, "size": 1} | sampled,
-        {},
+        {"do_sample_frames": False},
     ]
+
+
+def test_decoded_frames_are_all_taken_where_the_processor_would_sample_them(
+    video_pipe: Any, family: Family, prefill_lengths: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(family.processor.video_processor, "do_sample_frames", True)  # as Qwen3-VL's does
+    generation = GENERATION | {"retention_ratio": 1.0}
+    video_pipe(make_video(0, 12), "What happens?", generate_kwargs=generation)
+    video_pipe(chat(0), generate_kwargs=generation)
+    monkeypatch.undo()
+    assert prefill_lengths == [family.one_video(num_frames=frames)["input_ids"].shape[1] for frames in (12, 8)]
 
 
 def test_so_many_frames_are_sampled_whatever_the_processors_own_rate_is(

@@ -310,3 +310,75 @@ def test_fewer_times_than_videos_are_refused(timed: Family, times: Any, ratio: f
     for call in (timed.model, timed.model.model, timed.model.generate):
         with pytest.raises(ValueError, match=rf"has 2 videos, but `{TIMES}` is .*1?.*\. Pass it as the processor"):
             call(**inputs, retention_ratio=ratio)
+
+
+# -- media on a filled cache, as features -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+@pytest.mark.parametrize("kind", ["image", "whole video", "the parent's video", "kept video"])
+def test_features_after_a_cached_turn_stand_where_pixels_do(attentive: Family, kind: str, ratio: float) -> None:
+    """With token types given as well, from which the parent would count anew."""
+    model, first = attentive.model, attentive.one_video(seed=0)
+    cache = model(**first, use_cache=True, retention_ratio=ratio).past_key_values
+    call: dict[str, Any] = {} if kind in ("image", "kept video") else {"retention_ratio": 1.0}
+    if kind == "image":
+        second = attentive.inputs(attentive.prompt("?", images=1), images=[make_image(1)])
+        pixels = "pixel_values"
+        encoded = {"image": model.get_image_features(**attentive.images_of(second))}
+    else:
+        second, pixels = attentive.one_video("?", seed=1, num_frames=6), "pixel_values_videos"
+        by = attentive.stock if kind == "the parent's video" else model
+        encoded = {"video": by.get_video_features(**attentive.videos_of(second), **call)}
+    inputs = {**second, "attention_mask": None}
+    expected = model(**inputs, **call, past_key_values=copy.deepcopy(cache)).logits
+    rest = {name: value for name, value in inputs.items() if name != pixels} | {"mm_encoder_outputs": encoded}
+    if kind == "the parent's video":
+        rest["retention_ratio"] = 1.0
+    torch.testing.assert_close(model(**rest, past_key_values=cache).logits[:, -1], expected[:, -1], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_whole_features_leave_a_conversations_positions_with_its_cache(attentive: Family) -> None:
+    model, caches = attentive.model, []
+    for seed, frames in ((0, 8), (1, 4)):
+        inputs = attentive.one_video(seed=seed, num_frames=frames)
+        encoded = model.get_video_features(**attentive.videos_of(inputs), retention_ratio=1.0)
+        rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+        out = model(**rest, mm_encoder_outputs={"video": encoded}, use_cache=True)
+        theirs = attentive.stock(**inputs)
+        torch.testing.assert_close(out.logits, theirs.logits, rtol=0, atol=1e-5)
+        caches.append((inputs, out.past_key_values))
+    first, cache = caches[0]
+    step = torch.tensor([[65]])
+    whole = {**first, "input_ids": torch.cat([first["input_ids"], step], dim=1), "attention_mask": None}
+    whole["mm_token_type_ids"] = model.model.token_types(whole["input_ids"])
+    ours = model(input_ids=step, past_key_values=cache).logits[:, -1]
+    again = model(**whole, retention_ratio=1.0).logits[:, -1]
+    torch.testing.assert_close(ours, again, rtol=0, atol=1e-5)
+
+
+def test_media_after_a_cache_that_nobody_remembers_are_refused(family: Family) -> None:
+    first, second = family.one_video(seed=0), family.one_video(seed=1, num_frames=6)
+    cache = family.stock(**first, use_cache=True).past_key_values
+    for ratio in (RETENTION_RATIO, 1.0):
+        with pytest.raises(
+            ValueError, match=r"follow the \d+ tokens of `past_key_values`, and it is not known where .* another model"
+        ):
+            family.model(**{**second, "attention_mask": None}, past_key_values=cache, retention_ratio=ratio)
+
+
+@torch.no_grad()
+def test_a_second_turn_of_whole_features_generates_as_its_pixels(attentive: Family) -> None:
+    model, first, second = attentive.model, attentive.one_video(seed=0), attentive.one_video(seed=1, num_frames=6)
+    turn = run(model, first, return_dict_in_generate=True)
+    ids = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
+    media = attentive.videos_of(second)
+    kept = {name: value for name, value in media.items() if name != "pixel_values_videos"}
+    encoded = {"mm_encoder_outputs": {"video": attentive.stock.get_video_features(**media)}}
+    ours = [
+        run(model, ids | given, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=1.0)
+        for given in (media, kept | encoded)
+    ]
+    assert torch.equal(*ours)

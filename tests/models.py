@@ -13,6 +13,8 @@ from transformers import (
     ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
 )
@@ -26,6 +28,10 @@ from vidcom2 import (
     VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
+    VidCom2Qwen3_5Config,
+    VidCom2Qwen3_5ForConditionalGeneration,
+    VidCom2Qwen3_5MoeConfig,
+    VidCom2Qwen3_5MoeForConditionalGeneration,
     VidCom2Qwen3VLConfig,
     VidCom2Qwen3VLForConditionalGeneration,
     VidCom2Qwen3VLMoeConfig,
@@ -36,6 +42,8 @@ from vidcom2.tiny import (
     tiny_llava_onevision,
     tiny_qwen2_5_vl,
     tiny_qwen2_vl,
+    tiny_qwen3_5,
+    tiny_qwen3_5_moe,
     tiny_qwen3_vl,
     tiny_qwen3_vl_moe,
 )
@@ -65,6 +73,9 @@ class ModelCase:
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
     frames_stand_apart: bool = False  # in the prompt, each with its time before it
+    # Linear attention: its states cannot be cropped, and fade over padding between tokens; Transformers' caches cannot
+    # select or repeat rows of them, and it refuses prompt lookup.
+    recurrent: bool = False
     covered: float = 1.0  # which share of a frame's sides its tokens cover
 
     @property
@@ -190,6 +201,40 @@ MODELS = [
         files_frames_per_frame=2,
         mrope=True,
         frames_stand_apart=True,
+    ),
+    ModelCase(
+        name="qwen3_5",
+        config_class=VidCom2Qwen3_5Config,
+        model_class=VidCom2Qwen3_5ForConditionalGeneration,
+        stock_class=Qwen3_5ForConditionalGeneration,
+        build=tiny_qwen3_5,
+        build_arguments={"patch_size": 10},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={},
+        files_frames_per_frame=2,
+        mrope=True,
+        frames_stand_apart=True,
+        recurrent=True,
+    ),
+    ModelCase(
+        name="qwen3_5_moe",
+        config_class=VidCom2Qwen3_5MoeConfig,
+        model_class=VidCom2Qwen3_5MoeForConditionalGeneration,
+        stock_class=Qwen3_5MoeForConditionalGeneration,
+        build=tiny_qwen3_5_moe,
+        build_arguments={"patch_size": 10},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={},
+        files_frames_per_frame=2,
+        mrope=True,
+        frames_stand_apart=True,
+        recurrent=True,
     ),
 ]
 

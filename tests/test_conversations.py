@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
-from test_generate import NEW, batch_of_two, run
+from test_generate import NEW, batch_of_two, defaults, run
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -278,7 +278,7 @@ def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(f
     if not family.case.native:
         pytest.skip("Transformers has no stock class")
     inputs = family.one_video()
-    settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 256}
+    settings = defaults(family.stock) | {"max_new_tokens": NEW}
     turn = generate(family.stock, **inputs, **settings, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
     length, intact = turn.past_key_values.get_seq_length(), copy.deepcopy(turn.past_key_values)

@@ -57,12 +57,17 @@ def make_prompt(family: Family, kind: str) -> BatchFeature:
     return family.inputs(family.prompt("Hello."))
 
 
+def defaults(model: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"do_sample": False, "pad_token_id": PAD}
+    if model._is_stateful:  # the next turn would take a pad token for padding, which states that read it cannot hide
+        settings["suppress_tokens"] = [PAD, model.config.image_token_id, model.config.video_token_id]
+    return settings
+
+
 def run(model: torch.nn.Module, inputs: BatchFeature, **kwargs: Any) -> Any:
     torch.manual_seed(0)
     # A mode's pad token: the tiny checkpoint has no generation config.
-    settings = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": PAD} | kwargs
-    if model._is_stateful:  # the next turn would take a pad token for padding, which states that read it cannot hide
-        settings.setdefault("suppress_tokens", [PAD, model.config.image_token_id, model.config.video_token_id])
+    settings = {"max_new_tokens": NEW} | defaults(model) | kwargs
     return model.generate(**inputs, **{name: value for name, value in settings.items() if value is not None})
 
 
@@ -117,7 +122,7 @@ def test_the_cache_holds_the_compressed_prompt_and_the_tokens_are_the_hand_made_
         assert short_length(inputs) <= full_length - family.case.video_tokens(8) // 2
         assert ours.past_key_values.get_seq_length() == short_length(inputs) + new.shape[1] - 1
     if mode not in ("repetition_penalty", "no_repeat_ngram", "no_cache", "chunked_prefill"):  # without input_ids
-        kwargs = {"do_sample": False, "pad_token_id": 256} | MODES[mode]
+        kwargs = defaults(family.stock) | MODES[mode]
         torch.manual_seed(0)
         assert torch.equal(new, new_tokens(family, inputs, RETENTION_RATIO, NEW, **kwargs))
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 from .compressed_generation import VidCom2GenerationMixin
@@ -27,8 +26,10 @@ class VidCom2MoeCausalLMOutputWithPast(MoeCausalLMOutputWithPast):
 
 
 class MixtureOfExpertsMixin(VidCom2GenerationMixin):
-    """`VidCom2GenerationMixin` for a parent whose `forward` has an `aux_loss`. It counts which experts the tokens of the
-    compressed prompt went to; `router_logits` are those of the compressed prompt."""
+    """`VidCom2GenerationMixin` for a parent whose `forward` has an `aux_loss`.
+
+    It counts which experts the tokens of the compressed prompt went to, and `router_logits` are theirs.
+    """
 
     hides_mask_from_head = True  # the parent's head would lay the caller's mask over the tokens of the short prompt
     output_class = VidCom2MoeCausalLMOutputWithPast
@@ -36,11 +37,11 @@ class MixtureOfExpertsMixin(VidCom2GenerationMixin):
 
     def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
         """As the mixin says."""
-        if outputs.router_logits is None:
+        if outputs.get("router_logits") is None:
             return
-        text, mask = self.config.get_text_config(), prompt.inputs["attention_mask"]
+        text, mask = self.config.get_text_config(), prompt.inputs["attention_mask"][:, -prompt.positions.shape[1] :]
         outputs.aux_loss = type(self).load_balancing_loss(
-            outputs.router_logits, text.num_experts, text.num_experts_per_tok, mask[:, -prompt.positions.shape[1] :]
+            outputs.router_logits, text.num_experts, text.num_experts_per_tok, mask
         )
         if outputs.loss is not None:
             outputs.loss = outputs.loss + text.router_aux_loss_coef * outputs.aux_loss.to(outputs.loss.device)

@@ -1,6 +1,7 @@
 """`pipeline("video-text-to-text")`: a task that the Hub has and Transformers does not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from transformers import ImageTextToTextPipeline
@@ -65,10 +66,28 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
             kwargs.setdefault("return_full_text", False)
             if num_frames is None and _has_file(videos):
                 num_frames = FILE_FRAMES
-        if num_frames is not None:
-            sampling = {"num_frames": num_frames, "do_sample_frames": True}
-            kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
-        return super().__call__(text=cast(Any, chats), **kwargs)  # its annotations know of no chats
+        if num_frames is None:
+            return super().__call__(text=cast(Any, chats), **kwargs)  # its annotations know of no chats
+        sampling = {"num_frames": num_frames, "do_sample_frames": True}
+        kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
+        with _without_own_rate(self.processor):
+            return super().__call__(text=cast(Any, chats), **kwargs)
+
+
+@contextmanager
+def _without_own_rate(processor: Any) -> Iterator[None]:
+    """While so many frames are asked for: Qwen3-VL's processor refuses a number beside frames a second, and takes its
+    own `fps` for a caller's."""
+    video_processor = processor.video_processor
+    own = getattr(video_processor, "fps", None)
+    if own is None:
+        yield
+        return
+    video_processor.fps = None
+    try:
+        yield
+    finally:
+        video_processor.fps = own
 
 
 def _is_chat(value: Any) -> bool:

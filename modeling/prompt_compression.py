@@ -135,6 +135,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Hidden states have a row for each position of `input_ids`, as the parent's: at a dropped token it is that of the
         last token kept before it, from which the compressed prompt predicts what follows. So a head and a loss of
         another library may pair them with the caller's own labels. `attentions` are those of the compressed prompt.
+        `router_logits` of a mixture of experts have a row for each position too, in which those of the compressed
+        prompt's tokens are as often as can be: a loss that counts them under the caller's mask counts each alike.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
@@ -285,6 +287,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 picked = prompt.at_positions(outputs.last_hidden_state, record.logits_to_keep)
                 outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # of a bool mask (N, dim): one prompt
             return outputs
+        if outputs.get("router_logits") is not None:
+            outputs.router_logits = tuple(prompt.spread(rows, new["attention_mask"]) for rows in outputs.router_logits)
         outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
         if outputs.hidden_states is not None:
             outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))

@@ -77,6 +77,24 @@ class ShortPrompt:
         picked = rows[prompts, index]
         return picked if before_first is None else picked.masked_fill(counts == 0, before_first)
 
+    def spread(self, rows: Tensor, attended: Tensor) -> Tensor:
+        """Rows of the compressed prompt for a mean over the caller's: each of a prompt's L' fills as many of its L
+        attended positions as any other, or one more.
+
+        Args:
+            rows: (B·L', ...) of the compressed prompt.
+            attended: (B, L) the caller's mask.
+
+        Returns:
+            (B·L, ...), in an arbitrary row where nothing is attended.
+        """
+        is_kept = self.positions >= 0
+        kept, given = (each.long().sum(dim=1, keepdim=True) for each in (is_kept, attended))
+        ranks = positions_by_order(attended) * kept // given.clamp(min=1)
+        index = is_kept.shape[1] - kept + ranks
+        prompts = torch.arange(len(index), device=index.device)[:, None]
+        return rows[(prompts * is_kept.shape[1] + index).flatten().to(rows.device)]
+
 
 def _picked(full: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     """(B, L) -> the entries that `logits_to_keep` names."""

@@ -112,14 +112,14 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
             outputs, of_runs = self._encode_frames(patches, grid, with_tower_states, **kwargs)
-            layers = outputs.get("deepstack_features") or []
-            deepstack = deepstack or [FrameBuffers(plan) for _ in layers]
-            for buffers, features in zip([tokens, *deepstack], [outputs.pooler_output, *layers], strict=True):
-                for run, encoded in zip(runs, features, strict=True):
+            features = [outputs.pooler_output, *(outputs.get("deepstack_features") or [])]
+            deepstack = deepstack or [FrameBuffers(plan) for _ in features[1:]]
+            for buffers, of_layer in zip([tokens, *deepstack], features, strict=True):
+                for run, encoded in zip(runs, of_layer, strict=True):
                     buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
             for run, encoded in zip(runs, of_runs):
                 states.put(run, encoded)
-            del outputs, layers, features, of_runs  # the tower's own states, before the next chunk
+            del outputs, features, of_runs  # the tower's own states, before the next chunk
         whole = [video.unflatten(0, (length, -1)) for video, length in zip(states.videos, plan.lengths)]
         of_layers = [tuple(buffers.videos) for buffers in deepstack] or None
         return VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers), whole

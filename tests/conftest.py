@@ -10,7 +10,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the n
 
 import pytest
 import torch
-from models import MODELS, RETENTION_RATIO, ModelCase, make_image, make_video
+from models import EACH_MODEL, RETENTION_RATIO, ModelCase, make_image, make_video
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
@@ -58,14 +58,16 @@ class Family:
         return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])
 
 
-@pytest.fixture(scope="session", params=MODELS, ids=lambda case: case.name)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    case = request.param
-    folder = tmp_path_factory.mktemp(case.name)
+def build_family(case: ModelCase, folder: Path) -> Family:
     stock, processor = case.build(**case.build_arguments)
     stock.save_pretrained(folder)
     processor.save_pretrained(folder)
     return Family(case, folder, case.stock_class.from_pretrained(folder).eval(), processor)
+
+
+@pytest.fixture(scope="session", params=EACH_MODEL)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return build_family(request.param, tmp_path_factory.mktemp(request.param.name))
 
 
 @pytest.fixture(scope="session")

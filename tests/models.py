@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import (
     BatchFeature,
@@ -72,6 +73,8 @@ class ModelCase:
     files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
+    legacy_transposed: tuple[str, ...] = ()  # ends of names of weights that lie there with their last axes exchanged
+    slow: bool = False  # its tests are run with `-m slow`: another row stands for it
     frames_stand_apart: bool = False  # in the prompt, each with its time before it
     # Linear attention: its states cannot be cropped, and fade over padding between tokens; Transformers' caches cannot
     # select or repeat rows of them, and it refuses prompt lookup.
@@ -176,12 +179,12 @@ MODELS = [
         model_class=VidCom2Qwen3VLForConditionalGeneration,
         stock_class=Qwen3VLForConditionalGeneration,
         build=tiny_qwen3_vl,
-        build_arguments={"patch_size": 10},
+        build_arguments={"patch_size": 10, "frame_tokens": 12},
         grid=(3, 4),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw"),
         image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={},
+        legacy_prefixes={"": ""},
         files_frames_per_frame=2,
         mrope=True,
         frames_stand_apart=True,
@@ -192,12 +195,14 @@ MODELS = [
         model_class=VidCom2Qwen3VLMoeForConditionalGeneration,
         stock_class=Qwen3VLMoeForConditionalGeneration,
         build=tiny_qwen3_vl_moe,
-        build_arguments={"patch_size": 10},
+        build_arguments={"patch_size": 10, "frame_tokens": 12},
         grid=(3, 4),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw"),
         image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={},
+        legacy_prefixes={"": ""},
+        legacy_transposed=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
+        slow=True,
         files_frames_per_frame=2,
         mrope=True,
         frames_stand_apart=True,
@@ -237,6 +242,8 @@ MODELS = [
         recurrent=True,
     ),
 ]
+
+EACH_MODEL = [pytest.param(case, id=case.name, marks=pytest.mark.slow if case.slow else ()) for case in MODELS]
 
 
 def make_video(seed: int, num_frames: int = 8, unique_frame: int | None = 5) -> np.ndarray:

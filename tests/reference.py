@@ -1,6 +1,7 @@
 """A compressed prompt built by hand and run through the stock model: what our classes are compared with."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +26,20 @@ def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]
 
 @torch.no_grad()
 def compressed_embeddings(
-    family: Family, inputs: BatchFeature, retention_ratio: float, **settings: str
+    family: Family,
+    inputs: BatchFeature,
+    retention_ratio: float,
+    kept_by: Callable[..., Any] | None = None,
+    **settings: str,
 ) -> tuple[Tensor, Tensor]:
     """Embeddings (1, L', dim) of one prompt without its dropped tokens, and the positions (L',) that remain.
 
     Uses the stock model's features and the published operator, a Python loop, and nothing of the model classes but the
     grids and the states of the tower, for methods that look at them.
+
+    Args:
+        kept_by: in place of the published operator: of tokens (T, M, dim) and a ratio, something with the `indices` of
+            those that stay.
     """
     stock = family.stock
     input_ids = inputs["input_ids"][0]
@@ -55,6 +64,9 @@ def compressed_embeddings(
             _, seen = family.model.model.encode_videos(with_tower_states=True, **family.videos_of(inputs))
             frames = replace(seen[number], tokens=frames.tokens)
         compression = compress(frames, retention_ratio, **settings)
+        if kept_by is not None:
+            indices = torch.as_tensor(kept_by(frames.tokens, retention_ratio).indices)
+            compression = VideoCompression(indices, compression.frame_budgets)
         stays = ~is_scored
         stays[scored[compression.indices]] = True
         merged = dict(
@@ -79,7 +91,7 @@ def compressed_embeddings(
 
 
 def deepstack_rows(encoded: ModelOutput) -> list[Tensor]:
-    """For each placeholder what each of the first decoder layers adds to it, (layers, dim); empty if they add nothing."""
+    """For each placeholder what each of the first decoder layers adds, (layers, dim); empty if they add nothing."""
     layers = encoded.get("deepstack_features") or []
     return list(torch.stack([torch.cat(list(layer)) for layer in layers], dim=1)) if layers else []
 

@@ -1,5 +1,8 @@
 """`vidcom2.ask` and `prepare_inputs`: one call does what the steps by hand do."""
 
+import dataclasses
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +66,25 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
     assert str(answer) == answer.answer == text
     assert (answer.new_tokens, answer.prompt_tokens) == (new_tokens, in_cache)
     assert answer.video is video and answer.measured is None
-    assert answer.full_video_tokens == family.case.video_tokens(6) > answer.video_tokens
     assert answer.full_prompt_tokens - answer.full_video_tokens == answer.prompt_tokens - answer.video_tokens
 
     inputs = family.processor(text=[family.prompt("", videos=1)], videos=[video.frames], do_sample_frames=False)
+    full = family.case.video_tokens(6)
+    if family.case.frames_stand_apart:  # whose processor leaves small frames as they are
+        full = math.prod(inputs["video_grid_thw"][0]) // 4
+    assert answer.full_video_tokens == full > answer.video_tokens
     features = family.model.get_video_features(**family.videos_of(inputs.convert_to_tensors("pt")))
     assert torch.equal(answer.compression.indices, features.video_compressions[0].indices)
     assert answer.video_tokens == len(features.pooler_output[0])
+
+
+def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
+    """Where two frames are taken together, it counts twice."""
+    one = dataclasses.replace(video, frames=video.frames[:1], frames_indices=video.frames_indices[:1])
+    twice = dataclasses.replace(video, frames=video.frames[[0, 0]], frames_indices=video.frames_indices[[0, 0]])
+    answer = ask(one, family)
+    shown = twice if family.case.frames_stand_apart else one  # Qwen2-VL's processor does so itself
+    assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.model, family, shown)
 
 
 @pytest.mark.parametrize("by", ["ask", "run"])
@@ -182,7 +197,11 @@ def test_the_times_reach_every_processor(family: Family, video: Video) -> None:
         text=[family.prompt(QUESTION, videos=1)], videos=[video.frames], do_sample_frames=False, return_tensors="pt"
     )
     assert torch.equal(inputs["pixel_values_videos"], without["pixel_values_videos"])
-    assert torch.equal(inputs["input_ids"], without["input_ids"]) is (family.case.name != "llava_video")
+    tells = family.case.name == "llava_video" or family.case.frames_stand_apart
+    assert torch.equal(inputs["input_ids"], without["input_ids"]) is not tells
+    if family.case.frames_stand_apart:
+        times = [f"{seconds.mean():.1f}" for seconds in video.seconds.reshape(-1, 2)]
+        assert re.findall("<([0-9.]+) seconds>", text) == times
 
 
 def test_the_time_instruction_tells_true_seconds_of_a_variable_frame_rate(video: Video) -> None:

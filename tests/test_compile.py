@@ -37,7 +37,7 @@ def backend() -> CountingBackend:
 
 @pytest.fixture
 def compiled_family(family: Family) -> Family:
-    if family.case.name not in ("llava_onevision", "qwen2_5_vl"):
+    if family.case.name not in ("llava_onevision", "qwen3_vl"):
         pytest.skip("seconds each: one family with M-RoPE and one without")
     return family
 

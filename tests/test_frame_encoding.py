@@ -48,15 +48,20 @@ def split(lengths: list[int], chunk: int | None) -> list[int]:
     return [total] if chunk is None else [min(chunk, total - start) for start in range(0, total, chunk)]
 
 
+def all_features(encoded: Any) -> list[Tensor]:
+    """Of each video, with what the first decoder layers add to it."""
+    return [video for layer in (encoded.pooler_output, *(encoded.get("deepstack_features") or [])) for video in layer]
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 5, None])
 @torch.no_grad()
 def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> None:
     inputs = family.videos_of(two_videos(family))
-    expected = family.stock.model.get_video_features(**inputs, return_dict=True).pooler_output
+    expected = family.stock.model.get_video_features(**inputs, return_dict=True)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(with_tower_states=False, chunk_frames=chunk, **inputs)
     assert seen == split([len(video.tokens) for video in videos], chunk)
-    for ours, theirs in zip(outputs.pooler_output, expected, strict=True):
+    for ours, theirs in zip(all_features(outputs), all_features(expected), strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
@@ -155,6 +160,7 @@ def test_generate_holds_no_states_of_the_tower(family: Family, ratio: float, mon
     assert {name for each in held for name, value in each.items() if value is not None} <= {
         "pooler_output",
         "video_compressions",
+        "deepstack_features",
     }
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
-from reference import new_tokens, tokens_without_cache
+from oracle import oracle_compress
+from reference import compressed_embeddings, new_tokens, position_arguments, tokens_without_cache
 from torch import Tensor
 from transformers import (
     BatchFeature,
@@ -125,6 +126,24 @@ def test_the_cache_holds_the_compressed_prompt_and_the_tokens_are_the_hand_made_
         kwargs = defaults(family.stock) | MODES[mode]
         torch.manual_seed(0)
         assert torch.equal(new, new_tokens(family, inputs, RETENTION_RATIO, NEW, **kwargs))
+
+
+def test_two_videos_and_an_image_in_a_padded_batch_give_the_tokens_that_the_slow_oracle_keeps(family: Family) -> None:
+    """Each prompt by itself, pruned by plain loops in float64, in the stock model."""
+    media = {"videos": [make_video(0), make_video(1), make_video(2)], "images": [make_image(3)]}
+    prompts = [family.prompt("Compare both with it.", videos=2, images=1), family.prompt("Why?", videos=1)]
+    both = family.inputs(*prompts, **media)
+    assert (both["attention_mask"][1, 0], both["attention_mask"][0, 0]) == (0, 1)
+    ours = run(family.model, both)[:, both["input_ids"].shape[1] :]
+    alone = [
+        family.inputs(prompts[0], videos=media["videos"][:2], images=media["images"]),
+        family.inputs(prompts[1], videos=media["videos"][2:]),
+    ]
+    for row, inputs in enumerate(alone):
+        embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO, oracle_compress)
+        positions = position_arguments(family, inputs, remaining)
+        theirs = run(family.stock, {"inputs_embeds": embeddings, **positions})
+        assert torch.equal(ours[row], theirs[0])
 
 
 def test_modes_that_change_no_token_give_the_greedy_tokens(family: Family) -> None:

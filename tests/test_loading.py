@@ -19,7 +19,8 @@ def legacy_checkpoint(family: Family, folder: Path) -> Path:
     tensors = {}
     for name, tensor in family.stock.state_dict().items():
         prefix = next(prefix for prefix in family.case.legacy_prefixes if name.startswith(prefix))
-        tensors[family.case.legacy_prefixes[prefix] + name.removeprefix(prefix)] = tensor.clone()
+        tensor = tensor.mT if name.endswith(family.case.legacy_transposed) else tensor
+        tensors[family.case.legacy_prefixes[prefix] + name.removeprefix(prefix)] = tensor.clone().contiguous()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

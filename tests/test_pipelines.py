@@ -164,6 +164,18 @@ def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monk
     ]
 
 
+def test_so_many_frames_are_sampled_whatever_the_processors_own_rate_is(
+    video_pipe: Any, family: Family, prefill_lengths: list
+) -> None:
+    processor = family.processor.video_processor
+    own = getattr(processor, "fps", None)
+    for num_frames in (4, 2):
+        video_pipe(make_video(0), "What?", num_frames=num_frames, generate_kwargs=GENERATION | {"retention_ratio": 1.0})
+    first, second = (family.one_video("What?", num_frames=num_frames)["input_ids"].shape[1] for num_frames in (4, 2))
+    assert prefill_lengths[0] == first > second == prefill_lengths[1]
+    assert getattr(processor, "fps", None) == own
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

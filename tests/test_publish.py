@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from huggingface_hub import HfApi, ModelCard
 from loopback_hub import Blob, LoopbackHub
-from models import MODELS, ModelCase
+from models import EACH_MODEL, MODELS, ModelCase
 
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
@@ -56,7 +56,7 @@ def edit_config(folder: Path, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=EACH_MODEL)
 def case(request: pytest.FixtureRequest) -> ModelCase:
     return request.param
 

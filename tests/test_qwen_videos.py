@@ -13,9 +13,11 @@ from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
 from reference import compressed_embeddings, new_tokens, position_arguments
 from test_forward import labels_of
-from test_generate import batch_of_two, run
+from test_generate import MODES, batch_of_two, run
 from torch import Tensor, nn
 from transformers import BatchFeature
+
+from vidcom2.modeling.compressed_generation import CHUNKS_FEATURES
 
 TIMES = "second_per_grid_ts"
 
@@ -27,18 +29,23 @@ def _qwen(family: Family) -> None:
 
 
 @pytest.fixture(scope="module")
-def timed(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """With attention that looks at positions: that of random weights hardly does."""
-    if TIMES not in family.case.video_inputs:
-        pytest.skip("the family's positions count frames")
+def attentive(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """With attention that looks at other tokens and their positions: that of random weights hardly does."""
     stock = copy.deepcopy(family.stock)
     with torch.no_grad():
         for layer in stock.get_decoder().layers:
-            for weight in layer.self_attn.parameters():
+            for weight in getattr(layer, "self_attn", nn.Module()).parameters():
                 weight.mul_(10)
-    folder = tmp_path_factory.mktemp("timed")
+    folder = tmp_path_factory.mktemp("attentive")
     stock.save_pretrained(folder)
     return Family(family.case, folder, stock, family.processor)
+
+
+@pytest.fixture(scope="module")
+def timed(attentive: Family) -> Family:
+    if TIMES not in attentive.case.video_inputs:
+        pytest.skip("the family's positions count frames")
+    return attentive
 
 
 @contextmanager
@@ -61,9 +68,10 @@ def seen_positions(model: nn.Module) -> Iterator[list[Tensor]]:
 
 def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Tensor]]:
     """A wide and a high video (T, 3, H, W) that the processor does not resize, and what it makes of them."""
-    rng = np.random.default_rng(0)
+    rng, side = np.random.default_rng(0), family.processor.video_processor.patch_size
     videos = [
-        rng.integers(0, 256, (frames, 3, *size), dtype=np.uint8) for frames, *size in ((4, 84, 112), (6, 112, 84))
+        rng.integers(0, 256, (frames, 3, height * side, width * side), dtype=np.uint8)
+        for frames, height, width in ((4, 6, 8), (6, 8, 6))
     ]
     inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=videos))
     assert inputs["video_grid_thw"].tolist() == [[2, 6, 8], [3, 8, 6]]
@@ -75,13 +83,16 @@ def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> Non
     """With a tower of no blocks they are embedded patches: a convolution over the whole video."""
     model = copy.deepcopy(family.model.model)
     model.visual.blocks = nn.ModuleList()
+    if hasattr(model.visual, "pos_embed"):
+        nn.init.zeros_(model.visual.pos_embed.weight)
     pixels, inputs = videos_of_two_shapes(family)
     _, videos = model.encode_videos(with_tower_states=True, **inputs)
-    weight, processor = model.visual.patch_embed.proj.weight, family.processor.video_processor
+    convolution, processor = model.visual.patch_embed.proj, family.processor.video_processor
+    weight, bias = convolution.weight, convolution.bias
     mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
     for video, frames in zip(videos, pixels, strict=True):
         normalized = (torch.from_numpy(frames).transpose(0, 1) / 255 - mean) / std
-        expected = nn.functional.conv3d(normalized[None], weight, stride=weight.shape[2:])[0]  # (V, t, h, w)
+        expected = nn.functional.conv3d(normalized[None], weight, bias, stride=weight.shape[2:])[0]  # (V, t, h, w)
         assert video.tower_grid == tuple(expected.shape[2:])
         torch.testing.assert_close(video.tower_states, expected.flatten(2).permute(1, 2, 0), rtol=0, atol=1e-5)
 
@@ -112,6 +123,49 @@ def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Famil
     assert without.tower_states is None and without.tower_grid is None
     assert torch.equal(with_states.tokens, without.tokens)
     assert not family.model.model.visual.merger._forward_pre_hooks
+
+
+# -- deepstack features -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beams_returned", "static_cache", "chunked_prefill"])
+def test_deepstack_features_are_added_at_the_tokens_that_are_kept(attentive: Family, mode: str) -> None:
+    """For each row of a batch, with an image in one of the prompts, as for the prompt compressed by hand."""
+    if not hasattr(attentive.model.model.visual, "deepstack_merger_list"):
+        pytest.skip("the family has none")
+    if mode == "chunked_prefill" and not CHUNKS_FEATURES:
+        pytest.skip("this Transformers cannot split video features")
+    loud, folder = copy.deepcopy(attentive.stock), attentive.folder.parent / f"loud-{mode}"
+    with torch.no_grad():
+        for merger in loud.model.visual.deepstack_merger_list:
+            merger.linear_fc2.weight.mul_(50)
+    loud.save_pretrained(folder)
+    family = Family(attentive.case, folder, loud, attentive.processor)
+    settings = MODES[mode] | {"do_sample": False}
+    both, alone = batch_of_two(family, images=True)
+    ours = run(family.model, both, **settings)[:, both["input_ids"].shape[1] :]
+    settings.pop("prefill_chunk_size", None)  # the stock class, given embeddings, has nothing to split
+    theirs = [new_tokens(family, inputs, RETENTION_RATIO, 6, pad_token_id=256, **settings) for inputs in alone]
+    assert torch.equal(ours, torch.cat(theirs))
+    assert not torch.equal(ours, run(attentive.model, both, **settings)[:, both["input_ids"].shape[1] :])
+
+
+# -- frames that stand apart in the prompt ----------------------------------------------------------------------------
+
+
+def test_sizes_of_other_videos_than_the_prompts_frames_are_refused(family: Family) -> None:
+    if not family.case.frames_stand_apart:
+        pytest.skip("a video's frames stand together")
+    inputs = family.inputs(family.prompt("Compare.", videos=2), videos=[make_video(0), make_video(1, 6)])
+    encoded = family.model.get_video_features(**family.videos_of(inputs))
+    rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
+    rest["mm_encoder_outputs"] = {"video": encoded}
+    expected = family.model(**rest).logits
+    assert torch.equal(expected, family.model(**inputs).logits)
+    reason = r"has 7 frames of videos, but `video_grid_thw` is .*\. Pass it as the processor"
+    for grids in (inputs["video_grid_thw"][:1], inputs["video_grid_thw"] + 1, None):
+        with pytest.raises(ValueError, match=reason):
+            family.model(**rest | {"video_grid_thw": grids, "image_grid_thw": torch.tensor([[1, 2, 2]])})
 
 
 # -- times of videos --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from vidcom2.cli import DEMO_VIDEO
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
-from vidcom2.tiny import tiny_llava_onevision, tiny_qwen2_5_vl
+from vidcom2.tiny import tiny_llava_onevision, tiny_qwen3_vl
 from vidcom2.tiny_llava_video import tiny_llava_video
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ("docs/using.md", "docs/methods.md", "docs/limits.md", "docs/hub_repos.md")
 CHECKPOINTS = {  # what is named in the README, and what stands in for it
     r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf": partial(tiny_llava_onevision, image_size=84),
-    r"Qwen/Qwen2.5-VL-\d+B-Instruct": partial(tiny_qwen2_5_vl, pixels=(84 * 84, 84 * 112)),
+    r"Qwen/Qwen3-VL-\d+B-Instruct": partial(tiny_qwen3_vl, patch_size=10, frame_tokens=12),
     r'(?<=")llava-video(?=")': partial(tiny_llava_video, image_size=98),
 }
 

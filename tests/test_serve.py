@@ -27,7 +27,7 @@ import pytest
 import torch
 from conftest import Family
 from ffmpeg_libraries import SAMPLE_RATE, TONE, ffmpeg_environment, write_clip
-from models import MODELS, RETENTION_RATIO, ModelCase
+from models import EACH_MODEL, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
@@ -127,6 +127,10 @@ def published_folder(case: ModelCase, folder: Path, retention_ratio: float = RET
                 parameter.mul_(2)  # as they are made, random weights answer nearly the same to any video
     stock.save_pretrained(folder)
     case.model_class.from_pretrained(folder, retention_ratio=retention_ratio).save_pretrained(folder)
+    if getattr(processor.video_processor, "fps", None) is not None:
+        # The server asks for 32 frames, and Qwen3-VL's processor refuses that beside its own frames a second: so does
+        # the stock class. docs/limits.md says what to set.
+        processor.video_processor.fps = None
     processor.save_pretrained(folder)
     return Family(case, folder, stock, processor)
 
@@ -136,7 +140,7 @@ def set_in_config(folder: Path, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=EACH_MODEL)
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     return published_folder(request.param, tmp_path_factory.mktemp(f"published-{request.param.name}"))
 
@@ -308,7 +312,7 @@ def test_a_chat_about_a_video_file_is_compressed_and_answered(
     }
     (prefill,) = server.prefills()
     dropped = expected.full_length - expected.short_length
-    assert prefill["length"] == expected.short_length and dropped > published.case.video_tokens(NUM_FRAMES) / 3
+    assert prefill["length"] == expected.short_length and dropped > published.case.video_tokens(NUM_FRAMES) / 4
 
 
 def test_a_streamed_answer_is_the_same_text(server: Server, published: Family, clip: Clip, expected: Expected) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Family
-from models import MODELS, RETENTION_RATIO, ModelCase, make_video
+from models import EACH_MODEL, MODELS, RETENTION_RATIO, ModelCase, make_video
 from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
@@ -28,7 +28,7 @@ ROOMS = ("modeling", "configuration")
 SHIPPED = sorted(path for room in ROOMS for path in (ROOT / room).glob("*.py") if path.stem != "__init__")
 
 
-@pytest.fixture(params=MODELS, ids=lambda case: case.name)
+@pytest.fixture(params=EACH_MODEL)
 def case(request: pytest.FixtureRequest) -> ModelCase:
     return request.param
 

@@ -217,6 +217,8 @@ def test_the_tables_of_class_names_can_be_added_to(table: str) -> None:
 def test_checkpoint_conversions_are_looked_up_by_class_name_or_model_type(family: Family) -> None:
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
+    if family.case.legacy_prefixes == {"": ""} and not family.case.legacy_transposed:
+        pytest.skip("its checkpoints have today's names")
     names = (family.case.stock_class.__name__, family.stock.config.model_type)
     assert any(get_checkpoint_conversion_mapping(name) is not None for name in names)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import MODELS, ModelCase
+from models import EACH_MODEL, MODELS, ModelCase
 from test_cli import vidcom2
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
@@ -120,7 +120,7 @@ def test_a_broken_repo_is_red(breakage: str, repo: Path) -> None:
     assert reason.replace(" ", "") in words, out
 
 
-@pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EACH_MODEL)
 def test_a_tiny_twin_stands_in_for_large_weights(case: ModelCase, tmp_path: Path) -> None:
     for part in case.build(**case.build_arguments):
         part.save_pretrained(tmp_path / "base")

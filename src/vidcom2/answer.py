@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
@@ -140,10 +141,15 @@ def prepare_inputs(
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
     text = processor.apply_chat_template(chat, add_generation_prompt=True)
+    frames, metadata = video.frames, video.metadata
+    if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
+        # Qwen2-VL's processor itself shows a frame twice where it takes two together. Qwen3-VL's refuses it.
+        frames = np.concatenate([frames, frames])
+        metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
     inputs: BatchFeature = cast(Any, processor)(  # by its annotations it takes nothing that is for a part alone
         text=[text] * batch_size,
-        videos=[video.frames] * batch_size,
-        video_metadata=[video.metadata for _ in range(batch_size)],
+        videos=[frames] * batch_size,
+        video_metadata=[dict(metadata) for _ in range(batch_size)],
         do_sample_frames=False,
         return_tensors="pt",
     )

@@ -90,6 +90,30 @@ def _qwen2_5_vl(name: str, text: dict[str, Any], tower_intermediate_size: int) -
     return ModelSize("qwen2_5_vl", checkpoint, _with_mrope(text, 128000), vision, QWEN_PIXELS)
 
 
+def _qwen3(text: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+    return text | {"rope_parameters": rope, "max_position_embeddings": 262144, "head_dim": 128} | fields
+
+
+def _experts(intermediate_size: int) -> dict[str, Any]:
+    return {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": intermediate_size}
+
+
+def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
+    vision = {
+        "depth": 27 if large_tower else 24,
+        "hidden_size": 1152 if large_tower else 1024,
+        "intermediate_size": 4304 if large_tower else 4096,
+        "num_heads": 16,
+        "out_hidden_size": text["hidden_size"],
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17],
+    }
+    model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
+    # By default its processor spends the pixels of a long video on a short one too; 768 tokens is the cap that it has.
+    return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
+
+
 SMALL = "llava-onevision-small"  # of `--quick`: nobody released it
 MODEL_SIZES: dict[str, ModelSize] = {
     SMALL: ModelSize(
@@ -129,6 +153,17 @@ MODEL_SIZES: dict[str, ModelSize] = {
             ("7B", _qwen2(3584, 18944, 28, 28, 4, 152064), 3420),
             ("32B", _qwen2(5120, 27648, 64, 40, 8, 152064), 3456),
             ("72B", _qwen2(8192, 29568, 80, 64, 8, 152064), 3456),
+        )
+    },
+    **{
+        f"qwen3-vl-{name.lower()}": _qwen3_vl(name, text, large_tower)
+        for name, text, large_tower in (
+            ("2B", _qwen3(_qwen2(2048, 6144, 28, 16, 8, 151936, tied=True)), False),
+            ("4B", _qwen3(_qwen2(2560, 9728, 36, 32, 8, 151936, tied=True)), False),
+            ("8B", _qwen3(_qwen2(4096, 12288, 36, 32, 8, 151936)), True),
+            ("32B", _qwen3(_qwen2(5120, 25600, 64, 64, 8, 151936)), True),
+            ("30B-A3B", _qwen3(_qwen2(2048, 6144, 48, 32, 4, 151936), **_experts(768)), True),
+            ("235B-A22B", _qwen3(_qwen2(4096, 12288, 94, 64, 4, 151936), **_experts(1536)), True),
         )
     },
 }

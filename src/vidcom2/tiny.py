@@ -183,26 +183,20 @@ def tiny_qwen2_5_vl(
     )
 
 
-QWEN3_PATCH_SIZE = 16
-
-
-def tiny_qwen3_vl(patch_size: int = QWEN3_PATCH_SIZE, **kwargs: Any) -> TinyModel:
+def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
     """A stock Qwen3-VL with random float32 weights, and its processor. Features of both blocks of its vision tower
     enter the first two decoder layers.
 
     Args:
-        patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
         **kwargs: as `_tiny_qwen3` takes them.
     """
-    return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, patch_size, **kwargs)
+    return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
 
 
-def tiny_qwen3_vl_moe(patch_size: int = QWEN3_PATCH_SIZE, num_experts: int = 4, **kwargs: Any) -> TinyModel:
-    """A stock Qwen3-VL-MoE with random float32 weights, and its processor: as `tiny_qwen3_vl`, but each token goes to
-    two experts of a layer."""
-    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    vision = {"deepstack_visual_indexes": [0, 1]}
-    return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, vision, experts, patch_size, **kwargs)
+def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
+    """As `tiny_qwen3_vl`, of a stock Qwen3-VL-MoE: each token goes to two experts of a layer."""
+    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
 
 
 # Every second layer has full attention, of heads of 32 of which a quarter is rotated, as in the released models.
@@ -235,16 +229,18 @@ def _tiny_qwen3(
     model_class: type[PreTrainedModel],
     vision: dict[str, Any],
     text: dict[str, Any],
-    patch_size: int,
-    pixels: tuple[int, int] = (1, 2**30),
+    patch_size: int = 16,
+    frame_tokens: int = 64,
     **kwargs: Any,
 ) -> TinyModel:
     """
     Args:
         vision, text: fields of the configs that not all families have.
-        pixels: least and most pixels of a whole video.
+        patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
+        frame_tokens: most tokens of two frames. Larger frames are made smaller, and no frame larger.
         **kwargs: as `_tiny_qwen` takes them.
     """
+    pixels = 1, 2**30  # of a whole video
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_position_embeddings": 16} | vision
     return _tiny_qwen(
         model_class,
@@ -255,12 +251,12 @@ def _tiny_qwen3(
         patch_size=patch_size,
         text={"head_dim": 8, **text},
         mrope={"mrope_interleaved": True},
-        # All frames that are given, each as large as it is.
         video_processor=Qwen3VLVideoProcessor(
             size={"shortest_edge": pixels[0], "longest_edge": pixels[1]},
             patch_size=patch_size,
             do_sample_frames=False,
-            cap_pixels_per_frame=False,
+            cap_pixels_per_frame=True,
+            max_video_tokens=frame_tokens,
         ),
         **kwargs,
     )

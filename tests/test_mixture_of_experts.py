@@ -1,0 +1,92 @@
+"""A mixture of experts on the compressed prompt: which experts its tokens go to, and the loss that balances them."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family, build_family
+from models import MODELS, RETENTION_RATIO
+from reference import compressed_embeddings, new_tokens, position_arguments
+from test_forward import labels_of
+from test_generate import batch_of_two, make_prompt, run
+from torch import Tensor
+
+from vidcom2.modeling.prompt_positions import ShortPrompt
+
+
+@pytest.fixture(scope="module", params=[case for case in MODELS if "moe" in case.name], ids=lambda case: case.name)
+def experts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return build_family(request.param, tmp_path_factory.mktemp(request.param.name))
+
+
+def test_the_tokens_are_those_of_the_prompt_compressed_by_hand(experts: Family) -> None:
+    for kind in ("two_videos", "image_and_video"):
+        inputs = make_prompt(experts, kind)
+        expected = new_tokens(experts, inputs, RETENTION_RATIO, 6, do_sample=False, pad_token_id=256)
+        assert torch.equal(run(experts.model, inputs)[:, inputs["input_ids"].shape[1] :], expected)
+
+
+def balance(layers: list[Tensor], num_experts: int, chosen: int) -> float:
+    """Of each layer's router logits (tokens, experts): the share of choices that each expert gets, times its mean
+    probability, added up (Switch Transformers, equations 4 to 6, over all layers)."""
+    counts, probabilities, tokens = [0.0] * num_experts, [0.0] * num_experts, 0
+    for layer in layers:
+        for token in layer.double().softmax(dim=-1).tolist():
+            tokens += 1
+            for expert in sorted(range(num_experts), key=lambda e: -token[e])[:chosen]:
+                counts[expert] += 1
+            for expert in range(num_experts):
+                probabilities[expert] += token[expert]
+    return num_experts * sum(c / tokens * p / tokens for c, p in zip(counts, probabilities))
+
+
+@torch.no_grad()
+def test_the_balance_is_that_of_the_compressed_prompts_tokens(experts: Family) -> None:
+    """In a padded batch, with the loss and without, and in the head of another library."""
+    both, alone = batch_of_two(experts)
+    labels, text = labels_of(experts, both), experts.model.config.text_config
+    layers: list[list[Tensor]] = [[] for _ in range(text.num_hidden_layers)]
+    for inputs in alone:
+        embeddings, remaining = compressed_embeddings(experts, inputs, RETENTION_RATIO)
+        arguments: dict[str, Any] = position_arguments(experts, inputs, remaining) | {"output_router_logits": True}
+        for layer, of_prompt in zip(layers, experts.stock(inputs_embeds=embeddings, **arguments).router_logits):
+            layer.append(of_prompt)
+    joined = [torch.cat(layer) for layer in layers]
+    expected = balance(joined, text.num_experts, text.num_experts_per_tok)
+
+    out = experts.model(**both, output_router_logits=True)
+    assert out.aux_loss.item() == pytest.approx(expected, rel=1e-5) and out.loss is None
+    assert [len(layer) for layer in out.router_logits] == [2 * max(len(a) for a in layer) for layer in layers]
+    plain, balanced = (experts.model(**both, labels=labels, output_router_logits=wanted) for wanted in (False, True))
+    assert plain.aux_loss is None and plain.router_logits is None
+    torch.testing.assert_close(balanced.loss, plain.loss + text.router_aux_loss_coef * out.aux_loss)
+    torch.testing.assert_close(balanced.logits, plain.logits)
+
+    inner = experts.model.model(**both, output_router_logits=True)
+    assert [len(layer) for layer in inner.router_logits] == [both["input_ids"].numel()] * len(layers)
+    attended = both["attention_mask"].flatten().bool()
+    elsewhere = balance([layer[attended] for layer in inner.router_logits], text.num_experts, text.num_experts_per_tok)
+    assert elsewhere == pytest.approx(expected, rel=0.02)
+
+
+def test_without_video_the_balance_is_the_parents(experts: Family) -> None:
+    inputs = experts.inputs("Hello.", "Hello there, who is it?")
+    ours, theirs = (
+        model(**inputs, labels=labels_of(experts, inputs), output_router_logits=True)
+        for model in (experts.model, experts.stock)
+    )
+    assert torch.equal(ours.aux_loss, theirs.aux_loss) and torch.equal(ours.loss, theirs.loss)
+
+
+def test_spread_rows_are_equally_often_there() -> None:
+    kept = [[1, 4, 5], [2, 3, 6, 7, 8]]  # of the positions that are attended, from 1 and from 2 on
+    attended = torch.tensor([[0, 1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
+    positions = torch.tensor([[-1, -1, *kept[0]], kept[1]])
+    prompt = ShortPrompt(torch.empty(0), positions, {}, None)  # type: ignore[arg-type]
+    rows = torch.arange(10)[:, None]
+    spread = prompt.spread(rows, attended).view(2, 9)
+    for row, expected in enumerate(([2, 3, 4], [5, 6, 7, 8, 9])):
+        seen = spread[row][attended[row].bool()].tolist()
+        assert seen == sorted(seen) and set(seen) == set(expected)
+        counts = [seen.count(each) for each in expected]
+        assert max(counts) - min(counts) <= 1

@@ -28,6 +28,7 @@ class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForC
     Modifications:
         - the inner `model` is a `VidCom2Qwen3_5Model`.
         - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+        - beams and several sequences of a prompt with images or videos, which are other ones in Transformers 5.19.
 
     Prompts without video, and `retention_ratio=1.0`, take the parent's path, with positions that are the
     conversation's own, also while other chats run on the same model.
@@ -35,4 +36,6 @@ class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForC
 
     config: VidCom2Qwen3_5Config
     inner_class = VidCom2Qwen3_5Model
+    # 5.19 has it for text alone, and repeats each patch of an image or video where beams need the whole of it again.
+    input_modalities = ("image", "video", "text")
     output_class = VidCom2QwenCausalLMOutputWithPast

@@ -28,4 +28,5 @@ class VidCom2Qwen3_5MoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3_5Mo
 
     config: VidCom2Qwen3_5MoeConfig
     inner_class = VidCom2Qwen3_5MoeModel
+    input_modalities = ("image", "video", "text")
     load_balancing_loss = staticmethod(load_balancing_loss_func)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from models import MODELS
+from models import EACH_MODEL, RETENTION_RATIO
 from test_conversations import QUESTION
-from test_generate import NEW, batch_of_two, run
+from test_generate import NEW, batch_of_two, make_prompt, run
 from torch import Tensor
 from transformers import BatchFeature, Qwen2Config, Qwen2ForCausalLM, StaticCache
 
 pytestmark = pytest.mark.parametrize(
-    "family", [case for case in MODELS if case.recurrent], indirect=True, ids=lambda case: case.name
+    "family", [each for each in EACH_MODEL if each.values[0].recurrent], indirect=True
 )
 CLOSE = {"rtol": 0, "atol": 1e-5}
 GAP = "linear attention cannot leave them out"
@@ -185,6 +185,17 @@ def test_what_the_refusals_rest_on_holds_in_the_stock_class(family: Family) -> N
     torch.testing.assert_close(going_on(0, 0), whole, **CLOSE)
     torch.testing.assert_close(going_on(5, 0), whole, **CLOSE)
     assert (going_on(0, 5) - whole).abs().max() > 1e-3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+@pytest.mark.parametrize("kind", ["image_and_video", "image"])
+def test_beams_look_at_the_media_of_their_prompt(family: Family, kind: str, ratio: float) -> None:
+    """The first step of each, as of the prompt alone. (With the stock class of Transformers 5.19 it is another.)"""
+    inputs = make_prompt(family, kind)
+    expected = family.model(**inputs, retention_ratio=ratio).logits[:, -1]
+    said = answered(family, inputs, num_beams=3, retention_ratio=ratio)
+    torch.testing.assert_close(said.logits[0], expected.expand(3, -1), **CLOSE)
 
 
 def test_cropping_and_speculation_are_refused_by_transformers_and_lose_nothing(family: Family) -> None:

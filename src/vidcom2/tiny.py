@@ -211,18 +211,21 @@ QWEN3_5_TEXT = {
 }
 
 
-def tiny_qwen3_5(patch_size: int = QWEN3_PATCH_SIZE, **kwargs: Any) -> TinyModel:
-    """A stock Qwen3.5 with random float32 weights, and its processor: its layers have linear and full attention in
-    turns. Arguments are as `tiny_qwen3_vl` takes them."""
-    return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, QWEN3_5_TEXT, patch_size, **kwargs)
+def tiny_qwen3_5(**kwargs: Any) -> TinyModel:
+    """A stock Qwen3.5 with random float32 weights, and its processor. Its layers have linear and full attention in
+    turns.
+
+    Args:
+        **kwargs: as `_tiny_qwen3` takes them.
+    """
+    return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, QWEN3_5_TEXT, **kwargs)
 
 
-def tiny_qwen3_5_moe(patch_size: int = QWEN3_PATCH_SIZE, num_experts: int = 4, **kwargs: Any) -> TinyModel:
-    """A stock Qwen3.5-MoE with random float32 weights, and its processor: as `tiny_qwen3_5`, but each token goes to two
-    experts of a layer, and to one that all share."""
-    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 32}
-    return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, patch_size, **kwargs)
+def tiny_qwen3_5_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
+    """As `tiny_qwen3_5`, of a stock Qwen3.5-MoE: each token goes to two experts of a layer, and to one that all share."""
+    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24}
+    return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, **kwargs)
 
 
 def _tiny_qwen3(

@@ -13,9 +13,7 @@ from test_generate import NEW, batch_of_two, make_prompt, run
 from torch import Tensor
 from transformers import BatchFeature, Qwen2Config, Qwen2ForCausalLM, StaticCache
 
-pytestmark = pytest.mark.parametrize(
-    "family", [each for each in EACH_MODEL if each.values[0].recurrent], indirect=True
-)
+pytestmark = pytest.mark.parametrize("family", [each for each in EACH_MODEL if each.values[0].recurrent], indirect=True)
 CLOSE = {"rtol": 0, "atol": 1e-5}
 GAP = "linear attention cannot leave them out"
 

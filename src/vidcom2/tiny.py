@@ -202,7 +202,7 @@ def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
 # Every second layer has full attention, of heads of 32 of which a quarter is rotated, as in the released models.
 QWEN3_5_TEXT = {
     "full_attention_interval": 2,
-    "initializer_range": 0.1,  # wide enough that answers depend on the prompt, not on the last token alone
+    "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
     "head_dim": 32,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
@@ -222,7 +222,7 @@ def tiny_qwen3_5(**kwargs: Any) -> TinyModel:
 
 
 def tiny_qwen3_5_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
-    """As `tiny_qwen3_5`, of a stock Qwen3.5-MoE: each token goes to two experts of a layer, and to one that all share."""
+    """As `tiny_qwen3_5`, of a stock Qwen3.5-MoE: each token goes to two experts of a layer and to one that all share."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24}
     return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, **kwargs)

@@ -85,6 +85,30 @@ def whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
     return not remaining
 
 
+def check_no_gaps(mask: Tensor, num_cached: int) -> None:
+    """For linear attention, which reads all tokens in their order into states: it leaves out the padding before a
+    prompt, but after its first token the states fade at each one, hidden or not. Transformers computes on.
+
+    Args:
+        mask: (B, P + n) over the tokens in the KV cache and the new ones.
+        num_cached: P.
+
+    Raises:
+        ValueError: if tokens are hidden between a prompt's first token and a new one of its.
+    """
+    attended = mask.bool()
+    hidden = ~attended & (attended.cumsum(dim=1) > 0)
+    behind = attended & (hidden.cumsum(dim=1) > 0)
+    rows = behind[:, num_cached:].any(dim=1).nonzero().flatten().tolist()
+    if rows:
+        raise ValueError(
+            f"In prompts {rows} of the batch there is padding, or are tokens that `attention_mask` hides, between the "
+            "tokens in `past_key_values` and new ones. This model's linear attention cannot leave them out. Let all "
+            "prompts go on with equally many tokens, after compression too, and hide none of them: go on with one "
+            "prompt at a time, or start anew without the cache."
+        )
+
+
 def check_given_once(inputs: dict[str, Any]) -> None:
     """Raises a ValueError on videos that are given both as pixels and as features."""
     encoded = (inputs.get("mm_encoder_outputs") or {}).get("video")

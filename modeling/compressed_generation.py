@@ -365,7 +365,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                 "`prefill_chunk_size` with videos needs a newer Transformers, which splits video features into the "
                 "chunks. Leave it out or upgrade."
             )
-        if self.model.uses_mrope and kwargs.get("assistant_model") is not None:
+        # Of a model with recurrent states the parent refuses prompt lookup too, and says so.
+        if self.model.uses_mrope and not self._is_stateful and kwargs.get("assistant_model") is not None:
             raise ValueError(
                 "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt. Leave it out, or use "
                 "`prompt_lookup_num_tokens`."
@@ -403,7 +404,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                 if (self._generation_setting(kwargs, name) or 1) > 1:
                     raise ValueError(
                         f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each "
-                        "prompt. Call `batch_repeat_interleave` on it and repeat the prompts, or start anew without it."
+                        "prompt. Repeat its rows by `reorder_cache`, and the prompts, or start anew without it."
                     )
 
     def _check_last_token(self, prompt: ShortPrompt) -> None:

@@ -156,6 +156,20 @@ class RemembersPrompt(ParentCache):
         self.cached_prompt = None
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_user()
+        return super().update(*args, **kwargs)
+
+    # Of linear attention, before it writes to the states; 5.19 has no `get_conv_state`, and 5.23 asks nothing else.
+
+    def has_previous_state(self, *args: Any, **kwargs: Any) -> bool:
+        self._check_user()
+        return super().has_previous_state(*args, **kwargs)
+
+    def get_conv_state(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_user()
+        return super().get_conv_state(*args, **kwargs)
+
+    def _check_user(self) -> None:
         known = self.cached_prompt
         if known is not None and known.is_short and not self.in_use:
             raise ValueError(
@@ -163,7 +177,6 @@ class RemembersPrompt(ParentCache):
                 f"{known.length}, and another model cannot go on from it. Go on with the model that filled it (after "
                 "`custom_generate`, with the same again), or start anew without the cache."
             )
-        return super().update(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """For `copy.deepcopy` and `pickle`, which find classes by name, and this one has none."""

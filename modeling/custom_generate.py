@@ -16,6 +16,8 @@ from .modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoForCondition
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+from .modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5ForConditionalGeneration
+from .modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeForConditionalGeneration
 from .modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
 from .modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
 
@@ -30,6 +32,8 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2Qwen2_5_VLForConditionalGeneration,
         VidCom2Qwen3VLForConditionalGeneration,
         VidCom2Qwen3VLMoeForConditionalGeneration,
+        VidCom2Qwen3_5ForConditionalGeneration,
+        VidCom2Qwen3_5MoeForConditionalGeneration,
     )
 }
 # What others put on a model in place of its methods: accelerate, when it spreads a model over devices, and

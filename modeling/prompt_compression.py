@@ -20,6 +20,7 @@ from .call_arguments import (
     check_compressible,
     check_features_fit,
     check_given_once,
+    check_no_gaps,
     is_2d,
     pop_settings,
     take_parents_signatures,
@@ -228,7 +229,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return inputs
         new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
         held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
-        return inputs | {"attention_mask": self._mask_of_cached_and_new(mask, held, new.shape[1], new.device)}
+        mask = self._mask_of_cached_and_new(mask, held, new.shape[1], new.device)
+        if self._is_stateful and new.shape[1] > 1:  # a step of `generate` hides nothing
+            check_no_gaps(mask, held.length)
+        return inputs | {"attention_mask": mask}
 
     def _continued(self, inputs: dict[str, Any], cached: CachedPrompt) -> dict[str, Any]:
         """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
@@ -237,6 +241,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
         is_own_mask = given is not None and not is_2d(given)  # of 4 dimensions: it says nothing about positions
         mask = self._mask_of_cached_and_new(None if is_own_mask else given, held, new.shape[1], new.device)
+        if self._is_stateful:
+            check_no_gaps(mask, held.length)
         position_ids = positions_by_order(mask)[:, -new.shape[1] :]
         if cached.position_offset is not None:
             moved = position_ids + cached.position_offset.to(position_ids.device)
@@ -336,6 +342,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
+        if self._is_stateful:
+            check_no_gaps(mask, cached.length)
         extended = cached.extended(positions, input_ids.shape[1])
         order = positions_by_order(mask)[:, cached.length :]
         offset = cached.position_offset

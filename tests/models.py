@@ -15,6 +15,8 @@ from transformers import (
     ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
 )
@@ -30,6 +32,10 @@ from vidcom2 import (
     VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
+    VidCom2Qwen3_5Config,
+    VidCom2Qwen3_5ForConditionalGeneration,
+    VidCom2Qwen3_5MoeConfig,
+    VidCom2Qwen3_5MoeForConditionalGeneration,
     VidCom2Qwen3VLConfig,
     VidCom2Qwen3VLForConditionalGeneration,
     VidCom2Qwen3VLMoeConfig,
@@ -41,6 +47,8 @@ from vidcom2.tiny import (
     tiny_llava_onevision,
     tiny_qwen2_5_vl,
     tiny_qwen2_vl,
+    tiny_qwen3_5,
+    tiny_qwen3_5_moe,
     tiny_qwen3_vl,
     tiny_qwen3_vl_moe,
 )
@@ -72,6 +80,9 @@ class ModelCase:
     legacy_transposed: tuple[str, ...] = ()  # ends of names of weights that lie there with their last axes exchanged
     slow: bool = False  # its tests are run with `-m slow`: another row stands for it
     frames_stand_apart: bool = False  # in the prompt, each with its time before it
+    # Linear attention: its states cannot be cropped, and fade over padding between tokens; Transformers' caches cannot
+    # select or repeat rows of them, and it refuses prompt lookup.
+    recurrent: bool = False
     # Top, left, height and width of what the tokens cover of a frame of 3 × 4, in shares of its sides.
     covered: tuple[float, float, float, float] = (0, 0, 1, 1)
 
@@ -215,6 +226,41 @@ MODELS = [
         files_frames_per_frame=2,
         mrope=True,
         frames_stand_apart=True,
+    ),
+    ModelCase(
+        name="qwen3_5",
+        config_class=VidCom2Qwen3_5Config,
+        model_class=VidCom2Qwen3_5ForConditionalGeneration,
+        stock_class=Qwen3_5ForConditionalGeneration,
+        build=tiny_qwen3_5,
+        build_arguments={"patch_size": 10, "frame_tokens": 12},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"": ""},
+        files_frames_per_frame=2,
+        mrope=True,
+        frames_stand_apart=True,
+        recurrent=True,
+    ),
+    ModelCase(
+        name="qwen3_5_moe",
+        config_class=VidCom2Qwen3_5MoeConfig,
+        model_class=VidCom2Qwen3_5MoeForConditionalGeneration,
+        stock_class=Qwen3_5MoeForConditionalGeneration,
+        build=tiny_qwen3_5_moe,
+        build_arguments={"patch_size": 10, "frame_tokens": 12},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"": ""},
+        slow=True,
+        files_frames_per_frame=2,
+        mrope=True,
+        frames_stand_apart=True,
+        recurrent=True,
     ),
 ]
 

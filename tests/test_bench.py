@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import Family
 from test_cli import vidcom2, write_video
+from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration
 
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
@@ -289,6 +290,27 @@ def test_sizes_are_those_of_the_released_models(name: str) -> None:
     size = size_named(name)
     config, _ = config_and_processor(size, {})
     assert num_parameters(config, size) / 1e9 == pytest.approx(PARAMETERS[name], rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "stock_class", "hidden_size"),
+    [
+        ("qwen3.5-9b", Qwen3_5ForConditionalGeneration, 4096),
+        ("qwen3.5-35b-a3b", Qwen3_5MoeForConditionalGeneration, 2048),
+    ],
+)
+def test_sizes_of_qwen3_5_are_transformers_defaults(name: str, stock_class: type, hidden_size: int) -> None:
+    """Which are those of these checkpoints, its docstrings say; the tower's width follows from the text."""
+    size = size_named(name)
+    config, _ = config_and_processor(size, {})
+    with torch.device("meta"):
+        stock = stock_class(stock_class.config_class(vision_config={"out_hidden_size": hidden_size}))
+    assert num_parameters(config, size) == stock.num_parameters()
+    read = ("num_attention_heads", "num_key_value_heads", "head_dim", "layer_types", "num_experts_per_tok")
+    for field in [*read, *(name for name in dir(stock.config.text_config) if name.startswith("linear_"))]:
+        ours, theirs = (getattr(each.text_config, field, None) for each in (config, stock.config))
+        assert ours == theirs, field
+    assert config.vision_config.num_heads == stock.config.vision_config.num_heads
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,10 @@ def record(module, arguments):
     name = type(module).__name__
     if name.endswith("ForConditionalGeneration"):
         record.code = type(module).__module__
-    elif name.endswith("DecoderLayer") and module.self_attn.layer_idx == 0 and arguments[0].shape[1] > 1:
+    elif name.endswith("DecoderLayer") and arguments[0].shape[1] > 1:
+        mixer = getattr(module, "linear_attn", None) or module.self_attn
+        if mixer.layer_idx > 0:
+            return
         entry = {"length": arguments[0].shape[1], "code": record.code, "package": "vidcom2" in sys.modules}
         with open(os.environ["PREFILL_RECORD"], "a") as file:
             print(json.dumps(entry), file=file)

@@ -6,6 +6,8 @@ from .configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNe
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
+from .configuration.configuration_vidcom2_qwen3_5 import VidCom2Qwen3_5Config
+from .configuration.configuration_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig
 from .configuration.configuration_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig
 from .configuration.configuration_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
@@ -16,6 +18,8 @@ from .modeling.modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoFor
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5ForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
 from .modeling.prompt_positions import labels_at
@@ -42,6 +46,10 @@ __all__ = [
     "VidCom2Qwen3VLForConditionalGeneration",
     "VidCom2Qwen3VLMoeConfig",
     "VidCom2Qwen3VLMoeForConditionalGeneration",
+    "VidCom2Qwen3_5Config",
+    "VidCom2Qwen3_5ForConditionalGeneration",
+    "VidCom2Qwen3_5MoeConfig",
+    "VidCom2Qwen3_5MoeForConditionalGeneration",
     "Video",
     "VideoCompression",
     "VideoTokens",

@@ -119,8 +119,8 @@ def _qwen3(text: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return text | {"rope_parameters": rope, "max_position_embeddings": 262144, "head_dim": 128} | fields
 
 
-def _experts(intermediate_size: int) -> dict[str, Any]:
-    return {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": intermediate_size}
+def _experts(intermediate_size: int, num_experts: int = 128) -> dict[str, Any]:
+    return {"num_experts": num_experts, "num_experts_per_tok": 8, "moe_intermediate_size": intermediate_size}
 
 
 def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
@@ -136,6 +136,28 @@ def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
     model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
     # By default its processor spends the pixels of a long video on a short one too; 768 tokens is the cap that it has.
     return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
+
+
+def _qwen3_5(name: str, text: dict[str, Any]) -> ModelSize:
+    rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
+    linear = {"key_head_dim": 128, "value_head_dim": 128, "num_key_heads": 16, "num_value_heads": 32}
+    fields = {
+        "rope_parameters": rope | {"partial_rotary_factor": 0.25},
+        "max_position_embeddings": 262144,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        **{f"linear_{field}": value for field, value in linear.items()},
+    }
+    vision = {
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_heads": 16,
+        "out_hidden_size": text["hidden_size"],
+        "num_position_embeddings": 2304,
+    }
+    model_type = "qwen3_5_moe" if "num_experts" in text else "qwen3_5"
+    return ModelSize(model_type, f"Qwen/Qwen3.5-{name}", text | fields, vision, {"frame_tokens": 768})
 
 
 SMALL = "llava-onevision-small"  # of `--quick`: nobody released it
@@ -197,6 +219,18 @@ MODEL_SIZES: dict[str, ModelSize] = {
             ("32B", _qwen3(_qwen2(5120, 25600, 64, 64, 8, 151936)), True),
             ("30B-A3B", _qwen3(_qwen2(2048, 6144, 48, 32, 4, 151936), **_experts(768)), True),
             ("235B-A22B", _qwen3(_qwen2(4096, 12288, 94, 64, 4, 151936), **_experts(1536)), True),
+        )
+    },
+    **{
+        f"qwen3.5-{name.lower()}": _qwen3_5(name, text)
+        for name, text in (
+            ("9B", _qwen2(4096, 12288, 32, 16, 4, 248320)),
+            (
+                "35B-A3B",
+                _qwen2(2048, 512, 40, 16, 2, 248320)
+                | _experts(512, num_experts=256)
+                | {"shared_expert_intermediate_size": 512},
+            ),
         )
     },
 }

@@ -164,6 +164,22 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.tiny_qwen3_vl_moe",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
+        Family(
+            model_type="qwen3_5",
+            name="Qwen3.5",
+            module="qwen3_5",
+            classes="VidCom2Qwen3_5",
+            tiny="tiny.tiny_qwen3_5",
+            frame="two frames together: a token for 32 × 32 pixels",
+        ),
+        Family(
+            model_type="qwen3_5_moe",
+            name="Qwen3.5-MoE",
+            module="qwen3_5_moe",
+            classes="VidCom2Qwen3_5Moe",
+            tiny="tiny.tiny_qwen3_5_moe",
+            frame="two frames together: a token for 32 × 32 pixels",
+        ),
     )
 }
 NATIVE_FAMILIES: dict[str, Family] = {name: family for name, family in FAMILIES.items() if family.native}

@@ -26,6 +26,8 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
     Qwen2VLVideoProcessor,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLProcessor,
@@ -257,6 +259,35 @@ def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
     """As `tiny_qwen3_vl`, of a stock Qwen3-VL-MoE: each token goes to two experts of a layer."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
+
+
+# Every second layer has full attention, of heads of 32 of which a quarter is rotated, as in the released models.
+QWEN3_5_TEXT = {
+    "full_attention_interval": 2,
+    "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
+    "head_dim": 32,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+
+
+def tiny_qwen3_5(**kwargs: Any) -> TinyModel:
+    """A stock Qwen3.5 with random float32 weights, and its processor. Its layers have linear and full attention in
+    turns.
+
+    Args:
+        **kwargs: as `_tiny_qwen3` takes them.
+    """
+    return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, QWEN3_5_TEXT, **kwargs)
+
+
+def tiny_qwen3_5_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
+    """As `tiny_qwen3_5`, of a stock Qwen3.5-MoE: a token goes to two experts of a layer and to one that all share."""
+    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24}
+    return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, **kwargs)
 
 
 def _tiny_qwen3(

@@ -123,8 +123,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if CachedPrompt.attached_to(cache) is None:
             raise ValueError(
                 f"Images or videos follow the {int(cache.get_seq_length())} tokens of `past_key_values`, and it is not "
-                "known where their positions end: another model filled it, or `position_ids` were passed. Pass a cache that this "
-                "model's `generate` or `forward` filled, `position_ids`, or start anew without it."
+                "known where their positions end: another model filled it, or `position_ids` were passed. Pass a cache "
+                "that this model's `generate` or `forward` filled, `position_ids`, or start anew without it."
             )
         return True
 

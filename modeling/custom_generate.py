@@ -12,6 +12,7 @@ from transformers.utils.generic import ModelOutput
 
 from ..configuration.compression_settings import SETTING_NAMES, with_settings
 from .compressed_generation import VidCom2GenerationMixin
+from .modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoForConditionalGeneration
 from .modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
@@ -24,6 +25,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
     cls.config_class.model_type: cls
     for cls in (
         VidCom2LlavaOnevisionForConditionalGeneration,
+        VidCom2LlavaNextVideoForConditionalGeneration,
         VidCom2Qwen2VLForConditionalGeneration,
         VidCom2Qwen2_5_VLForConditionalGeneration,
         VidCom2Qwen3VLForConditionalGeneration,

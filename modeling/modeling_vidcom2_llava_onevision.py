@@ -1,22 +1,17 @@
 """LLaVA-OneVision with VidCom²: what differs from the parent classes."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ..configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .compressed_generation import VidCom2GenerationMixin
-from .frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
-from .prompt_compression import VidCom2ModelMixin
-from .static_patches import REFERENCE_INTERVAL, groups_of, patch_states
-from .video_compression import VideoCompression, VideoTokens
-from .video_features import ParentFeatures, VidCom2VideoFeatures, inputs_of
+from .llava_videos import LlavaVideosMixin
+from .video_compression import VideoCompression
 
 
 @dataclass
@@ -31,7 +26,7 @@ class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWi
     prompt_positions: torch.LongTensor | None = None
 
 
-class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
+class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
     """LLaVA-OneVision without its head, with the language model on the compressed prompt.
 
     Modifications:
@@ -46,112 +41,14 @@ class VidCom2LlavaOnevisionModel(VidCom2ModelMixin, LlavaOnevisionModel):
     config: VidCom2LlavaOnevisionConfig
     ends_with_newline = True
 
-    def encode_videos(
-        self,
-        pixel_values_videos: Tensor,
-        with_tower_states: bool,
-        chunk_frames: int | None = None,
-        update_ratio: float = 1.0,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """As the mixin says, of videos (num_videos, num_frames, channels, height, width)."""
-        if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
-            raise ValueError(
-                f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
-                "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
-            )
-        num_frames = pixel_values_videos.shape[1]
-        group_frames = 1 if update_ratio == 1.0 else REFERENCE_INTERVAL
-        plan = plan_frames(pixel_values_videos.unbind(), chunk_frames, kwargs, group_frames)
-        if plan.is_one_call and update_ratio == 1.0:
-            outputs, states = self._encode_frames(pixel_values_videos, with_tower_states, **kwargs)
-        else:
-            outputs, states = self._encode_in_chunks(
-                pixel_values_videos, plan, with_tower_states, update_ratio, **kwargs
-            )
-        side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
-        videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
-        if with_tower_states:
-            patches = (math.isqrt(states[0].shape[1]),) * 2
-            videos = [
-                replace(video, tower_states=of_video, tower_grid=patches)
-                for video, of_video in zip(videos, states, strict=True)
-            ]
-        return outputs, videos
+    @property
+    def reads_tower(self) -> nn.Module:
+        """As the mixin says: the projector."""
+        return self.multi_modal_projector
 
-    def _encode_frames(
-        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ParentFeatures, Sequence[Tensor]]:
-        """The parent's features of videos, and if wanted (T, patches, V) states of the tower for each of them."""
-        with inputs_of(self.multi_modal_projector if with_tower_states else None) as projected:
-            outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
-        if not with_tower_states:
-            return outputs, []
-        return outputs, projected[0].unflatten(0, pixel_values_videos.shape[:2]).unbind()
-
-    def _encode_in_chunks(
-        self,
-        pixel_values_videos: Tensor,
-        plan: FramePlan,
-        with_tower_states: bool,
-        update_ratio: float,
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, list[Tensor]]:
-        """As `_encode_frames`, a few frames at a time, and without the tower's output."""
-        end = -1 if self.ends_with_newline else None
-        tokens, states = FrameBuffers(plan, rows_after=int(self.ends_with_newline)), FrameBuffers(plan)
-        for runs in plan.chunks:
-            frames = frames_of_runs(pixel_values_videos.unbind(), runs)
-            lengths = [len(run.frames) for run in runs]
-            if update_ratio == 1.0:
-                outputs, of_frames = self._encode_frames(frames[None], with_tower_states, **kwargs)
-                encoded_frames = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
-                del outputs  # with the tower's own states, before the next chunk
-            else:
-                with inputs_of(self.multi_modal_projector if with_tower_states else None) as of_frames:
-                    encoded_frames = self._partly_updated(frames, groups_of(lengths), update_ratio, **kwargs)
-            for run, encoded in zip(runs, encoded_frames.split(lengths), strict=True):
-                tokens.put(run, encoded)
-            if with_tower_states:
-                for run, encoded in zip(runs, of_frames[0].split(lengths), strict=True):
-                    states.put(run, encoded)
-            del of_frames
-        if self.ends_with_newline:
-            for video in tokens.videos:
-                video[-1] = self.image_newline
-        num_frames = pixel_values_videos.shape[1]
-        return VidCom2VideoFeatures(pooler_output=tokens.videos), [
-            video.unflatten(0, (num_frames, -1)) for video in states.videos
-        ]
-
-    def _partly_updated(
-        self,
-        frames: Tensor,
-        group_lengths: Sequence[int],
-        update_ratio: float,
-        vision_feature_layer: int | list[int] | None = None,
-        vision_feature_select_strategy: str | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """As the parent encodes frames (F, channels, height, width), but the tower computes only a share of the patches
-        between the first frames of the groups -> (F, placeholders of a frame, dim)."""
-        for name in ("output_hidden_states", "output_attentions", "interpolate_pos_encoding"):
-            if kwargs.get(name):
-                raise ValueError(
-                    f"`{name}` is {kwargs[name]!r}, but with `vision_update_ratio={update_ratio!r}` the vision tower "
-                    "does not run as a whole, and cannot take it. Leave it out, or pass `vision_update_ratio=1.0`."
-                )
-        layers = self.config.vision_feature_layer if vision_feature_layer is None else vision_feature_layer
-        strategy = vision_feature_select_strategy or self.config.vision_feature_select_strategy
-        layers = [layers] if isinstance(layers, int) else layers
-        states = patch_states(self.vision_tower, frames, group_lengths, update_ratio, layers)
-        if strategy == "default":
-            states = states[:, 1:]
+    def tokens_of_patches(self, states: Tensor) -> Tensor:
+        """As the mixin says: patches are projected, then pooled."""
         return self.apply_pooling(self.multi_modal_projector(states))
-
-    def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
-        """The parent's (placeholders, dim) of a video -> the scored tokens, (num_frames, tokens_per_frame, dim)."""
-        return video[:-1].unflatten(0, (num_frames, -1))
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """The kept tokens, and the newline after the last frame."""

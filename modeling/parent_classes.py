@@ -27,6 +27,12 @@ if TYPE_CHECKING:
         def to(self: Model, *args: Any, **kwargs: Any) -> Model: ...
         def cuda(self: Model, *args: Any, **kwargs: Any) -> Model: ...
 
+    class ParentLlavaModel(ParentModel):
+        """LLaVA's, without a head."""
+
+        vision_tower: Any
+        image_newline: Tensor
+
     class ParentQwenModel(ParentModel):
         """Qwen's, without a head."""
 
@@ -45,4 +51,4 @@ if TYPE_CHECKING:
         """A KV cache of any kind."""
 
 else:
-    ParentModel = ParentQwenModel = ParentModelWithHead = ParentCache = object
+    ParentModel = ParentLlavaModel = ParentQwenModel = ParentModelWithHead = ParentCache = object

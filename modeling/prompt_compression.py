@@ -28,7 +28,7 @@ from .call_arguments import (
     without_token_types,
 )
 from .conversation_cache import CachedPrompt, using
-from .prompt_positions import ShortPrompt, positions_by_order, remaining_positions, take
+from .prompt_positions import ShortPrompt, positions_by_order, positions_made_for, remaining_positions, take
 from .registration import register_like
 from .video_compression import VideoCompression
 from .video_features import VidCom2VideoFeatures, VideoFeaturesMixin
@@ -150,7 +150,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
             outputs = self._encode_whole(inputs, settings)
-            whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": tuple(outputs.pooler_output)})
+            videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # some parents keep frames apart
+            whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": videos})
             return whole.without_tower_states()
         if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
@@ -352,14 +353,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
-        limit = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        limit = positions_made_for(self.config.get_text_config())
         if limit is None or (not self.uses_mrope and position_ids.shape[-1] <= limit):
             return
         last = int(position_ids[-3:].max()) if self.uses_mrope else position_ids.shape[-1] - 1
         if last >= limit:
             logger.warning_once(
                 f"The compressed prompt reaches position {last}, but the language model was made for {limit} "
-                "(`max_position_embeddings`): its answer may be poor. Pass fewer frames or a smaller `retention_ratio`."
+                "(`max_position_embeddings` and its scaling): its answer may be poor. Pass fewer frames or a smaller "
+                "`retention_ratio`."
             )
 
     def _kept(self, input_ids: Tensor, attended: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:

@@ -1,6 +1,7 @@
 """Which positions of the caller's prompt remain in a short one, and which of its rows belongs to each position."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,16 @@ def remaining_positions(kept: Tensor) -> Tensor:
 def positions_by_order(mask: Tensor) -> Tensor:
     """(B, L) mask -> (B, L) position of each token among those that are attended; 0 at padding."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def positions_made_for(text_config: Any) -> int | None:
+    """How many positions a language model was made for; None if its config does not say. Rotary positions that are
+    scaled by a factor, as in LLaVA-NeXT-Video-7B, reach so many times further than `max_position_embeddings`."""
+    limit = getattr(text_config, "max_position_embeddings", None)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if limit is not None and rope.get("rope_type") in ("linear", "dynamic"):
+        return int(limit * rope["factor"])
+    return limit
 
 
 def take(full: Tensor, positions: Tensor, padding: Tensor | int) -> Tensor:

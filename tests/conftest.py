@@ -14,6 +14,7 @@ from models import EACH_MODEL, RETENTION_RATIO, ModelCase, make_image, make_vide
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.configuration.family_config import SIGLIP
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -53,6 +54,16 @@ class Family:
 
     def images_of(self, inputs: Any) -> dict[str, Any]:
         return {name: inputs[name] for name in self.case.image_inputs}
+
+    def parents_features(self, inputs: Any) -> list[torch.Tensor]:
+        """All (placeholders, dim) of each video, of the stock model."""
+        features = self.stock.get_video_features(**self.videos_of(inputs)).pooler_output
+        return [video.flatten(0, -2) for video in features]  # LLaVA-NeXT-Video's have frames before Transformers 5.21
+
+    @cached_property
+    def has_siglip(self) -> bool:
+        """Whether the vision tower can take over what it computed of another frame."""
+        return self.stock.config.vision_config.model_type == SIGLIP
 
     def one_video(self, question: str = "What happens?", seed: int = 0, num_frames: int = 8) -> BatchFeature:
         return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])

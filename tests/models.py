@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import (
     BatchFeature,
+    LlavaNextVideoForConditionalGeneration,
     LlavaOnevisionForConditionalGeneration,
     PreTrainedModel,
     ProcessorMixin,
@@ -19,6 +20,8 @@ from transformers import (
 )
 
 from vidcom2 import (
+    VidCom2LlavaNextVideoConfig,
+    VidCom2LlavaNextVideoForConditionalGeneration,
     VidCom2LlavaOnevisionConfig,
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaVideoConfig,
@@ -34,6 +37,7 @@ from vidcom2 import (
 )
 from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 from vidcom2.tiny import (
+    tiny_llava_next_video,
     tiny_llava_onevision,
     tiny_qwen2_5_vl,
     tiny_qwen2_vl,
@@ -68,7 +72,8 @@ class ModelCase:
     legacy_transposed: tuple[str, ...] = ()  # ends of names of weights that lie there with their last axes exchanged
     slow: bool = False  # its tests are run with `-m slow`: another row stands for it
     frames_stand_apart: bool = False  # in the prompt, each with its time before it
-    covered: float = 1.0  # which share of a frame's sides its tokens cover
+    # Top, left, height and width of what the tokens cover of a frame of 3 × 4, in shares of its sides.
+    covered: tuple[float, float, float, float] = (0, 0, 1, 1)
 
     @property
     def tokens_per_frame(self) -> int:
@@ -95,6 +100,13 @@ class ModelCase:
         return stock.model.get_rope_index(**{name: inputs[name] for name in names if name in inputs})[0]
 
 
+LLAVA_PREFIXES = {
+    "lm_head.": "language_model.lm_head.",
+    "model.language_model.": "language_model.model.",
+    "model.vision_tower.": "vision_tower.vision_model.",
+    "model.multi_modal_projector.": "multi_modal_projector.",
+    "model.image_newline": "image_newline",
+}
 MODELS = [
     ModelCase(
         name="llava_onevision",
@@ -107,13 +119,7 @@ MODELS = [
         structure_tokens=1,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
-        legacy_prefixes={
-            "lm_head.": "language_model.lm_head.",
-            "model.language_model.": "language_model.model.",
-            "model.vision_tower.": "vision_tower.vision_model.",
-            "model.multi_modal_projector.": "multi_modal_projector.",
-            "model.image_newline": "image_newline",
-        },
+        legacy_prefixes=LLAVA_PREFIXES,
     ),
     ModelCase(
         name="llava_video",
@@ -125,11 +131,25 @@ MODELS = [
         grid=(3, 3),
         structure_tokens=0,
         newline_every=4,
-        covered=6 / 7,
+        covered=(0, 0, 6 / 7, 6 / 7),
         native=False,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
         legacy_prefixes={},
+    ),
+    ModelCase(
+        name="llava_next_video",
+        config_class=VidCom2LlavaNextVideoConfig,
+        model_class=VidCom2LlavaNextVideoForConditionalGeneration,
+        stock_class=LlavaNextVideoForConditionalGeneration,
+        build=tiny_llava_next_video,
+        build_arguments={"image_size": IMAGE_SIZE},
+        grid=(3, 3),
+        structure_tokens=0,
+        covered=(0, 1 / 8, 1, 3 / 4),
+        video_inputs=("pixel_values_videos",),
+        image_inputs=("pixel_values", "image_sizes"),
+        legacy_prefixes=LLAVA_PREFIXES,
     ),
     ModelCase(
         name="qwen2_vl",

@@ -56,7 +56,7 @@ def compressed_embeddings(
     video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
     encoded = stock.get_video_features(**family.videos_of(inputs))
     deepstack.update(zip(video_positions, deepstack_rows(encoded)))
-    for number, video in enumerate(encoded.pooler_output):
+    for number, video in enumerate(family.parents_features(inputs)):
         is_scored = family.case.is_scored(len(video))
         scored = is_scored.nonzero().flatten()
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))

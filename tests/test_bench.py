@@ -42,6 +42,10 @@ PARAMETERS = {
     "llava-onevision-7b": 8.03,
     "llava-onevision-72b": 73.2,
     "llava-video-7b": 8.03,
+    # Not of their pages: the sum of what is said of Llama 2 7B or Yi-34B, of CLIP-L/14-336 (0.304), and of the two
+    # matrices of the projector.
+    "llava-next-video-7b": 6.738 + 0.304 + 0.021,
+    "llava-next-video-34b": 34.389 + 0.304 + 0.059,
     "qwen2-vl-2b": 2.21,
     "qwen2-vl-7b": 8.29,
     "qwen2-vl-72b": 73.4,
@@ -292,6 +296,7 @@ def test_sizes_are_those_of_the_released_models(name: str) -> None:
     [
         ("llava-onevision-7b", 196, 1),
         ("llava-video-7b", 182, 0),
+        ("llava-next-video-7b", 144, 0),
         ("qwen2-vl-7b", 23 * 13 // 2, 1),
         ("qwen3-vl-8b", 20 * 11 // 2, 0),
         (SMALL, 196, 1),

@@ -89,6 +89,7 @@ def test_generation_with_a_static_cache_is_compiled_once(compiled_family: Family
     assert len(backend.graphs) == 1
 
 
+@pytest.mark.slow
 def test_torch_compile_of_forward_gives_the_same_logits(compiled_family: Family) -> None:
     family = compiled_family
     model = copy.deepcopy(family.model)

@@ -33,7 +33,8 @@ def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: F
     theirs = family.stock.get_video_features(**family.videos_of(inputs))
     ours = family.model.get_video_features(**family.videos_of(inputs))
     assert isinstance(ours.pooler_output, tuple) and len(ours.pooler_output) == len(ours.video_compressions) == 2
-    for video, kept, compression in zip(theirs.pooler_output, ours.pooler_output, ours.video_compressions, strict=True):
+    whole = family.parents_features(inputs)
+    for video, kept, compression in zip(whole, ours.pooler_output, ours.video_compressions, strict=True):
         is_scored = family.case.is_scored(len(video))
         tokens = video[is_scored]
         expected = compress(tokens.reshape(-1, family.case.tokens_per_frame, tokens.shape[-1]), RETENTION_RATIO)
@@ -46,10 +47,9 @@ def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: F
 
 
 def test_at_ratio_1_every_video_feature_stays(family: Family) -> None:
-    videos = family.videos_of(family.one_video())
-    ours = family.model.get_video_features(**videos, retention_ratio=1.0)
-    theirs = family.stock.get_video_features(**videos)
-    assert torch.equal(torch.cat(ours.pooler_output), torch.cat(list(theirs.pooler_output)))
+    inputs = family.one_video()
+    ours = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=1.0)
+    assert torch.equal(torch.cat(ours.pooler_output), torch.cat(family.parents_features(inputs)))
 
 
 def test_video_features_come_as_a_tuple_on_request(family: Family) -> None:
@@ -70,8 +70,8 @@ def test_every_setting_reaches_the_operator(family: Family) -> None:
         "compression_frame_weight": -1.0,
         "compression_video_weight": 0.5,
     }
-    videos = family.videos_of(family.one_video())
-    tokens = family.stock.get_video_features(**videos).pooler_output[0]
+    inputs = family.one_video()
+    videos, tokens = family.videos_of(inputs), family.parents_features(inputs)[0]
     tokens = tokens[family.case.is_scored(len(tokens))].reshape(-1, family.case.tokens_per_frame, tokens.shape[-1])
     model = family.load(retention_ratio=0.4, **settings)
     assert torch.equal(

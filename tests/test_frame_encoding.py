@@ -49,8 +49,9 @@ def split(lengths: list[int], chunk: int | None) -> list[int]:
 
 
 def all_features(encoded: Any) -> list[Tensor]:
-    """Of each video, with what the first decoder layers add to it."""
-    return [video for layer in (encoded.pooler_output, *(encoded.get("deepstack_features") or [])) for video in layer]
+    """(placeholders, dim) of each video, and what the first decoder layers add to them."""
+    layers = encoded.pooler_output, *(encoded.get("deepstack_features") or [])
+    return [video.flatten(0, -2) for layer in layers for video in layer]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, None])
@@ -85,8 +86,8 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
     first, second, third = make_video(0, 3 * per_frame).reshape(3, per_frame, *make_video(0, 1).shape[1:])
     slides = np.concatenate([first, first, first, second, second, third, first])
     again = np.concatenate([first, first, third, third, third, third, third])
-    inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=[slides, again]))
-    expected = family.stock.model.get_video_features(**inputs, return_dict=True).pooler_output
+    prompt = family.inputs(family.prompt("?", videos=2), videos=[slides, again])
+    inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(with_tower_states=True, chunk_frames=chunk, **inputs)
     assert seen == split([4, 2], chunk)

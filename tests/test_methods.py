@@ -103,7 +103,7 @@ def test_merged_features_stand_where_their_index_is(family: Family) -> None:
     features = family.model.get_video_features(
         **family.videos_of(inputs), retention_ratio=0.5, compression_method="merged_in_time"
     )
-    whole = family.stock.get_video_features(**family.videos_of(inputs)).pooler_output[0]
+    whole = family.parents_features(inputs)[0]
     is_scored = family.case.is_scored(len(whole))
     frames = whole[is_scored].unflatten(0, (-1, family.case.tokens_per_frame))
     means = (frames[0::2] * 2 + frames[1::2]) / 3
@@ -141,9 +141,9 @@ def test_a_second_turn_goes_on_from_the_cache_as_starting_anew(family: Family, m
 
 
 def test_at_ratio_one_all_tokens_stay_whatever_the_method_says(family: Family, method: str) -> None:
-    inputs = family.videos_of(family.one_video())
-    got = family.model.get_video_features(**inputs, retention_ratio=1.0, compression_method=method)
-    expected = family.stock.get_video_features(**inputs).pooler_output
+    inputs = family.one_video()
+    got = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=1.0, compression_method=method)
+    expected = family.parents_features(inputs)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(got.pooler_output, expected, strict=True))
     assert got.video_compressions[0].merge is None
 
@@ -424,8 +424,10 @@ def test_explain_tells_what_any_method_keeps_and_merges(family: Family, method: 
         frame = explanation.frames[first].astype(float)
         pale = (frame * DIMMED + LIGHT * (1 - DIMMED)).round()
         drawn = explanation.kept_picture(first)
-        height, width = (int(side * explanation.covered) for side in drawn.shape[:2])
-        assert np.abs(drawn[:height, :width] - pale[:height, :width]).max() <= 1
+        (height, width), (top, left, tall, wide) = drawn.shape[:2], explanation.covered
+        rows = slice(int(np.ceil(top * height)), int((top + tall) * height))
+        columns = slice(int(np.ceil(left * width)), int((left + wide) * width))
+        assert np.abs(drawn[rows, columns] - pale[rows, columns]).max() <= 1
     else:
         assert explanation.merged is None and "merges" not in explanation.title
     if family.case.name == "llava_onevision":

@@ -27,7 +27,7 @@ import pytest
 import torch
 from conftest import Family
 from ffmpeg_libraries import SAMPLE_RATE, TONE, ffmpeg_environment, write_clip
-from models import EACH_MODEL, RETENTION_RATIO, ModelCase
+from models import MODELS, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
@@ -140,7 +140,13 @@ def set_in_config(folder: Path, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-@pytest.fixture(scope="module", params=EACH_MODEL)
+SERVED = ("llava_onevision", "qwen3_vl")  # in every run of the tests: a server takes a quarter of a minute to start
+EACH_SERVED = [
+    pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow) for case in MODELS
+]
+
+
+@pytest.fixture(scope="module", params=EACH_SERVED)
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     return published_folder(request.param, tmp_path_factory.mktemp(f"published-{request.param.name}"))
 

@@ -2,6 +2,7 @@
 
 from .answer import ask
 from .configuration.compression_settings import CompressionSettings
+from .configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNextVideoConfig
 from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
@@ -11,6 +12,7 @@ from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2Ll
 from .many import AnsweredRequest, answer_many
 from .modeling.compression import compress, register_compression_method
 from .modeling.frame_budgets import frame_budgets
+from .modeling.modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoForConditionalGeneration
 from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
@@ -26,6 +28,8 @@ __all__ = [
     "CompressionSettings",
     "LlavaVideoProcessor",
     "TokenMerge",
+    "VidCom2LlavaNextVideoConfig",
+    "VidCom2LlavaNextVideoForConditionalGeneration",
     "VidCom2LlavaOnevisionConfig",
     "VidCom2LlavaOnevisionForConditionalGeneration",
     "VidCom2LlavaVideoConfig",

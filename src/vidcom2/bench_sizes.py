@@ -63,6 +63,30 @@ SIGLIP = {
 }
 
 
+CLIP = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+    "projection_dim": 768,
+}
+
+
+def _llama(
+    hidden_size: int,
+    intermediate_size: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    vocab_size: int,
+    rope_parameters: dict[str, Any],
+) -> dict[str, Any]:
+    sizes = _qwen2(hidden_size, intermediate_size, layers, heads, kv_heads, vocab_size)
+    return sizes | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_parameters": rope_parameters}
+
+
 def _llava(model_type: str, checkpoint: str, text: dict[str, Any]) -> ModelSize:
     return ModelSize(model_type, checkpoint, text, SIGLIP, {"image_size": 384})
 
@@ -136,6 +160,15 @@ MODEL_SIZES: dict[str, ModelSize] = {
         for name, text in (
             ("7B", _qwen2(3584, 18944, 28, 28, 4, 152064)),
             ("72B", _qwen2(8192, 29568, 80, 64, 8, 152064)),
+        )
+    },
+    **{
+        f"llava-next-video-{name.lower()}": ModelSize(
+            "llava_next_video", f"llava-hf/LLaVA-NeXT-Video-{name}-hf", text, CLIP, {"image_size": 336}
+        )
+        for name, text in (
+            ("7B", _llama(4096, 11008, 32, 32, 32, 32064, {"rope_type": "linear", "factor": 2.5, "rope_theta": 1e4})),
+            ("34B", _llama(7168, 20480, 60, 56, 8, 64064, {"rope_type": "default", "rope_theta": 5e6})),
         )
     },
     **{

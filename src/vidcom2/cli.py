@@ -409,7 +409,7 @@ def _print_run(result: "Run", true_answer: str | None = None) -> None:
         out.print(
             f"[yellow]Too long:[/] {name} has {measured.prompt_tokens:,} prompt tokens and positions up to "
             f"{measured.num_positions - 1:,}, but the model was made for {result.max_position_embeddings:,} "
-            "(max_position_embeddings). Its answer may be wrong: take fewer frames.",
+            "(max_position_embeddings and its scaling). Its answer may be wrong: take fewer frames.",
             highlight=False,
             soft_wrap=True,
         )

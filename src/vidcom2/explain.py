@@ -4,10 +4,11 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
 from .answer import prepare_inputs
 from .checkpoints import Checkpoint
@@ -29,6 +30,7 @@ OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3
 HEAT_COLORS = "magma"
 NOT_FINITE_COLOR = (120, 120, 120)
 LUMA = (0.299, 0.587, 0.114)
+WHOLE_FRAME = (0.0, 0.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Explanation:
             none.
         frame_uniqueness: (T,) u_t, or None if the method has no such score.
         token_uniqueness: (T, h, w) u, -inf at a token that is not finite; or None.
-        covered: share of a frame's height, and of its width, that the token grid lies over, from the upper left.
+        covered: what the token grid lies over, in shares of a frame's height and width: top, left, height and width.
     """
 
     model: str
@@ -59,7 +61,7 @@ class Explanation:
     kept: np.ndarray
     frame_uniqueness: np.ndarray | None = None
     token_uniqueness: np.ndarray | None = None
-    covered: float = 1.0
+    covered: tuple[float, float, float, float] = WHOLE_FRAME
     merged: np.ndarray | None = None
 
     @property
@@ -82,7 +84,7 @@ class Explanation:
         else:
             parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first")
-        if self.covered < 1:
+        if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
         parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
         return " · ".join(parts)
@@ -153,12 +155,13 @@ class Explanation:
         `fill` where none lies. With None, whether one does."""
         height, width = self.frames.shape[1:3]
         grid_height, grid_width = self.kept.shape[1:]
-        rows = ((np.arange(height) + 0.5) / height / self.covered * grid_height).astype(int)
-        columns = ((np.arange(width) + 0.5) / width / self.covered * grid_width).astype(int)
-        inside = (rows < grid_height)[:, None] & (columns < grid_width)
+        top, left, covered_height, covered_width = self.covered
+        rows = np.floor(((np.arange(height) + 0.5) / height - top) / covered_height * grid_height).astype(int)
+        columns = np.floor(((np.arange(width) + 0.5) / width - left) / covered_width * grid_width).astype(int)
+        inside = ((rows >= 0) & (rows < grid_height))[:, None] & (columns >= 0) & (columns < grid_width)
         if tokens is None:
             return inside
-        values = tokens[rows.clip(max=grid_height - 1)][:, columns.clip(max=grid_width - 1)].copy()
+        values = tokens[rows.clip(0, grid_height - 1)][:, columns.clip(0, grid_width - 1)].copy()
         values[~inside] = fill
         return values
 
@@ -190,7 +193,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
         kept=kept.reshape(num_frames, height, width),
         frame_uniqueness=None if u is None else u.cpu().numpy(),
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
-        covered=_covered(model.config, height),
+        covered=_covered(model.config, height, _shown(checkpoint.processor, *video.frames.shape[1:3])),
         merged=merged,
     )
 
@@ -203,17 +206,35 @@ def _settings(model: PreTrainedModel) -> dict[str, object]:
     return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
 
 
-def _covered(config: PreTrainedConfig, rows: int) -> float:
-    """Share of a frame's sides that its tokens cover.
+def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, float, float, float]:
+    """Which part of a frame of this size the processor gives to the model, as `Explanation.covered`."""
+    video_processor: Any = getattr(processor, "video_processor", None)
+    if not getattr(video_processor, "do_center_crop", False):
+        return WHOLE_FRAME
+    size, cut = dict(video_processor.size), dict(video_processor.crop_size)
+    if size.get("shortest_edge"):
+        scale = size["shortest_edge"] / min(height, width)
+        height, width = round(scale * height), round(scale * width)
+    else:
+        height, width = size["height"], size["width"]
+    shown = min(1.0, cut["height"] / height), min(1.0, cut["width"] / width)
+    return (1 - shown[0]) / 2, (1 - shown[1]) / 2, *shown
 
-    Where the processor squeezes a frame to a square, 2 × 2 patches are pooled to a token, and pixels at the right and
-    lower edge that make no patch, or a patch that makes no token, are not covered.
+
+def _covered(
+    config: PreTrainedConfig, rows: int, shown: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
+    """Which part of a frame its tokens cover, of what the model is shown of it.
+
+    Where that is a square, 2 × 2 patches are pooled to a token, and pixels at the right and lower edge that make no
+    patch, or a patch that makes no token, are not covered.
     """
     family = FAMILIES.get(config.model_type)
-    if family is None or not family.squeezed:  # None: a class of a user's own
-        return 1.0
-    vision = config.vision_config
-    return min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
+    if family is None or not family.square:  # None: a class of a user's own
+        return shown
+    vision, (top, left, height, width) = config.vision_config, shown
+    share = min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
+    return top, left, share * height, share * width
 
 
 def _picture(frame: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class Family:
         classes: its classes are `<classes>Config` and `<classes>ForConditionalGeneration`.
         tiny: function that builds a tiny random checkpoint of the uncompressed model, as `module.function`.
         frame: what one scored frame is.
-        squeezed: whether the processor squeezes a frame to the vision tower's square.
+        square: whether the processor makes the vision tower's square of a frame, squeezed, or cut out of its middle.
         published: figures of the paper; None if it has none.
         settings: those that it has beside `CompressionSettings`, with what each accepts, the default first.
         processor: the project's own, as `module.Class`; None if Transformers has one.
@@ -48,7 +48,7 @@ class Family:
     classes: str
     tiny: str
     frame: str
-    squeezed: bool = False
+    square: bool = False
     published: Published | None = None
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     processor: str | None = None
@@ -90,7 +90,7 @@ FAMILIES: dict[str, Family] = {
             classes="VidCom2LlavaOnevision",
             tiny="tiny.tiny_llava_onevision",
             frame="a frame: 14 × 14 tokens",
-            squeezed=True,
+            square=True,
             # Table 1 (average over its benchmarks) and Table 2.
             published=Published(
                 "LLaVA-OneVision-7B",
@@ -109,7 +109,7 @@ FAMILIES: dict[str, Family] = {
             classes="VidCom2LlavaVideo",
             tiny="tiny_llava_video.tiny_llava_video",
             frame="a frame: 13 × 13 tokens, and a newline after each row",
-            squeezed=True,
+            square=True,
             published=Published(
                 "LLaVA-Video-7B",
                 (
@@ -120,6 +120,15 @@ FAMILIES: dict[str, Family] = {
             settings={"compression_newlines": ("all", "occupied", "trailing")},
             processor="processing_llava_video.LlavaVideoProcessor",
             native=False,
+        ),
+        Family(
+            model_type="llava_next_video",
+            name="LLaVA-NeXT-Video",
+            module="llava_next_video",
+            classes="VidCom2LlavaNextVideo",
+            tiny="tiny.tiny_llava_next_video",
+            frame="a frame: 12 × 12 tokens of the square in its middle",
+            square=True,
         ),
         Family(
             model_type="qwen2_vl",

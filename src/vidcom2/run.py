@@ -14,6 +14,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from .answer import prepare_inputs, video_arguments
 from .checkpoints import Checkpoint
+from .modeling.prompt_positions import positions_made_for
 from .modeling.video_compression import VideoCompression
 from .video import Video
 
@@ -171,7 +172,7 @@ def run(
         frame_uniqueness=None if u is None else [round(value, 6) for value in u.tolist()],
         tokens_per_frame=compression.tokens_per_frame,
         kept_share=len(compression.indices) / compression.num_tokens,
-        max_position_embeddings=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        max_position_embeddings=positions_made_for(model.config.get_text_config()),
         compressed=measured[0],
         uncompressed=measured[1] if baseline else None,
         other_method=other_method,

@@ -6,6 +6,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BaseVideoProcessor,
+    LlavaNextImageProcessor,
+    LlavaNextVideoConfig,
+    LlavaNextVideoForConditionalGeneration,
+    LlavaNextVideoProcessor,
+    LlavaNextVideoVideoProcessor,
     LlavaOnevisionConfig,
     LlavaOnevisionForConditionalGeneration,
     LlavaOnevisionImageProcessor,
@@ -79,16 +84,12 @@ def token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
     return cast(int, tokenizer.convert_tokens_to_ids(token))  # of a list of tokens it would be a list
 
 
-def tiny_llava_onevision(
-    image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
-) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
-    """A stock LLaVA-OneVision with random float32 weights, and its processor.
+TINY_TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
-    Args:
-        image_size: pixels per side of a frame; a frame takes ceil(image_size / 14 / 2)² tokens.
-    """
-    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    text = {
+
+def _tiny_text(hidden_size: int, num_layers: int, tie_word_embeddings: bool) -> dict[str, Any]:
+    """Fields of the language model's config that say how large it is."""
+    return {
         "hidden_size": hidden_size,
         "intermediate_size": 2 * hidden_size,
         "num_hidden_layers": num_layers,
@@ -97,7 +98,18 @@ def tiny_llava_onevision(
         "max_position_embeddings": 32768,
         "tie_word_embeddings": tie_word_embeddings,
     }
-    return untrained_llava_onevision(tiny_tokenizer(), image_size, vision, text, seed)
+
+
+def tiny_llava_onevision(
+    image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
+) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
+    """A stock LLaVA-OneVision with random float32 weights, and its processor.
+
+    Args:
+        image_size: pixels per side of a frame; a frame takes ceil(image_size / 14 / 2)² tokens.
+    """
+    text = _tiny_text(hidden_size, num_layers, tie_word_embeddings)
+    return untrained_llava_onevision(tiny_tokenizer(), image_size, TINY_TOWER, text, seed)
 
 
 def untrained_llava_onevision(
@@ -142,6 +154,56 @@ def untrained_llava_onevision(
         tokenizer=tokenizer,
         num_image_tokens=(image_size // PATCH_SIZE) ** 2,
         vision_feature_select_strategy="full",
+        chat_template=CHAT_TEMPLATE,
+    )
+    return model, processor
+
+
+def tiny_llava_next_video(
+    image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
+) -> tuple[LlavaNextVideoForConditionalGeneration, LlavaNextVideoProcessor]:
+    """A stock LLaVA-NeXT-Video with random float32 weights, and its processor.
+
+    Args:
+        image_size: pixels per side of the square that is cut out of a frame, which takes (image_size / 14 / 2)² tokens.
+            The stock processor counts them right if it holds an even number of patches of 14 pixels.
+    """
+    tokenizer = tiny_tokenizer()
+    grid_pinpoints = [[image_size, 2 * image_size], [2 * image_size, image_size]]
+    config = LlavaNextVideoConfig(
+        vision_config={
+            "model_type": "clip_vision_model",
+            "image_size": image_size,
+            "patch_size": PATCH_SIZE,
+            **TINY_TOWER,
+        },
+        text_config={
+            "model_type": "llama",
+            "vocab_size": len(tokenizer),
+            **_tiny_text(hidden_size, num_layers, tie_word_embeddings),
+            "bos_token_id": None,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
+        image_token_index=token_id(tokenizer, "<image>"),
+        video_token_index=token_id(tokenizer, "<video>"),
+        image_grid_pinpoints=grid_pinpoints,
+        tie_word_embeddings=tie_word_embeddings,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlavaNextVideoForConditionalGeneration(config).eval()
+    pixels: dict[str, Any] = {
+        "size": {"shortest_edge": image_size},
+        "crop_size": {"height": image_size, "width": image_size},
+    }
+    processor = LlavaNextVideoProcessor(
+        image_processor=LlavaNextImageProcessor(**pixels, image_grid_pinpoints=grid_pinpoints),
+        video_processor=LlavaNextVideoVideoProcessor(**pixels),
+        tokenizer=tokenizer,
+        patch_size=PATCH_SIZE,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
         chat_template=CHAT_TEMPLATE,
     )
     return model, processor

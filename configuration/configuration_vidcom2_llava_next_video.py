@@ -1,0 +1,19 @@
+"""LLaVA-NeXT-Video's config with the VidCom² settings."""
+
+from transformers import LlavaNextVideoConfig
+
+from .family_config import FamilyConfig
+
+
+class VidCom2LlavaNextVideoConfig(FamilyConfig, LlavaNextVideoConfig):
+    """Config of `VidCom2LlavaNextVideoForConditionalGeneration`: `LlavaNextVideoConfig` plus the fields of
+    `CompressionSettings`.
+
+    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    here loads in the stock class.
+
+    Raises:
+        ValueError: if a VidCom² setting is outside its accepted set.
+    """
+
+    model_type = "llava_next_video"

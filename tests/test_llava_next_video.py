@@ -1,0 +1,161 @@
+"""What LLaVA-NeXT-Video has of its own: a class token, and patches that are pooled before the projector."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import MODELS, make_video
+from reference import new_tokens
+from test_generate import NEW, run
+from torch import Tensor
+from transformers import (
+    CLIPVisionModel,
+    LlamaConfig,
+    LlavaNextVideoConfig,
+    LlavaNextVideoForConditionalGeneration,
+    SiglipVisionConfig,
+)
+
+from vidcom2 import VidCom2LlavaNextVideoConfig, VidCom2LlavaNextVideoForConditionalGeneration
+from vidcom2.modeling.prompt_positions import positions_made_for
+from vidcom2.tiny import TINY_TOWER
+
+CASE = next(case for case in MODELS if case.name == "llava_next_video")
+CLOSE = {"rtol": 0, "atol": 1e-6}
+# Fields of the config that the tiny checkpoint has at their default.
+VARIANTS = [{}, {"vision_feature_layer": [-2, -1]}, {"spatial_pool_mode": "max"}, {"spatial_pool_mode": "conv"}]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=["default", "two_layers", "max", "conv"])
+def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    stock, processor = CASE.build(**CASE.build_arguments)
+    for name, value in request.param.items():
+        setattr(stock.config, name, value)
+    stock = LlavaNextVideoForConditionalGeneration(stock.config).eval()
+    folder = tmp_path_factory.mktemp("variant")
+    stock.save_pretrained(folder)
+    return Family(CASE, folder, stock, processor)
+
+
+def states_of(tower: CLIPVisionModel, frames: Tensor, layers: int | list[int], **kwargs: Any) -> Tensor:
+    """(F, patches, V) hidden states of the tower without its class token."""
+    hidden = tower(frames, output_hidden_states=True, **kwargs).hidden_states
+    return torch.cat([hidden[layer][:, 1:] for layer in ([layers] if isinstance(layers, int) else layers)], dim=-1)
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+@torch.no_grad()
+def test_tower_states_are_those_of_the_patches_and_tokens_are_pooled_from_them(
+    variant: Family, chunk: int | None
+) -> None:
+    model, mode = variant.model.model, variant.stock.config.spatial_pool_mode
+    pixels = variant.one_video()["pixel_values_videos"]
+    outputs, (video,) = model.encode_videos(pixels, with_tower_states=True, chunk_frames=chunk)
+    expected = states_of(variant.stock.model.vision_tower, pixels[0], variant.stock.config.vision_feature_layer)
+    assert (video.grid, video.tower_grid) == ((3, 3), (6, 6))
+    torch.testing.assert_close(video.tower_states, expected, **CLOSE)
+    for t, states in enumerate(expected):
+        for token in range(9):
+            top, left = 2 * (token // 3), 2 * (token % 3)
+            block = torch.stack([states[6 * y + x] for y in (top, top + 1) for x in (left, left + 1)])
+            if mode == "conv":
+                convolution = model.vision_resampler.pool
+                pooled = torch.einsum("ovn,nv->o", convolution.weight.flatten(2), block) + convolution.bias
+            else:
+                pooled = block.mean(dim=0) if mode == "average" else block.amax(dim=0)
+            torch.testing.assert_close(model.multi_modal_projector(pooled), video.tokens[t, token], **CLOSE)
+    assert torch.equal(video.tokens.flatten(0, 1), outputs.pooler_output[0])
+
+
+def test_variants_of_the_config_generate_the_tokens_of_a_prompt_compressed_by_hand(variant: Family) -> None:
+    inputs = variant.one_video()
+    new = run(variant.model, inputs)[:, inputs["input_ids"].shape[1] :]
+    expected = new_tokens(variant, inputs, 0.25, NEW, do_sample=False, pad_token_id=256)
+    assert torch.equal(new, expected)
+
+
+@torch.no_grad()
+def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
+    """112 × 112 pixels, 8 × 8 patches, for a tower of 6 × 6."""
+    pixels = torch.randn(1, 4, 3, 112, 112)
+    (video,) = variant.model.model.encode_videos(pixels, with_tower_states=True, interpolate_pos_encoding=True)[1]
+    assert (video.grid, video.tower_grid) == ((4, 4), (8, 8))
+    whole = variant.stock.get_video_features(pixels, interpolate_pos_encoding=True).pooler_output[0]
+    assert torch.equal(video.tokens.flatten(), whole.flatten())
+
+
+@torch.no_grad()
+def test_a_siglip_tower_may_compute_a_share_of_the_patches() -> None:
+    stock, _ = CASE.build(**CASE.build_arguments)
+    tower = SiglipVisionConfig(**TINY_TOWER, image_size=84, patch_size=14, vision_use_head=False)
+    fields = stock.config.to_dict() | {"vision_config": tower.to_dict(), "vision_feature_select_strategy": "full"}
+    del fields["model_type"]
+    stock = LlavaNextVideoForConditionalGeneration(LlavaNextVideoConfig(**fields)).eval()
+    ours = VidCom2LlavaNextVideoForConditionalGeneration(VidCom2LlavaNextVideoConfig(**fields)).eval()
+    ours.load_state_dict(stock.state_dict())
+    pixels = torch.randn(1, 1, 3, 84, 84) + 0.1 * torch.randn(1, 6, 3, 84, 84)  # no cuts
+    whole = stock.get_video_features(pixels).pooler_output[0].flatten(0, -2)
+    for share, expected in ((1 - 1e-9, True), (0.1, False)):  # so near to 1 all patches are computed
+        features = ours.get_video_features(pixels, retention_ratio=1.0, vision_update_ratio=share)
+        assert torch.allclose(features.pooler_output[0], whole, rtol=0, atol=1e-6) == expected
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model() -> VidCom2LlavaNextVideoForConditionalGeneration:
+    stock, _ = CASE.build(**CASE.build_arguments)
+    model = VidCom2LlavaNextVideoForConditionalGeneration(stock.config).eval()
+    model.load_state_dict(stock.state_dict())
+    return model
+
+
+# 6 × 24 patches are as many as 12 × 12, which the parent would pool them as.
+@pytest.mark.parametrize("size", [(84, 336), (98, 84)])
+def test_frames_that_are_not_square_are_refused(model: Any, size: tuple[int, int]) -> None:
+    pixels = torch.randn(1, 2, 3, *size)
+    with pytest.raises(ValueError, match=rf"frames of {size[0]} × {size[1]} pixels.*cropping"):
+        model.get_video_features(pixels, interpolate_pos_encoding=True)
+
+
+def test_pooling_the_class_token_is_refused(model: Any) -> None:
+    pixels = torch.randn(1, 2, 3, 84, 84)
+    with pytest.raises(ValueError, match=r"'full', but the vision tower has a class token.*Pass 'default'"):
+        model.get_video_features(pixels, vision_feature_select_strategy="full")
+
+
+# -- how long a prompt may be -----------------------------------------------------------------------------------------
+
+
+def scaled(**rope: Any) -> LlamaConfig:
+    return LlamaConfig(max_position_embeddings=4096, rope_parameters={"rope_theta": 1e4, **rope})
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected"),
+    [
+        ({"rope_type": "default"}, 4096),
+        ({"rope_type": "linear", "factor": 2.5}, 10240),  # the 7B: its own 32 frames take 4,608 tokens
+        ({"rope_type": "dynamic", "factor": 2.0}, 8192),
+        # YaRN's `max_position_embeddings` is that of the scaled model.
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+    ],
+)
+def test_scaled_positions_reach_further(rope: dict[str, Any], expected: int) -> None:
+    assert positions_made_for(scaled(**rope)) == expected
+    assert positions_made_for(LlamaConfig.from_dict(scaled(**rope).to_dict())) == expected
+
+
+def test_a_prompt_within_scaled_positions_is_not_warned_of(variant: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr("vidcom2.modeling.prompt_compression.logger.warning_once", warned.append)
+    model, inputs = variant.load(), variant.inputs(variant.prompt("?", videos=1), videos=[make_video(0)])
+    text = model.config.get_text_config()
+    text.max_position_embeddings = 20
+    model(**inputs)
+    assert "was made for 20 " in warned.pop()
+    text.rope_parameters = text.rope_parameters | {"rope_type": "linear", "factor": 10.0}
+    model(**inputs)
+    assert not warned

@@ -3,10 +3,16 @@
 Greedy tokens in float32 are compared with those of the Transformers class, from the same repo.
 """
 
+import base64
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from make_clips import write_clip
 
 vllm = pytest.importorskip("vllm", reason="vLLM has an environment of its own")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the tests look at the engine in this process
@@ -22,7 +29,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 from transformers import ProcessorMixin  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration, compress  # noqa: E402
+from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration  # noqa: E402
 from vidcom2.tiny import tiny_llava_onevision  # noqa: E402
 
 logging.disable_progress_bar()
@@ -183,6 +190,19 @@ def test_a_video_asked_again_is_encoded_once_and_for_another_ratio_anew(
     assert encoded == [1, 1] and second == first and first[0] != first[1] and tokens(other[0])
 
 
+def test_a_bad_ratio_of_a_request_is_refused_and_the_next_is_answered(
+    llm: Any, processor: Any, by_transformers: Callable
+) -> None:
+    for ratio in (0, 1.5, "much"):
+        with pytest.raises(Exception, match="`retention_ratio` is"):
+            answers(llm, request(processor, ratio=ratio))
+    asked = request(processor)
+    assert tokens(answers(llm, asked)[0]) == by_transformers(asked)
+
+
+# -- engines of their own: those before are not of use any more -------------------------------------------------------
+
+
 def test_without_prefix_caching_the_tokens_are_the_same(
     folder: Path, processor: Any, by_transformers: Callable
 ) -> None:
@@ -193,18 +213,26 @@ def test_without_prefix_caching_the_tokens_are_the_same(
 
 
 def test_overrides_change_the_repos_settings(folder: Path, model: Any, processor: Any) -> None:
-    changed = engine(folder, hf_overrides={"retention_ratio": 0.15, "compression_method": "uniform_frames"})
-    asked = request(processor)
+    settings = {"retention_ratio": 0.15, "compression_scoring": "released"}
+    changed, asked = engine(folder, hf_overrides=settings), request(processor)
     inputs = processor(text=[asked["prompt"]], videos=asked["multi_modal_data"]["video"], return_tensors="pt")
-    other = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(
-        folder, retention_ratio=0.15, compression_method="uniform_frames"
-    ).eval()
-    settings = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
-    expected = other.generate(**inputs, **settings)[0, inputs["input_ids"].shape[1] :].tolist()
+    other = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(folder, **settings).eval()
+    greedy = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
+    expected = other.generate(**inputs, **greedy)[0, inputs["input_ids"].shape[1] :].tolist()
     assert tokens(answers(changed, asked)[0]) == expected
-    features = other.get_video_features(inputs["pixel_values_videos"])
-    assert len(features.pooler_output[0]) == int(0.15 * FRAMES * PER_FRAME) + 1
-    assert compress is not None
+
+
+@pytest.mark.parametrize("method", ["uniform_frames", "dycoke", "evs", "random"])
+def test_other_methods_are_served(tmp_path: Path, method: str) -> None:
+    rounding = {"compression_rounding": "exact"} if method == "random" else {}
+    processor = save_repo(tmp_path, compression_method=method, retention_ratio=0.34, **rounding)
+    (output,) = answers(engine(tmp_path), request(processor))
+    text = len(processor.tokenizer(prompt(processor, "What happens?")).input_ids) - 1
+    assert len(output.prompt_token_ids) == text + int(0.34 * FRAMES * PER_FRAME) + 1
+    inputs = processor(text=[request(processor)["prompt"]], videos=[video(0)], return_tensors="pt")
+    model = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(tmp_path).eval()
+    greedy = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False}
+    assert tokens(output) == model.generate(**inputs, **greedy)[0, inputs["input_ids"].shape[1] :].tolist()
 
 
 def test_a_stock_repo_is_served_by_vllms_own_class(tmp_path: Path) -> None:
@@ -237,16 +265,80 @@ print("vLLM's own")
 def test_settings_that_the_engine_cannot_keep_stop_it_at_the_start(
     folder: Path, processor: Any, settings: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(Exception, match=reason):
-        engine(folder, hf_overrides=settings)
+    script = f"from vllm import LLM; LLM(model={str(folder)!r}, trust_remote_code=True, hf_overrides={settings!r})"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.returncode != 0 and re.search(reason, result.stderr), result.stderr[-3000:]
 
 
-def test_a_bad_ratio_of_a_request_is_refused_and_the_next_is_answered(
-    llm: Any, processor: Any, by_transformers: Callable
-) -> None:
-    for ratio in (0, 1.5, "much"):
-        with pytest.raises(Exception, match="`retention_ratio` is"):
-            answers(llm, request(processor, ratio=ratio))
-    asked = request(processor)
-    assert tokens(answers(llm, asked)[0]) == by_transformers(asked)
-    assert json.loads(json.dumps(asked["prompt"]))
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    sent = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(sent, timeout=120) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        return {"error": error.code, "reason": error.read().decode()}
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, processor: ProcessorMixin) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # What `vllm serve` runs; the command itself asks for a distribution called vllm, and here it is vllm-cpu.
+    command = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder),
+        "--trust-remote-code",
+    ]
+    command += ["--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
+    command += ["--trust-request-mm-kwargs"]  # a ratio with each request
+    log = folder.with_name("server.log")
+    with log.open("w") as written:
+        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(240):
+            time.sleep(0.5)
+            assert process.poll() is None, log.read_text()[-3000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                continue
+        else:
+            raise AssertionError(log.read_text()[-3000:])
+        yield f"http://127.0.0.1:{port}/v1/chat/completions"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_server_takes_a_ratio_with_each_request(server: str, processor: Any, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", [i / 2 for i in range(FRAMES)])
+    address = "data:video/mp4;base64," + base64.b64encode(clip.read_bytes()).decode()
+    content = [{"type": "video_url", "video_url": {"url": address}}, {"type": "text", "text": "What happens?"}]
+    text = len(processor.tokenizer(prompt(processor, "What happens?")).input_ids) - 1
+    name = served_model(server)
+    answered = []
+    for ratio in (None, 0.5, 1.0):
+        body = {"model": name, "messages": [{"role": "user", "content": content}], "max_tokens": NEW, "temperature": 0}
+        if ratio is not None:
+            body["mm_processor_kwargs"] = {"retention_ratio": ratio}
+        reply = post(server, body)
+        kept = int((ratio or RATIO) * FRAMES * PER_FRAME)
+        assert "error" not in reply, reply
+        assert reply["usage"]["prompt_tokens"] == text + kept + 1
+        answered.append(reply["choices"][0]["message"]["content"])
+    assert len(set(answered)) > 1
+    refused = post(server, body | {"mm_processor_kwargs": {"retention_ratio": 2}})
+    assert refused["error"] == 400 and "`retention_ratio` is 2" in refused["reason"]
+
+
+def served_model(server: str) -> str:
+    with urllib.request.urlopen(server.replace("chat/completions", "models"), timeout=30) as response:
+        return json.load(response)["data"][0]["id"]

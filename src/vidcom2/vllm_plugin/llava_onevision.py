@@ -1,6 +1,6 @@
 """LLaVA-OneVision with VidCom² in vLLM: what differs from vLLM's own classes."""
 
-import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,9 +21,14 @@ from vllm.multimodal.processing import PromptReplacement, PromptUpdate
 
 from ..modeling.compression import compress_with
 from ..modeling.video_compression import VideoTokens
-from .settings import RATIO, engine_settings, kept_tokens, ratio_of
+from .settings import RATIO, engine_settings, kept_tokens, ratio_of, with_ratio
 
 NEWLINE = 1  # at the end of a video: structure, outside the ratio
+
+
+def grid_of(tokens_per_frame: int) -> tuple[int, int]:
+    """A frame is squeezed to a square."""
+    return (math.isqrt(tokens_per_frame),) * 2
 
 
 class CompressedVideosProcessor(LlavaOnevisionMultiModalProcessor):
@@ -64,7 +69,8 @@ class CompressedVideosProcessor(LlavaOnevisionMultiModalProcessor):
             videos = mm_items.get_items("video", VideoProcessorItems)
             size, num_frames = videos.get_frame_size(item), videos.get_num_frames(item)
             per_frame = self.info._get_num_frame_tokens(image_width=size.width, image_height=size.height)
-            return [video_token_id] * (kept_tokens(num_frames, per_frame, ratio) + NEWLINE)
+            kept = kept_tokens(with_ratio(self.settings, ratio), num_frames, grid_of(per_frame))
+            return [video_token_id] * (kept + NEWLINE)
 
         updates = super()._get_prompt_updates(mm_items, rest, out_mm_kwargs)
         own = PromptReplacement(modality="video", target=[video_token_id], replacement=placeholders)
@@ -110,7 +116,13 @@ class VidCom2LlavaOnevisionForVllm(LlavaOnevisionForConditionalGeneration):
         if ratio == 1.0:
             return video
         tokens = video[:-NEWLINE].unflatten(0, (num_frames, -1))
-        side = int(tokens.shape[1] ** 0.5)
-        settings = dataclasses.replace(self.settings, retention_ratio=ratio)
-        compression = compress_with(settings, VideoTokens(tokens, (side, side)))
+        settings, grid = with_ratio(self.settings, ratio), grid_of(tokens.shape[1])
+        compression = compress_with(settings, VideoTokens(tokens, grid))
+        expected = kept_tokens(settings, num_frames, grid)
+        if len(compression.indices) != expected:
+            raise ValueError(
+                f"`compression_method={settings.compression_method!r}` keeps {len(compression.indices)} of "
+                f"{compression.num_tokens} tokens at a ratio of {ratio}, but {expected} of a video that shows nothing, "
+                "and vLLM counts before it has seen a video. Choose a method that keeps the same number of any."
+            )
         return torch.cat([compression.kept(video[:-NEWLINE]), video[-NEWLINE:]])

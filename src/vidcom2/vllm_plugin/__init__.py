@@ -6,7 +6,7 @@ MODELS = {
 
 
 def register() -> None:
-    """Tell vLLM which classes serve repos of this project. Stock repos name other architectures and stay as they are."""
+    """Tell vLLM which classes serve this project's repos. Stock ones name other architectures, and stay as they are."""
     from vllm import ModelRegistry  # pyright: ignore[reportMissingImports]  (an optional dependency)
 
     for architecture, model_class in MODELS.items():

@@ -1,4 +1,5 @@
 """LLaVA-OneVision with VidCom² in vLLM: what differs from vLLM's own classes."""
+# pyright: reportMissingImports=false  (vLLM has an environment of its own)
 
 import math
 import re
@@ -28,7 +29,8 @@ NEWLINE = 1  # at the end of a video: structure, outside the ratio
 
 def grid_of(tokens_per_frame: int) -> tuple[int, int]:
     """A frame is squeezed to a square."""
-    return (math.isqrt(tokens_per_frame),) * 2
+    side = math.isqrt(tokens_per_frame)
+    return side, side
 
 
 class CompressedVideosProcessor(LlavaOnevisionMultiModalProcessor):

@@ -259,6 +259,7 @@ print("vLLM's own")
     [
         ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil', with which .* Set it to \"exact\""),
         ({"compression_positions": "original"}, "`compression_positions` is 'original', but vLLM"),
+        ({"vision_update_ratio": 0.5}, "`vision_update_ratio` is 0.5, but vLLM's"),
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
     ],
 )

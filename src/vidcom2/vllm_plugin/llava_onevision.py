@@ -1,5 +1,6 @@
 """LLaVA-OneVision with VidCom² in vLLM: what differs from vLLM's own classes."""
-# pyright: reportMissingImports=false  (vLLM has an environment of its own)
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
 
 import math
 import re

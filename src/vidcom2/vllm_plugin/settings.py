@@ -36,6 +36,11 @@ def engine_settings(hf_config: Any) -> CompressionSettings:
             f"`compression_method` is {method.name!r}, which looks at states of the vision tower, and vLLM does not "
             "hand these out. Choose another method."
         )
+    if settings.vision_update_ratio != 1.0:
+        raise ValueError(
+            f"`vision_update_ratio` is {settings.vision_update_ratio!r}, but vLLM's vision tower computes every patch. Set "
+            "it to 1.0."
+        )
     if settings.compression_positions != "consecutive":
         raise ValueError(
             f"`compression_positions` is {settings.compression_positions!r}, but vLLM gives the tokens of a prompt "

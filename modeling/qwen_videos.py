@@ -116,7 +116,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             if deepstack is None and layers is not None:
                 deepstack = [FrameBuffers(plan) for _ in layers]
             features = [outputs.pooler_output, *(layers or [])]
-            for buffers, of_layer in zip([tokens, *(deepstack or [])], features, strict=True):
+            every = [tokens, *(deepstack or [])]
+            for buffers, of_layer in zip(every, features, strict=True):
                 for run, encoded in zip(runs, of_layer, strict=True):
                     buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
             for run, encoded in zip(runs, of_runs):

@@ -1,5 +1,7 @@
 """Qwen3.5 with VidCom²: what differs from the parent classes."""
 
+from typing import Any
+
 from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5Model
 
 from ..configuration.configuration_vidcom2_qwen3_5 import VidCom2Qwen3_5Config
@@ -37,5 +39,5 @@ class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForC
     config: VidCom2Qwen3_5Config
     inner_class = VidCom2Qwen3_5Model
     # 5.19 has it for text alone, and repeats each patch of an image or video where beams need the whole of it again.
-    input_modalities = ("image", "video", "text")
+    input_modalities: Any = ("image", "video", "text")
     output_class = VidCom2QwenCausalLMOutputWithPast

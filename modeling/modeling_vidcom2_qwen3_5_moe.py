@@ -1,5 +1,7 @@
 """Qwen3.5-MoE with VidCom²: what differs from the parent classes."""
 
+from typing import Any
+
 from transformers import Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeModel
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import load_balancing_loss_func
 
@@ -28,5 +30,5 @@ class VidCom2Qwen3_5MoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3_5Mo
 
     config: VidCom2Qwen3_5MoeConfig
     inner_class = VidCom2Qwen3_5MoeModel
-    input_modalities = ("image", "video", "text")
+    input_modalities: Any = ("image", "video", "text")
     load_balancing_loss = staticmethod(load_balancing_loss_func)

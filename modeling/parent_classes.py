@@ -50,5 +50,7 @@ if TYPE_CHECKING:
     class ParentCache(Cache):
         """A KV cache of any kind."""
 
+        def get_conv_state(self, *args: Any, **kwargs: Any) -> Any: ...  # not in Transformers 5.19
+
 else:
     ParentModel = ParentLlavaModel = ParentQwenModel = ParentModelWithHead = ParentCache = object

@@ -66,24 +66,25 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
             kwargs.setdefault("return_full_text", False)
             if num_frames is None and _has_file(videos):
                 num_frames = FILE_FRAMES
-        if num_frames is None and not _has_file(_videos_of(chats)):
+        sampling: dict[str, Any] = {}
+        if num_frames is not None:
+            sampling = {"num_frames": num_frames, "do_sample_frames": True}
+        elif not _has_file(_videos_of(chats)):
             # Qwen3-VL's processor would sample decoded frames too, as if they were 24 a second.
-            kwargs["processor_kwargs"] = {"do_sample_frames": False} | (kwargs.get("processor_kwargs") or {})
-        if num_frames is None:
+            sampling = {"do_sample_frames": False}
+        if sampling:
+            kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
+        with _without_own_rate(self.processor, num_frames):
             return super().__call__(text=cast(Any, chats), **kwargs)  # its annotations know of no chats
-        sampling = {"num_frames": num_frames, "do_sample_frames": True}
-        kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
-        with _without_own_rate(self.processor):
-            return super().__call__(text=cast(Any, chats), **kwargs)
 
 
 @contextmanager
-def _without_own_rate(processor: Any) -> Iterator[None]:
+def _without_own_rate(processor: Any, num_frames: int | None) -> Iterator[None]:
     """While so many frames are asked for: Qwen3-VL's processor refuses a number beside frames a second, and takes its
     own `fps` for a caller's."""
     video_processor = processor.video_processor
     own = getattr(video_processor, "fps", None)
-    if own is None:
+    if own is None or num_frames is None:
         yield
         return
     video_processor.fps = None

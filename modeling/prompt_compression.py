@@ -307,7 +307,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # of a bool mask (N, dim): one prompt
             return outputs
         if outputs.get("router_logits") is not None:
-            outputs.router_logits = tuple(prompt.spread(rows, new["attention_mask"]) for rows in outputs.router_logits)
+            outputs.router_logits = prompt.spread(outputs.router_logits, new["attention_mask"])
         outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
         if outputs.hidden_states is not None:
             outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))

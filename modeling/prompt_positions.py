@@ -1,5 +1,6 @@
 """Which positions of the caller's prompt remain in a short one, and which of its rows belongs to each position."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,23 +89,24 @@ class ShortPrompt:
         picked = rows[prompts, index]
         return picked if before_first is None else picked.masked_fill(counts == 0, before_first)
 
-    def spread(self, rows: Tensor, attended: Tensor) -> Tensor:
+    def spread(self, layers: Sequence[Tensor], attended: Tensor) -> tuple[Tensor, ...]:
         """Rows of the compressed prompt for a mean over the caller's: each of a prompt's L' fills as many of its L
         attended positions as any other, or one more.
 
         Args:
-            rows: (B·L', ...) of the compressed prompt.
+            layers: (B·L', ...) each, of the compressed prompt.
             attended: (B, L) the caller's mask.
 
         Returns:
-            (B·L, ...), in an arbitrary row where nothing is attended.
+            (B·L, ...) for each layer, with an arbitrary row where nothing is attended.
         """
         is_kept = self.positions >= 0
         kept, given = (each.long().sum(dim=1, keepdim=True) for each in (is_kept, attended))
         ranks = positions_by_order(attended) * kept // given.clamp(min=1)
         index = is_kept.shape[1] - kept + ranks
         prompts = torch.arange(len(index), device=index.device)[:, None]
-        return rows[(prompts * is_kept.shape[1] + index).flatten().to(rows.device)]
+        index = (prompts * is_kept.shape[1] + index).flatten()
+        return tuple(rows[index.to(rows.device)] for rows in layers)
 
 
 def _picked(full: Tensor, logits_to_keep: int | Tensor) -> Tensor:

@@ -84,7 +84,8 @@ def test_spread_rows_are_equally_often_there() -> None:
     positions = torch.tensor([[-1, -1, *kept[0]], kept[1]])
     prompt = ShortPrompt(torch.empty(0), positions, {}, None)  # type: ignore[arg-type]
     rows = torch.arange(10)[:, None]
-    spread = prompt.spread(rows, attended).view(2, 9)
+    (spread,) = prompt.spread([rows], attended)
+    spread = spread.view(2, 9)
     for row, expected in enumerate(([2, 3, 4], [5, 6, 7, 8, 9])):
         seen = spread[row][attended[row].bool()].tolist()
         assert seen == sorted(seen) and set(seen) == set(expected)

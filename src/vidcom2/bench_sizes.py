@@ -74,17 +74,8 @@ CLIP = {
 }
 
 
-def _llama(
-    hidden_size: int,
-    intermediate_size: int,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    vocab_size: int,
-    rope_parameters: dict[str, Any],
-) -> dict[str, Any]:
-    sizes = _qwen2(hidden_size, intermediate_size, layers, heads, kv_heads, vocab_size)
-    return sizes | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_parameters": rope_parameters}
+def _llama(text: dict[str, Any], **rope_parameters: Any) -> dict[str, Any]:
+    return text | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_parameters": rope_parameters}
 
 
 def _llava(model_type: str, checkpoint: str, text: dict[str, Any]) -> ModelSize:
@@ -123,16 +114,20 @@ def _experts(intermediate_size: int, num_experts: int = 128) -> dict[str, Any]:
     return {"num_experts": num_experts, "num_experts_per_tok": 8, "moe_intermediate_size": intermediate_size}
 
 
-def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
-    vision = {
-        "depth": 27 if large_tower else 24,
-        "hidden_size": 1152 if large_tower else 1024,
-        "intermediate_size": 4304 if large_tower else 4096,
+def _qwen3_tower(text: dict[str, Any], large: bool = True) -> dict[str, Any]:
+    return {
+        "depth": 27 if large else 24,
+        "hidden_size": 1152 if large else 1024,
+        "intermediate_size": 4304 if large else 4096,
         "num_heads": 16,
         "out_hidden_size": text["hidden_size"],
         "num_position_embeddings": 2304,
-        "deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17],
     }
+
+
+def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
+    deepstack = {"deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17]}
+    vision = _qwen3_tower(text, large_tower) | deepstack
     model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
     # By default its processor spends the pixels of a long video on a short one too; 768 tokens is the cap that it has.
     return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
@@ -148,16 +143,8 @@ def _qwen3_5(name: str, text: dict[str, Any]) -> ModelSize:
         "full_attention_interval": 4,
         **{f"linear_{field}": value for field, value in linear.items()},
     }
-    vision = {
-        "depth": 27,
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "num_heads": 16,
-        "out_hidden_size": text["hidden_size"],
-        "num_position_embeddings": 2304,
-    }
     model_type = "qwen3_5_moe" if "num_experts" in text else "qwen3_5"
-    return ModelSize(model_type, f"Qwen/Qwen3.5-{name}", text | fields, vision, {"frame_tokens": 768})
+    return ModelSize(model_type, f"Qwen/Qwen3.5-{name}", text | fields, _qwen3_tower(text), {"frame_tokens": 768})
 
 
 SMALL = "llava-onevision-small"  # of `--quick`: nobody released it
@@ -189,8 +176,8 @@ MODEL_SIZES: dict[str, ModelSize] = {
             "llava_next_video", f"llava-hf/LLaVA-NeXT-Video-{name}-hf", text, CLIP, {"image_size": 336}
         )
         for name, text in (
-            ("7B", _llama(4096, 11008, 32, 32, 32, 32064, {"rope_type": "linear", "factor": 2.5, "rope_theta": 1e4})),
-            ("34B", _llama(7168, 20480, 60, 56, 8, 64064, {"rope_type": "default", "rope_theta": 5e6})),
+            ("7B", _llama(_qwen2(4096, 11008, 32, 32, 32, 32064), rope_type="linear", factor=2.5, rope_theta=1e4)),
+            ("34B", _llama(_qwen2(7168, 20480, 60, 56, 8, 64064), rope_type="default", rope_theta=5e6)),
         )
     },
     **{

@@ -100,15 +100,15 @@ class VidCom2LlavaOnevisionForVllm(LlavaOnevisionForConditionalGeneration):
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self.settings = engine_settings(self.config)
 
-    def embed_multimodal(self, **kwargs: Any) -> Any:
-        """As the parent's."""
-        self._ratios = kwargs.pop(RATIO, None)
-        return super().embed_multimodal(**kwargs)
+    def _parse_and_validate_video_input(self, **kwargs: Any) -> dict[str, Any] | None:
+        """As the parent's, and the ratios."""
+        inputs = super()._parse_and_validate_video_input(**kwargs)
+        return None if inputs is None else {"pixel_values_videos": inputs["pixel_values_videos"], RATIO: kwargs[RATIO]}
 
-    def _process_video_pixels(self, inputs: Any) -> list[torch.Tensor]:
-        pixels = inputs["pixel_values_videos"]
-        ratios = [1.0] * len(pixels) if self._ratios is None else torch.as_tensor(self._ratios).flatten().tolist()
-        videos = super()._process_video_pixels(inputs)
+    def _process_video_pixels(self, inputs: dict[str, Any]) -> list[torch.Tensor]:
+        """As the parent's, of the kept tokens alone."""
+        videos, pixels = super()._process_video_pixels(inputs), inputs["pixel_values_videos"]
+        ratios = torch.as_tensor(inputs[RATIO]).flatten().tolist()
         return [
             self._kept(video.flatten(0, -2), len(frames), ratio)
             for video, frames, ratio in zip(videos, pixels, ratios, strict=True)

@@ -296,6 +296,7 @@ def _tiny_qwen3(
     text: dict[str, Any],
     patch_size: int = 16,
     frame_tokens: int = 64,
+    hidden_size: int = 32,
     **kwargs: Any,
 ) -> TinyModel:
     """
@@ -314,7 +315,7 @@ def _tiny_qwen3(
         pixels,
         "out_hidden_size",
         patch_size=patch_size,
-        text={"head_dim": 8, **text},
+        text={"head_dim": hidden_size // 4, **text},
         mrope={"mrope_interleaved": True},
         video_processor=Qwen3VLVideoProcessor(
             size={"shortest_edge": pixels[0], "longest_edge": pixels[1]},
@@ -323,6 +324,7 @@ def _tiny_qwen3(
             cap_pixels_per_frame=True,
             max_video_tokens=frame_tokens,
         ),
+        hidden_size=hidden_size,
         **kwargs,
     )
 
@@ -392,9 +394,11 @@ def _tiny_qwen(
         torch.manual_seed(seed)
         model = model_class(config).eval()
     size: dict[str, Any] = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
+    video_processor = video_processor or Qwen2VLVideoProcessor(**size)
+    colours = {"image_mean": video_processor.image_mean, "image_std": video_processor.image_std}
     processor = processor_class(
-        image_processor=Qwen2VLImageProcessor(**size, patch_size=patch_size),
-        video_processor=video_processor or Qwen2VLVideoProcessor(**size),
+        image_processor=Qwen2VLImageProcessor(**size, **colours, patch_size=patch_size),
+        video_processor=video_processor,
         tokenizer=tokenizer,
         chat_template=QWEN2_VL_CHAT_TEMPLATE,
     )

@@ -1,14 +1,23 @@
 """VidCom² inside vLLM: what its entry point `vllm.general_plugins` calls in each of its processes."""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
 
 MODELS = {
     "VidCom2LlavaOnevisionForConditionalGeneration": "llava_onevision:VidCom2LlavaOnevisionForVllm",
+    "VidCom2Qwen2VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2VLForVllm",
+    "VidCom2Qwen2_5_VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2_5_VLForVllm",
+    "VidCom2Qwen3VLForConditionalGeneration": "qwen3_vl:VidCom2Qwen3VLForVllm",
 }
 
 
 def register() -> None:
     """Tell vLLM which classes serve this project's repos. Stock ones name other architectures, and stay as they are."""
-    from vllm import ModelRegistry  # pyright: ignore[reportMissingImports]  (an optional dependency)
+    from vllm import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    from .settings import SettingsAtStart
 
     for architecture, model_class in MODELS.items():
+        MODELS_CONFIG_MAP[architecture] = SettingsAtStart
         if architecture not in ModelRegistry.get_supported_archs():
             ModelRegistry.register_model(architecture, f"{__name__}.{model_class}")

@@ -1,11 +1,16 @@
 """The settings of a repo as the engine can keep them: it counts placeholders before it sees features."""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
@@ -41,12 +46,54 @@ def engine_settings(hf_config: Any) -> CompressionSettings:
             f"`vision_update_ratio` is {settings.vision_update_ratio!r}, but vLLM's vision tower computes every patch. "
             "Set it to 1.0."
         )
-    if settings.compression_positions != "consecutive":
+    if settings.compression_positions != "consecutive" and not uses_mrope(hf_config):
         raise ValueError(
             f"`compression_positions` is {settings.compression_positions!r}, but vLLM gives the tokens of a prompt "
             'consecutive positions. Set it to "consecutive".'
         )
     return settings
+
+
+class SettingsAtStart(VerifyAndUpdateConfig):
+    """What vLLM calls once for an engine, before it loads anything."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        """Refuse what cannot be kept, and take `--video-pruning-rate q` as a retention ratio of 1 - q.
+
+        Raises:
+            ValueError: as `engine_settings`, and on flags that contradict each other or the model.
+        """
+        model_config, multimodal = vllm_config.model_config, vllm_config.model_config.multimodal_config
+        hf_config = model_config.hf_config
+        rate = None if multimodal is None else multimodal.video_pruning_rate
+        if rate is not None:
+            ratio = round(1 - rate, 12)  # 1 - 0.9 is a little less than 0.1
+            overrides = model_config.hf_overrides
+            other = overrides.get(RATIO, ratio) if isinstance(overrides, dict) else ratio
+            if other != ratio:
+                raise ValueError(
+                    f"`--video-pruning-rate {rate}` asks for a retention ratio of {ratio}, and `--hf-overrides` for one "
+                    f"of {other}. Pass one of them."
+                )
+            hf_config.retention_ratio = ratio
+            multimodal.video_pruning_rate = None  # with which vLLM's own classes prune
+        settings = engine_settings(hf_config)
+        if multimodal is None:
+            return
+        if multimodal.video_pruning_method not in ("evs", settings.compression_method):  # the first is vLLM's default
+            raise ValueError(
+                f"`--video-pruning-method` is {multimodal.video_pruning_method!r}, but the repo's `compression_method` "
+                f"is {settings.compression_method!r}. Leave the flag out, or change the repo's with `--hf-overrides "
+                f"""'{{"compression_method": {json.dumps(multimodal.video_pruning_method)}}}'`."""
+            )
+        if uses_mrope(hf_config):
+            num_stages = vllm_config.parallel_config.pipeline_parallel_size
+            if num_stages > 1:
+                raise ValueError(
+                    f"`--pipeline-parallel-size` is {num_stages}, but vLLM tells the positions of kept video tokens to "
+                    "the first stage alone. Use `--tensor-parallel-size`."
+                )
 
 
 def ratio_of(settings: CompressionSettings, processor_kwargs: Mapping[str, object]) -> float:

@@ -1,0 +1,103 @@
+"""Qwen3-VL with VidCom² in vLLM: what differs from Qwen2-VL."""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.models.qwen3_vl import (
+    Qwen3VLDummyInputsBuilder,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMultiModalProcessor,
+    Qwen3VLProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from .qwen_vl import CompressedQwenVideosModel, CompressedQwenVideosProcessor, tokens_of_grid
+
+
+class VidCom2Qwen3VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen3VLMultiModalProcessor):
+    """vLLM's, with a ratio and fewer placeholders for each video.
+
+    How many tokens each frame keeps is not known yet: in the prompt all stand in the first frame, and the model puts
+    them, and the text between frames, where they belong.
+    """
+
+    def placeholders(self, video: Any, kept: int) -> Any:
+        """As the mixin says."""
+        timestamps = video["timestamps"].data
+        return group_of_frames([kept] + [0] * (len(timestamps) - 1), timestamps, self.info.get_tokenizer(), self.config)
+
+    @property
+    def config(self) -> Any:
+        return self.info.get_hf_config()
+
+
+def group_of_frames(tokens_per_frame: list[int], timestamps: Any, tokenizer: Any, config: Any) -> Any:
+    """What stands in the prompt for a video: the time of each frame, and its tokens between marks."""
+    return Qwen3VLMultiModalProcessor.get_video_repl(
+        tokens_per_frame=tokens_per_frame,
+        timestamps=timestamps,
+        tokenizer=tokenizer,
+        vision_start_token_id=config.vision_start_token_id,
+        vision_end_token_id=config.vision_end_token_id,
+        video_token_id=config.video_token_id,
+    )
+
+
+class CompressedQwen3VideosModel(CompressedQwenVideosModel):
+    """Of the families in which each frame stands apart, behind its time."""
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        multimodal = vllm_config.model_config.multimodal_config
+        multimodal.video_pruning_rate = 0.5  # makes room for positions beyond the length of the prompt
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        multimodal.video_pruning_rate = None
+
+    @property
+    def features_width(self) -> int:
+        """As the mixin says, those of the first decoder layers among them."""
+        return self.visual_dim + self.multiscale_dim
+
+    def extent_of_video(self, feature: Any, other_tokens: int) -> int:
+        """As the mixin says: a frame takes its longer side."""
+        t, grid = tokens_of_grid(feature.data["video_grid_thw"].data.tolist(), self.config)
+        return other_tokens + t * max(grid)
+
+    def compressed_video(
+        self, features: Tensor, ratio: float, video_grid_thw: Tensor, timestamps: Any = (), **kwargs: Any
+    ) -> Tensor:
+        """As the mixin says: the kept tokens, in each frame behind the embedded text of its time."""
+        t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
+        tokens = features[:, : self.visual_dim].unflatten(0, (t, -1))  # those of deeper layers are not scored
+        compression = self.compression_of(tokens, grid, ratio)
+        per_frame = compression.indices.div(tokens.shape[1], rounding_mode="floor").bincount(minlength=t).tolist()
+        whole = self._create_final_video_embeddings(
+            compression.kept(features), per_frame, timestamps[0], video_grid_thw[0].tolist(), retention_mask=None
+        )
+        group = torch.tensor(group_of_frames(per_frame, timestamps[0], self._tokenizer, self.config).full)
+        return self.with_shifts(whole, _shifts(group, compression.indices.cpu(), grid, self.config))
+
+
+def _shifts(group: Tensor, indices: Tensor, grid: tuple[int, int], config: Any) -> Tensor:
+    """(n, 3): how far the tokens of a video's group stand from the place of its first placeholder, where the prompt
+    gives the text before it a place of its own and all others that one."""
+    rows, columns = grid
+    is_token = group == config.video_token_id
+    ended = (group == config.vision_end_token_id).cumsum(0)  # a frame's end stands behind the frame
+    text_before = (~is_token).cumsum(0) - (~is_token).long()
+    places = (text_before + ended * max(grid))[:, None].repeat(1, 3)
+    of_frame = indices % (rows * columns)
+    places[is_token, 1] += of_frame // columns
+    places[is_token, 2] += of_frame % columns
+    first = int((group == config.vision_start_token_id).nonzero()[0]) + 1
+    places[:first] = first
+    return places - first
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    VidCom2Qwen3VLProcessorForVllm, info=Qwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
+)
+class VidCom2Qwen3VLForVllm(CompressedQwen3VideosModel, Qwen3VLForConditionalGeneration):
+    """vLLM's Qwen3-VL, with the kept tokens of each video in place of all."""

@@ -1,0 +1,209 @@
+"""Qwen2-VL and Qwen2.5-VL with VidCom² in vLLM, and what M-RoPE asks for in all of Qwen's families."""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from vllm.model_executor.models.qwen2_5_vl import (
+    Qwen2_5_VLDummyInputsBuilder,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLMultiModalProcessor,
+    Qwen2_5_VLProcessingInfo,
+)
+from vllm.model_executor.models.qwen2_vl import (
+    Qwen2VLDummyInputsBuilder,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLMultiModalProcessor,
+    Qwen2VLProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
+
+
+class CompressedQwenVideosProcessor(CompressedVideosProcessor):
+    """Of a Qwen family: a frame is one of the t temporal patches of `video_grid_thw`, with a token for each block of
+    patches that the tower merges."""
+
+    def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
+        """As the mixin says."""
+        return tokens_of_grid(video["video_grid_thw"].data.tolist(), self.info.get_hf_config())
+
+
+def tokens_of_grid(grid_thw: Sequence[int], hf_config: Any) -> tuple[int, tuple[int, int]]:
+    """(t, h, w) patches -> frames, and rows and columns of their tokens."""
+    t, h, w = grid_thw
+    size = hf_config.vision_config.spatial_merge_size
+    return t, (h // size, w // size)
+
+
+class MRopeVideosModel(CompressedVideosModel):
+    """Every survivor keeps its own (t, h, w), computed on the full prompt.
+
+    vLLM asks for positions before it has seen a video. Those of text follow from sizes alone. A video's tokens all get
+    the first position that it takes; how far each of them is from it travels with its features (vLLM keeps these for
+    later requests) to `embed_input_ids`, and from there to `forward`, which adds it.
+
+    A family adds `extent_of_video` and `compressed_video`.
+    """
+
+    supported_video_pruning_methods = ("evs", "vidcom2")  # for the flag, which `SettingsAtStart` takes
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.is_multimodal_pruning_enabled = False  # the parent's own
+        # For the tokens of a step, always at the same address: CUDA graphs read it. Zero again after each step.
+        num_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+        self.shifts = torch.zeros(3, num_tokens, dtype=torch.int64)
+
+    def get_encoder_cudagraph_config(self) -> Any:
+        """Of no modality: vLLM's graphs of the tower go past `embed_multimodal`."""
+        return replace(super().get_encoder_cudagraph_config(), modalities=[])
+
+    def extent_of_video(self, feature: Any, other_tokens: int) -> int:
+        """How many positions a video of the prompt takes, with so many tokens of text among its placeholders."""
+        raise NotImplementedError
+
+    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
+        """The positions (3, N) of a prompt in which videos are short, and what is to be added to the number of a token
+        behind it. A video's tokens have the place of the first of them."""
+        size = self.config.vision_config.spatial_merge_size
+        positions = np.empty((3, len(input_tokens)), dtype=np.int64)
+        done = place = 0
+        for feature in sorted(mm_features, key=lambda each: each.mm_position.offset):
+            start, end = feature.mm_position.offset, feature.mm_position.offset + feature.mm_position.length
+            if feature.modality == "video":
+                tokens = input_tokens[start:end]
+                of_video = tokens.count(self.config.video_token_id)
+                extent = self.extent_of_video(feature, other_tokens=len(tokens) - of_video)
+                before = tokens.index(self.config.video_token_id)  # some families have text at the start of its range
+                start, extent, grid = start + before, extent - before, 0
+            else:
+                _, h, w = feature.data["image_grid_thw"].data.tolist()
+                grid = np.indices((1, h // size, w // size)).reshape(3, -1)
+                extent = int(grid.max()) + 1
+            positions[:, done:start] = place + np.arange(start - done)
+            place += start - done
+            positions[:, start:end] = place + grid
+            place, done = place + extent, end
+        positions[:, done:] = place + np.arange(len(input_tokens) - done)
+        place += len(input_tokens) - done
+        return torch.from_numpy(positions), place - len(input_tokens)
+
+    def with_shifts(self, features: Tensor, shifts: Tensor) -> Tensor:
+        """Features (n, dim) that know how far (n, 3) they stand from the place that `get_mrope_input_positions` gives
+        them."""
+        bits = shifts.to(features.device, torch.int32).view(features.dtype)  # bfloat16 has no numbers like 257
+        return torch.cat([features, bits], dim=1)
+
+    @property
+    def features_width(self) -> int:
+        """Channels of a feature, without its shift."""
+        return self.config.text_config.hidden_size
+
+    def embed_input_ids(
+        self,
+        input_ids: Tensor,
+        multimodal_embeddings: Sequence[Tensor] | None = None,
+        *,
+        is_multimodal: Tensor | None = None,
+    ) -> Tensor:
+        """As the parent's. Shifts of the features are kept for `forward`."""
+        self.shifts.zero_()
+        if multimodal_embeddings:
+            width = self.features_width
+            shifts = [
+                features[:, width:].contiguous().view(torch.int32)
+                if features.shape[1] > width
+                else features.new_zeros(len(features), 3, dtype=torch.int32)  # images
+                for features in multimodal_embeddings
+            ]
+            multimodal_embeddings = [features[:, :width] for features in multimodal_embeddings]
+            of_step = self.shifts[:, : len(input_ids)]
+            of_step.masked_scatter_(is_multimodal.to(of_step.device), torch.cat(shifts).T.to(of_step))
+        return super().embed_input_ids(input_ids, multimodal_embeddings, is_multimodal=is_multimodal)
+
+    def forward(self, input_ids: Tensor | None, positions: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's."""
+        if positions.ndim == 2:  # in vLLM's own buffer, which it fills for each step
+            of_step = self.shifts[:, : positions.shape[1]]
+            positions[:, : of_step.shape[1]] += of_step
+            of_step.zero_()
+        return super().forward(input_ids, positions, *args, **kwargs)
+
+
+class CompressedQwenVideosModel(MRopeVideosModel):
+    """With patches of all videos in one tensor, and their grids."""
+
+    def one_by_one(
+        self,
+        video_grid_thw: Tensor,
+        pixel_values_videos: Tensor | None = None,
+        video_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """As the mixin says; everything else has an entry for each video."""
+        sizes = video_grid_thw.prod(dim=1)
+        rows = {"pixel_values_videos": (pixel_values_videos, sizes)}
+        rows["video_embeds"] = video_embeds, sizes // self.config.vision_config.spatial_merge_size**2
+        split = {name: of_all.split(each.tolist()) for name, (of_all, each) in rows.items() if of_all is not None}
+        for i in range(len(video_grid_thw)):
+            one = {name: each[i : i + 1] for name, each in kwargs.items()}
+            one |= {name: each[i] for name, each in split.items()}
+            yield one | {"video_grid_thw": video_grid_thw[i : i + 1]}
+
+
+class CompressedQwen2VideosModel(CompressedQwenVideosModel):
+    """Of the families in which a video is one run of placeholders. As in vLLM's own classes, and in the code with which
+    the models were trained, text goes on behind the largest of a video's positions t, h and w; Transformers 5.19 to
+    5.23 looks at h and w alone."""
+
+    def extent_of_video(self, feature: Any, other_tokens: int) -> int:
+        """As the mixin says."""
+        ((_, t, h, w, t_factor),) = self.iter_mm_grid_thw([feature])
+        return int(_places(t, h, w, t_factor).max()) + 1
+
+    def compressed_video(
+        self, features: Tensor, ratio: float, video_grid_thw: Tensor, second_per_grid_ts: Any = None, **kwargs: Any
+    ) -> Tensor:
+        """As the mixin says."""
+        t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
+        compression = self.compression_of(features.unflatten(0, (t, -1)), grid, ratio)
+        seconds = 1.0 if second_per_grid_ts is None else float(second_per_grid_ts[0])
+        t_factor = seconds * getattr(self.config.vision_config, "tokens_per_second", 1.0)
+        places = torch.from_numpy(_places(t, *grid, t_factor))
+        return self.with_shifts(compression.kept(features), places[compression.indices.to(places.device)])
+
+
+def _places(t: int, h: int, w: int, t_factor: float) -> np.ndarray:
+    """(t·h·w, 3) positions of a whole video's tokens, from 0 on."""
+    grid = np.indices((t, h, w)).reshape(3, -1)
+    grid[0] = (grid[0] * t_factor).astype(np.int64)
+    return grid.T.copy()
+
+
+class VidCom2Qwen2VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen2VLMultiModalProcessor):
+    """vLLM's, with a ratio and fewer placeholders for each video."""
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    VidCom2Qwen2VLProcessorForVllm, info=Qwen2VLProcessingInfo, dummy_inputs=Qwen2VLDummyInputsBuilder
+)
+class VidCom2Qwen2VLForVllm(CompressedQwen2VideosModel, Qwen2VLForConditionalGeneration):
+    """vLLM's Qwen2-VL, with the kept tokens of each video in place of all."""
+
+
+class VidCom2Qwen2_5_VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen2_5_VLMultiModalProcessor):
+    """vLLM's, with a ratio and fewer placeholders for each video."""
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    VidCom2Qwen2_5_VLProcessorForVllm, info=Qwen2_5_VLProcessingInfo, dummy_inputs=Qwen2_5_VLDummyInputsBuilder
+)
+class VidCom2Qwen2_5_VLForVllm(CompressedQwen2VideosModel, Qwen2_5_VLForConditionalGeneration):
+    """vLLM's Qwen2.5-VL, with the kept tokens of each video in place of all."""

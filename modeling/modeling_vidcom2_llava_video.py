@@ -1,5 +1,6 @@
 """LLaVA-Video with VidCom²: what differs from LLaVA-OneVision."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,46 @@ from .modeling_vidcom2_llava_onevision import (
 from .video_compression import VideoCompression
 
 
+def pooled_rows(
+    image_features: Tensor, config: VidCom2LlavaVideoConfig, bilinear: Callable[[Tensor], Tensor], newline: Tensor
+) -> Tensor:
+    """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim), pooled by
+    `config.spatial_pool_mode`, LLaVA-OneVision's `bilinear` among them, and with the newline (dim,) behind each row."""
+    if config.spatial_pool_mode == "bilinear":
+        pooled = bilinear(image_features)
+    else:
+        pool = nn.functional.avg_pool2d if config.spatial_pool_mode == "average" else nn.functional.max_pool2d
+        grid = image_features.unflatten(1, (config.patches_per_side, -1)).permute(0, 3, 1, 2)
+        pooled = pool(grid, kernel_size=2).permute(0, 2, 3, 1).flatten(1, 2)
+    side = pooled_side(config.patches_per_side, config.spatial_pool_mode)
+    rows = pooled.unflatten(1, (side, side))
+    newlines = newline.to(rows).expand(*rows.shape[:2], 1, -1)
+    return torch.cat([rows, newlines], dim=2).flatten(1, 2)
+
+
+def kept_placeholders(compression: VideoCompression, config: VidCom2LlavaVideoConfig) -> Tensor:
+    """Int64: which placeholders of a video stay, in the order of their features: those of the kept tokens, and the
+    newlines of `config.compression_newlines`."""
+    num_frames = len(compression.frame_budgets)
+    patches, mode = config.patches_per_side, config.spatial_pool_mode
+    side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
+    newlines = config.compression_newlines
+    rows = torch.arange(num_frames * side, device=compression.indices.device)  # counted through all frames
+    if newlines == "occupied":
+        rows = (compression.indices // side).unique_consecutive()
+    tokens = scored_placeholders(compression.num_tokens, side, rows.device)[compression.indices]
+    indices = torch.cat([tokens, rows * (side + 1) + side])
+    if newlines == "trailing" and len(tokens) < compression.num_tokens:  # a video that is whole stays as it is
+        return indices[(indices // per_frame).argsort(stable=True)]
+    return indices.sort().values
+
+
+def scored_placeholders(num_tokens: int, side: int, device: torch.device) -> Tensor:
+    """(num_tokens,) int64: the placeholder of each scored token, where rows of `side` tokens end with a newline."""
+    tokens = torch.arange(num_tokens, device=device)
+    return tokens + tokens // side
+
+
 class LlavaVideoModel(LlavaOnevisionModel):
     """The uncompressed LLaVA-Video, without a language model head.
 
@@ -31,17 +72,7 @@ class LlavaVideoModel(LlavaOnevisionModel):
 
     def apply_pooling(self, image_features: Tensor) -> Tensor:
         """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim)."""
-        config = self.config
-        if config.spatial_pool_mode == "bilinear":
-            pooled = super().apply_pooling(image_features)
-        else:
-            pool = nn.functional.avg_pool2d if config.spatial_pool_mode == "average" else nn.functional.max_pool2d
-            grid = image_features.unflatten(1, (config.patches_per_side, -1)).permute(0, 3, 1, 2)
-            pooled = pool(grid, kernel_size=2).permute(0, 2, 3, 1).flatten(1, 2)
-        side = pooled_side(config.patches_per_side, config.spatial_pool_mode)
-        rows = pooled.unflatten(1, (side, side))
-        newlines = self.image_newline.to(rows).expand(*rows.shape[:2], 1, -1)
-        return torch.cat([rows, newlines], dim=2).flatten(1, 2)
+        return pooled_rows(image_features, self.config, super().apply_pooling, self.image_newline)
 
     @can_return_tuple
     def get_video_features(
@@ -101,26 +132,13 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """The kept tokens and the newlines of `config.compression_newlines`, in the order of their features."""
-        num_frames = len(compression.frame_budgets)
-        patches, mode = self.config.patches_per_side, self.config.spatial_pool_mode
-        side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
-        newlines = self.config.compression_newlines
-        rows = torch.arange(num_frames * side, device=compression.indices.device)  # counted through all frames
-        if newlines == "occupied":
-            rows = (compression.indices // side).unique_consecutive()
-        tokens = self.scored_placeholders(compression)[compression.indices]
-        indices = torch.cat([tokens, rows * (side + 1) + side])
-        if newlines == "trailing" and len(tokens) < compression.num_tokens:  # a video that is whole stays as it is
-            indices = indices[(indices // per_frame).argsort(stable=True)]
-        else:
-            indices = indices.sort().values
-        return indices, num_frames * per_frame
+        per_frame = tokens_per_frame(self.config.patches_per_side, self.config.spatial_pool_mode)
+        return kept_placeholders(compression, self.config), len(compression.frame_budgets) * per_frame
 
     def scored_placeholders(self, compression: VideoCompression) -> Tensor:
         """As the mixin says: each row of tokens ends with a newline."""
         side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
-        tokens = torch.arange(compression.num_tokens, device=compression.indices.device)
-        return tokens + tokens // side
+        return scored_placeholders(compression.num_tokens, side, compression.indices.device)
 
 
 class VidCom2LlavaVideoForConditionalGeneration(

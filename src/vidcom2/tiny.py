@@ -258,14 +258,14 @@ def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
 def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
     """As `tiny_qwen3_vl`, of a stock Qwen3-VL-MoE: each token goes to two experts of a layer."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    experts["norm_topk_prob"] = True  # as Transformers always does it; vLLM asks
     return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
 
 
-# Every second layer has full attention, of heads of 32 of which a quarter is rotated, as in the released models.
+# Every second layer has full attention.
 QWEN3_5_TEXT = {
     "full_attention_interval": 2,
     "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
-    "head_dim": 32,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
     "linear_num_key_heads": 2,
@@ -273,21 +273,22 @@ QWEN3_5_TEXT = {
 }
 
 
-def tiny_qwen3_5(**kwargs: Any) -> TinyModel:
+def tiny_qwen3_5(hidden_size: int = 32, **kwargs: Any) -> TinyModel:
     """A stock Qwen3.5 with random float32 weights, and its processor. Its layers have linear and full attention in
-    turns.
+    turns, the latter with heads of which a quarter is rotated, as in the released models.
 
     Args:
         **kwargs: as `_tiny_qwen3` takes them.
     """
-    return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, QWEN3_5_TEXT, **kwargs)
+    text = QWEN3_5_TEXT | {"head_dim": hidden_size}
+    return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
 
 
-def tiny_qwen3_5_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
+def tiny_qwen3_5_moe(num_experts: int = 4, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
     """As `tiny_qwen3_5`, of a stock Qwen3.5-MoE: a token goes to two experts of a layer and to one that all share."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24}
-    return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, **kwargs)
+    text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24, "head_dim": hidden_size}
+    return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
 
 
 def _tiny_qwen3(
@@ -395,7 +396,7 @@ def _tiny_qwen(
         model = model_class(config).eval()
     size: dict[str, Any] = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
     video_processor = video_processor or Qwen2VLVideoProcessor(**size)
-    colours = {"image_mean": video_processor.image_mean, "image_std": video_processor.image_std}
+    colours = {name: getattr(video_processor, name) for name in ("image_mean", "image_std")}
     processor = processor_class(
         image_processor=Qwen2VLImageProcessor(**size, **colours, patch_size=patch_size),
         video_processor=video_processor,

@@ -4,9 +4,14 @@
 
 MODELS = {
     "VidCom2LlavaOnevisionForConditionalGeneration": "llava_onevision:VidCom2LlavaOnevisionForVllm",
+    "VidCom2LlavaVideoForConditionalGeneration": "llava_video:VidCom2LlavaVideoForVllm",
+    "VidCom2LlavaNextVideoForConditionalGeneration": "llava_next_video:VidCom2LlavaNextVideoForVllm",
     "VidCom2Qwen2VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2VLForVllm",
     "VidCom2Qwen2_5_VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2_5_VLForVllm",
     "VidCom2Qwen3VLForConditionalGeneration": "qwen3_vl:VidCom2Qwen3VLForVllm",
+    "VidCom2Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe:VidCom2Qwen3VLMoeForVllm",
+    "VidCom2Qwen3_5ForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5ForVllm",
+    "VidCom2Qwen3_5MoeForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5MoeForVllm",
 }
 
 

@@ -15,8 +15,12 @@ from ..modeling.compression import compress_with
 from ..modeling.video_compression import VideoCompression, VideoTokens
 from .settings import RATIO, engine_settings, kept_tokens, ratio_of, with_ratio
 
+# What vLLM's own classes, further back in the bases, bring along.
+VllmProcessor: Any = object
+VllmModel: Any = object
 
-class CompressedVideosProcessor:
+
+class CompressedVideosProcessor(VllmProcessor):
     """Comes before vLLM's processor in the bases of a family's. A family adds `size_of`, and `placeholders` if a video
     has more of them than kept tokens."""
 
@@ -82,7 +86,7 @@ def _without_ratio(processor_kwargs: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in processor_kwargs.items() if name != RATIO}
 
 
-class CompressedVideosModel:
+class CompressedVideosModel(VllmModel):
     """Comes before vLLM's model in the bases of a family's. A family adds `one_by_one` and `compressed_video`."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:

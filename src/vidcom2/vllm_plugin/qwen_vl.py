@@ -116,6 +116,7 @@ class MRopeVideosModel(CompressedVideosModel):
         """As the parent's. Shifts of the features are kept for `forward`."""
         self.shifts.zero_()
         if multimodal_embeddings:
+            assert is_multimodal is not None  # vLLM tells where they belong
             width = self.features_width
             shifts = [
                 features[:, width:].contiguous().view(torch.int32)

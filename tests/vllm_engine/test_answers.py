@@ -1,0 +1,70 @@
+"""Each family in vLLM: greedy tokens in float32 are those of the Transformers class, from the same repo."""
+
+from typing import Any
+
+import pytest
+from engines import RATIO, Served, requests_of
+
+
+def test_greedy_tokens_are_those_of_the_transformers_class(served: Served) -> None:
+    for kind, asked in requests_of(served.case).items():
+        request = served.request(**asked)
+        assert served.answers(request) == served.expected(request), kind
+
+
+def test_the_prompt_has_as_many_tokens_as_are_left(served: Served) -> None:
+    case = served.case
+    whole = served.inputs(served.request())["input_ids"].shape[1]
+    for ratio in (None, 0.1, 0.25, 0.5, 1.0):
+        (output,) = served.outputs(served.request(ratio=ratio))
+        assert len(output.prompt_token_ids) == whole - case.video_tokens + case.kept(ratio)
+
+
+def test_sixteen_mixed_requests_at_once_equal_one_by_one(served: Served) -> None:
+    kinds = list(requests_of(served.case).values())
+    mixed = [served.request(text=f"What is number {i}?", **kinds[i % len(kinds)]) for i in range(16)]
+    together = served.answers(*mixed)
+    assert together == [served.answers(each)[0] for each in mixed]
+    assert together == served.expected(*mixed)
+    assert len({tuple(each) for each in together}) > 4
+
+
+def test_a_second_question_takes_over_the_cached_video(served: Served) -> None:
+    """The prompts share a prefix that ends behind the video, so that its tokens are not computed again."""
+    for ratio in (RATIO, 0.6):
+        first, second = (served.request(text, (7,), ratio=ratio) for text in ("What is it?", "What is it not, then?"))
+        assert served.answers(first) == served.expected(first)
+        (output,) = served.outputs(second)
+        if served.case.video_tokens * ratio > 40:
+            assert output.num_cached_tokens > 0
+        assert [list(output.outputs[0].token_ids)] == served.expected(second)
+
+
+def test_a_video_asked_again_is_encoded_once_and_for_another_ratio_anew(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
+
+    encoded = []
+    whole = CompressedVideosModel.compression_of
+
+    def count(self: Any, tokens: Any, grid: Any, ratio: float) -> Any:
+        encoded.append(ratio)
+        return whole(self, tokens, grid, ratio)
+
+    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
+    requests = [served.request("First?", (11,), ratio=ratio) for ratio in (0.3, 0.6)]
+    first = [served.answers(each)[0] for each in requests]
+    assert encoded == [0.3, 0.6]
+    second = [served.answers(each)[0] for each in requests]
+    other = served.request("And the second question?", (11,), ratio=0.3)
+    assert served.answers(other) == served.expected(other)
+    assert encoded == [0.3, 0.6] and second == first == served.expected(*requests)
+
+
+def test_a_bad_ratio_of_a_request_is_refused_and_the_next_is_answered(served: Served) -> None:
+    for ratio in (0, 1.5, "much"):
+        with pytest.raises(Exception, match="`retention_ratio` is"):
+            served.answers(served.request(ratio=ratio))  # type: ignore[arg-type]
+    request = served.request(text="And now?")
+    assert served.answers(request) == served.expected(request)

@@ -1,0 +1,79 @@
+"""M-RoPE positions in vLLM, where it has the tokens of a video before it knows which of them stay."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engines import CASES_BY_NAME, METADATA, RATIO, Served, engine, save_repo, video
+
+
+def served_by(folder: Any, name: str, **arguments: Any) -> Served:
+    case = CASES_BY_NAME[name]
+    served = Served(case, folder, save_repo(folder, case, retention_ratio=RATIO, compression_rounding="exact"))
+    served.llm = engine(folder, case, **arguments)
+    return served
+
+
+@pytest.mark.parametrize("name", ["llava_video", "qwen2_vl", "qwen3_vl"])
+def test_a_prefill_in_chunks_that_end_inside_of_videos(tmp_path: Any, name: str) -> None:
+    served = served_by(tmp_path, name, max_num_batched_tokens=48, enable_prefix_caching=False, max_num_seqs=2)
+    requests = [served.request(f"Which {i}?", (20 + i, 30 + i), ratio=ratio) for i, ratio in enumerate((0.3, 0.7, 1.0))]
+    assert min(len(output.prompt_token_ids) for output in served.outputs(*requests)) > 48
+    assert served.answers(*requests) == served.expected(*requests)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_frames"), [("qwen2_vl", 10), ("qwen2_vl", 12), ("qwen2_5_vl", 8), ("qwen2_5_vl", 10)]
+)
+def test_text_behind_a_long_video_stands_where_the_original_code_lets_it_stand(
+    tmp_path: Any, name: str, num_frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the largest position t, h or w. Transformers 5.19 to 5.23 leaves t out, so that its answers are others
+    once a video has more positions in time than rows and columns; below that line they are the same."""
+    served = served_by(tmp_path, name)
+    ends = {"qwen2_vl": num_frames // 2, "qwen2_5_vl": int((num_frames // 2 - 1) * 1.6) + 1}[name]
+    request = served.request(videos=())
+    metadata = METADATA | {"total_num_frames": num_frames, "frames_indices": list(range(num_frames))}
+    request["prompt"] = served.prompt("What happens in this long video?")
+    request["multi_modal_data"] = {"video": [(video(5, num_frames), metadata | {"do_sample_frames": False})]}
+    beyond = ends > max(served.case.grid)
+    assert beyond == (num_frames > 10 or (name, num_frames) == ("qwen2_5_vl", 10))
+    (answer,) = served.answers(request)
+    assert (answer == served.expected(request)[0]) is not beyond
+    monkeypatch.setattr(served.model.model, "get_rope_index", original_positions(served, request))
+    assert [answer] == served.expected(request)
+
+
+def original_positions(served: Served, request: dict[str, Any]) -> Any:
+    """`get_rope_index` for prompts with the request's video, with loops, by the original code's rule."""
+    inputs = served.inputs(request)
+    t, h, w = (inputs["video_grid_thw"][0] // torch.tensor([1, 2, 2])).tolist()
+    seconds = inputs["second_per_grid_ts"][0] if "second_per_grid_ts" in inputs else 1
+
+    def get_rope_index(input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        row = input_ids[0].tolist()
+        start = row.index(served.model.config.video_token_id)
+        places = [[i] * 3 for i in range(start)]
+        for i in range(t * h * w):
+            places.append([start + int(i // (h * w) * seconds), start + i // w % h, start + i % w])
+        behind = max(map(max, places)) + 1
+        places += [[behind + i] * 3 for i in range(len(row) - len(places))]
+        positions = torch.from_numpy(np.array(places)).T[:, None]
+        return positions, positions.max()[None, None] + 1 - len(row)
+
+    return get_rope_index
+
+
+def test_positions_travel_through_bfloat16_bit_by_bit() -> None:
+    """Numbers of that type would round 257 to 256."""
+    from types import SimpleNamespace
+
+    from vidcom2.vllm_plugin.qwen_vl import MRopeVideosModel
+
+    model = MRopeVideosModel.__new__(MRopeVideosModel)
+    model.config = SimpleNamespace(text_config=SimpleNamespace(hidden_size=4))
+    shifts = torch.tensor([[0, 257, 70000], [2**20 + 1, 3, 511]])
+    marked = model.with_shifts(torch.ones(2, 4, dtype=torch.bfloat16), shifts)
+    assert marked.dtype == torch.bfloat16
+    assert marked[:, 4:].contiguous().view(torch.int32).tolist() == shifts.tolist()

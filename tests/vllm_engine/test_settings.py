@@ -1,0 +1,169 @@
+"""Which settings an engine takes, from where, and which stop it at its start."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import CASES_BY_NAME, RATIO, Served, engine, save_repo, save_stock_repo
+
+LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    folder = tmp_path_factory.mktemp("llava")
+    return Served(LLAVA, folder, save_repo(folder, LLAVA, retention_ratio=RATIO, compression_rounding="exact"))
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    folder = tmp_path_factory.mktemp("qwen")
+    return Served(QWEN, folder, save_repo(folder, QWEN, retention_ratio=RATIO, compression_rounding="exact"))
+
+
+def changed(served: Served, **settings: Any) -> Any:
+    """The Transformers class with other settings."""
+    return served.case.model_class.from_pretrained(served.folder, **settings).eval()
+
+
+def test_without_prefix_caching_the_tokens_are_the_same(llava: Served) -> None:
+    plain = engine(llava.folder, LLAVA, enable_prefix_caching=False, mm_processor_cache_gb=0)
+    for asked in ({}, {"videos": (2, 3), "ratio": 0.1}):
+        request = llava.request(**asked)
+        assert llava.answers(request, request, llm=plain) == llava.expected(request) * 2
+
+
+def test_overrides_change_the_repos_settings(llava: Served) -> None:
+    settings = {"retention_ratio": 0.15, "compression_scoring": "released"}
+    request, llm = llava.request(), engine(llava.folder, LLAVA, hf_overrides=settings)
+    assert llava.answers(request, llm=llm) == llava.expected(request, model=changed(llava, **settings))
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.0])
+def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served, rate: float) -> None:
+    request, llm = qwen.request(), engine(qwen.folder, QWEN, video_pruning_rate=rate)
+    assert qwen.answers(request, llm=llm) == qwen.expected(
+        request, model=changed(qwen, retention_ratio=round(1 - rate, 9))
+    )
+    half = qwen.request(ratio=0.5)
+    assert qwen.answers(half, llm=llm) == qwen.expected(half)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *(("llava_onevision", method) for method in ("uniform_frames", "dycoke", "evs", "random")),
+        ("llava_video", "dycoke"),
+        *(("qwen3_vl", method) for method in ("uniform_frames", "dycoke", "evs")),
+    ],
+)
+def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:
+    case, ratio = CASES_BY_NAME[name], 0.5 if name == "qwen3_vl" else 0.34
+    rounding = {"compression_rounding": "exact"} if method == "random" else {}
+    served = Served(
+        case, tmp_path, save_repo(tmp_path, case, compression_method=method, retention_ratio=ratio, **rounding)
+    )
+    (request,), llm = [served.request()], engine(tmp_path, case)
+    (output,) = served.outputs(request, llm=llm)
+    assert [list(output.outputs[0].token_ids)] == served.expected(request)
+    whole = served.inputs(request)["input_ids"].shape[1]
+    assert len(output.prompt_token_ids) == whole - case.video_tokens + int(ratio * case.video_tokens)
+
+
+@pytest.mark.parametrize("newlines", ["all", "trailing"])
+def test_newlines_of_llava_video(tmp_path: Path, newlines: str) -> None:
+    case = CASES_BY_NAME["llava_video"]
+    settings = {"compression_newlines": newlines, "spatial_pool_mode": "average", "compression_rounding": "exact"}
+    served = Served(case, tmp_path, save_repo(tmp_path, case, **settings))
+    request = served.request(ratio=0.2)
+    assert served.answers(request, llm=engine(tmp_path, case)) == served.expected(request)
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "qwen2_5_vl"])
+def test_a_stock_repo_is_served_by_vllms_own_class(tmp_path: Path, name: str) -> None:
+    stock, _ = save_stock_repo(tmp_path, CASES_BY_NAME[name])
+    result = run(f"""
+from vllm import EngineArgs, ModelRegistry
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+from vllm.model_executor.models.{name} import {type(stock).__name__} as Own
+config = EngineArgs(model={str(tmp_path)!r}, max_model_len=1024).create_model_config()
+found, _ = ModelRegistry.resolve_model_cls([{type(stock).__name__!r}], config)
+assert found is Own, found
+print("vLLM's own")
+""")
+    assert "vLLM's own" in result.stdout, result.stderr[-3000:]
+
+
+def refusal(served: Served, **arguments: Any) -> str:
+    """What the server says at its start, before it loads anything."""
+    from vllm import EngineArgs
+
+    with pytest.raises(ValueError) as refused:
+        EngineArgs(model=str(served.folder), trust_remote_code=True, **arguments).create_engine_config()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"compression_rounding": "ceil"}, "is 'ceil', with which .* Set it to \"exact\""),
+        ({"compression_positions": "original"}, "`compression_positions` is 'original', but vLLM"),
+        ({"vision_update_ratio": 0.5}, "`vision_update_ratio` is 0.5, but vLLM's"),
+        ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
+        ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
+    ],
+)
+def test_settings_that_the_engine_cannot_keep_stop_it_at_the_start(
+    llava: Served, settings: dict[str, Any], reason: str
+) -> None:
+    assert re.search(reason, refusal(llava, hf_overrides=settings))
+
+
+def test_flags_that_contradict_the_repo_or_each_other(llava: Served, qwen: Served) -> None:
+    two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
+    assert re.search("asks for a retention ratio of 0.5, and .* for one of 0.3", two_ratios)
+    other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
+    arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
+    assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
+    assert "`--pipeline-parallel-size` is 2" in refusal(qwen, pipeline_parallel_size=2)
+
+
+def test_the_server_says_why_it_stops(llava: Served) -> None:
+    settings = "hf_overrides={'compression_rounding': 'ceil'}"
+    result = run(f"from vllm import LLM; LLM(model={str(llava.folder)!r}, trust_remote_code=True, {settings})")
+    assert result.returncode != 0 and "`compression_rounding` is 'ceil'" in result.stderr, result.stderr[-3000:]
+
+
+def test_newlines_that_hang_on_the_video_are_refused(tmp_path: Path) -> None:
+    case = CASES_BY_NAME["llava_video"]
+    save_repo(tmp_path, case, compression_newlines="occupied", compression_rounding="exact")
+    with pytest.raises(Exception, match="`compression_newlines` is 'occupied'"):
+        engine(tmp_path, case)
+
+
+def test_two_settings_never_share_a_cache_entry(llava: Served) -> None:
+    """Also where several engines share one cache, which knows the repo by its name alone."""
+    from vllm import EngineArgs
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+    from vllm.multimodal.processing import ProcessorInputs
+
+    of_settings = {"repo": {}, "ratio": {"retention_ratio": 0.4}, "scoring": {"compression_scoring": "released"}}
+    seen = {}
+    for name, settings in of_settings.items():
+        arguments = EngineArgs(
+            model=str(llava.folder), trust_remote_code=True, max_model_len=1024, hf_overrides=settings
+        )
+        processor = MULTIMODAL_REGISTRY.create_processor(arguments.create_engine_config().model_config)
+        items = processor.info.parse_mm_data({"video": llava.request()["multi_modal_data"]["video"]})
+        for kwargs in ({}, {"retention_ratio": 0.5}):
+            asked = ProcessorInputs(prompt=[], mm_data_items=items, hf_processor_mm_kwargs=kwargs)
+            seen[name, len(kwargs)] = processor._get_mm_hashes(asked)["video"][0]
+    assert len(set(seen.values())) == len(seen) == 6

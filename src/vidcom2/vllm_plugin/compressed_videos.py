@@ -36,6 +36,10 @@ class CompressedVideosProcessor(VllmProcessor):
         """What stands in the prompt for a video of which so many tokens stay."""
         return [self.info.get_hf_config().video_token_id] * kept
 
+    def settings_of_features(self) -> dict[str, Any]:
+        """On which the features of a video depend."""
+        return self.settings.as_dict()
+
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, for the most that a request can ask for: all tokens."""
         inputs = super().get_dummy_inputs(*args, **kwargs)
@@ -46,11 +50,11 @@ class CompressedVideosProcessor(VllmProcessor):
         """As the parent's, which know of a request's ratio but not of the repo's settings: caches of vLLM may live
         longer than an engine, and belong to several."""
         hashes = dict(super()._get_mm_hashes(inputs))
-        algorithm = self.info.ctx.get_mm_config().mm_hasher_algorithm
-        settings = self.settings.as_dict()
-        hashes["video"] = [
-            MultiModalHasher.hash_kwargs(algorithm, video=each, settings=settings) for each in hashes.get("video", [])
-        ]
+        if "video" in hashes:
+            algorithm, settings = self.info.ctx.get_mm_config().mm_hasher_algorithm, self.settings_of_features()
+            hashes["video"] = [
+                MultiModalHasher.hash_kwargs(algorithm, video=each, settings=settings) for each in hashes["video"]
+            ]
         return hashes
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:

@@ -50,6 +50,12 @@ class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOne
                 """pass `--hf-overrides '{"compression_newlines": "all"}'`."""
             )
 
+    def settings_of_features(self) -> dict[str, Any]:
+        """As the mixin says."""
+        config = self.info.get_hf_config()
+        own = {"newlines": config.compression_newlines, "pooling": config.spatial_pool_mode}
+        return super().settings_of_features() | own
+
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         if hf_kwargs.get("add_time_instruction"):
             raise ValueError(

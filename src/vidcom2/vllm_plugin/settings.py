@@ -101,8 +101,8 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                 )
             if vllm_config.parallel_config.use_ubatching:
                 raise ValueError(
-                    "`--enable-dbo` or `--ubatch-size` is set and takes steps apart, but positions of kept video tokens "
-                    "are told for a whole step. Leave it out."
+                    "`--enable-dbo` or `--ubatch-size` is set and takes steps apart, but the positions of kept video "
+                    "tokens are told for a whole step. Leave it out."
                 )
             drafter = vllm_config.speculative_config
             if drafter is not None and drafter.method not in WITHOUT_FEATURES:

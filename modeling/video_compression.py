@@ -78,6 +78,18 @@ class VideoCompression:
         """T·M, before anything was dropped."""
         return len(self.frame_budgets) * self.tokens_per_frame
 
+    def kept_among(self, features: Tensor, scored: Tensor, placeholders: Tensor) -> Tensor:
+        """Of a video's (placeholders, ...) features, structure among them, those that stay, merged ones in the places
+        where they stand.
+
+        Args:
+            scored: (T·M,) int64, the placeholder of each scored token.
+            placeholders: int64, those that stay.
+        """
+        if self.merge is not None:
+            features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))
+        return features[placeholders]
+
     def kept(self, features: Tensor) -> Tensor:
         """The kept, or merged, ones of (T·M, ...) features of the tokens: (K, ...) of the same dtype. Sums are in
         float32."""

@@ -160,13 +160,10 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
     ) -> tuple[Tensor, ...]:
         """Of (placeholders, dim) features of each video those that stay, merged ones in the places where they stand."""
-        kept = []
-        for video, compression in zip(features, compressions, strict=True):
-            if compression.merge is not None:
-                scored = self.scored_placeholders(compression)
-                video = video.index_copy(0, scored[compression.indices], compression.kept(video[scored]))
-            kept.append(video[self.placeholders(compression)[0]])
-        return tuple(kept)
+        return tuple(
+            compression.kept_among(video, self.scored_placeholders(compression), self.placeholders(compression)[0])
+            for video, compression in zip(features, compressions, strict=True)
+        )
 
     def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
         """The parent's `get_video_features`: all tokens."""

@@ -58,10 +58,7 @@ class CompressedLlavaVideosModel(CompressedVideosModel):
         scored = self.scored_placeholders(video, num_frames=pixel_values_videos.shape[1])
         side = math.isqrt(scored.shape[1])
         compression = self.compression_of(video[scored], (side, side), ratio)
-        if compression.merge is not None:
-            scored = scored.flatten()
-            video = video.index_copy(0, scored[compression.indices], compression.kept(video[scored]))
-        return video[self.kept_placeholders(compression)]
+        return compression.kept_among(video, scored.flatten(), self.kept_placeholders(compression))
 
     def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
         """(T, M) int64: which of a video's (placeholders, dim) features are scored."""

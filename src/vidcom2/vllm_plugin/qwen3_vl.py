@@ -72,12 +72,15 @@ class CompressedQwen3VideosModel(CompressedQwenVideosModel):
         t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
         tokens = features[:, : self.visual_dim].unflatten(0, (t, -1))  # those of deeper layers are not scored
         compression = self.compression_of(tokens, grid, ratio)
-        per_frame = compression.indices.div(tokens.shape[1], rounding_mode="floor").bincount(minlength=t).tolist()
-        whole = self._create_final_video_embeddings(
-            compression.kept(features), per_frame, timestamps[0], video_grid_thw[0].tolist(), retention_mask=None
-        )
+        per_frame = compression.frame_budgets.tolist()
         group = torch.tensor(group_of_frames(per_frame, timestamps[0], self._tokenizer, self.config).full)
-        return self.with_shifts(whole, _shifts(group, compression.indices.cpu(), grid, self.config))
+        shifts = _shifts(group, compression.indices.cpu(), grid, self.config)
+        group = group.to(features.device)
+        is_token = group == self.config.video_token_id
+        whole = features.new_zeros(len(group), self.features_width)  # text has no features for deeper layers
+        whole[is_token] = compression.kept(features)
+        whole[~is_token, : self.visual_dim] = self.get_language_model().embed_input_ids(group[~is_token]).to(whole)
+        return self.with_shifts(whole, shifts)
 
 
 def _shifts(group: Tensor, indices: Tensor, grid: tuple[int, int], config: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """Requests per second of a vLLM server at a fixed load: the stock class, and a VidCom² repo at several ratios.
 
-    python benchmarks/benchmark_serving.py --rounds 3 --json serving.json
+    PYTHONPATH=. python benchmarks/benchmark_serving.py --rounds 3 --json serving.json
 
 In the environment of `.ci/vllm`. Both servers stay up; vLLM's own benchmark command puts the same load on them in
 turns, videos of noise that no cache knows, each with a short question. Ratios are medians of the ratios to the stock
@@ -10,15 +10,10 @@ class within a round. The model has random weights: how long it takes does not d
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,14 +21,14 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from benchmarks.vllm_server import vllm_server
 from vidcom2.bench_models import random_checkpoint
 from vidcom2.bench_sizes import MODEL_SIZES, SMALL
 from vidcom2.birth_certificate import birth_certificate, cpu_name
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
 
-# What `vllm serve` and `vllm bench serve` run; on a CPU the commands miss a distribution called vllm.
-SERVE = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+# What `vllm bench serve` runs; on a CPU the command misses a distribution called vllm.
 BENCH = """
 import argparse
 from vllm.benchmarks.serve import add_cli_args, main
@@ -63,33 +58,7 @@ def save_repos(model_size: str, dtype: torch.dtype, folder: Path) -> dict[str, P
     return {"stock": stock, "vidcom2": own}
 
 
-@contextmanager
-def server(repo: Path, flags: list[str]) -> Iterator[int]:
-    """Its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = repo.with_suffix(".log")
-    command = [*SERVE, "--model", str(repo), "--port", str(port), "--trust-request-mm-kwargs", *flags]
-    with log.open("w") as written:
-        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
-    try:
-        for _ in range(600):
-            time.sleep(1)
-            if process.poll() is not None:
-                raise SystemExit(log.read_text()[-12000:])
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
-                break
-            except OSError:
-                continue
-        yield port
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def load(port: int, repo: Path, flags: list[str], ratio: float | None, seed: int) -> dict[str, Any]:
+def load(address: str, repo: Path, flags: list[str], ratio: float | None, seed: int) -> dict[str, Any]:
     """One run of vLLM's benchmark command."""
     body = {} if ratio is None else {"mm_processor_kwargs": {"retention_ratio": ratio}}
     with tempfile.TemporaryDirectory() as folder:
@@ -97,8 +66,8 @@ def load(port: int, repo: Path, flags: list[str], ratio: float | None, seed: int
             *flags,
             "--model",
             str(repo),
-            "--port",
-            str(port),
+            "--base-url",
+            address,
             "--seed",
             str(seed),
             "--extra-body",
@@ -141,7 +110,7 @@ def main(
     )
     work = Path(tempfile.mkdtemp())
     repos = save_repos(model_size, getattr(torch, dtype), work)
-    serve_flags = ["--trust-remote-code", "--dtype", dtype, "--enforce-eager", "--max-model-len", "16384"]
+    serve_flags = ["--dtype", dtype, "--enforce-eager", "--max-model-len", "16384"]
     serve_flags += ["--kv-cache-memory-bytes", str(2**30)]
     serve_flags += ["--limit-mm-per-prompt", '{"image": 0, "video": 1}']
     side = MODEL_SIZES[model_size].tiny.get("image_size", 384)
@@ -154,12 +123,12 @@ def main(
     contenders |= {f"VidCom2 {ratio}": ("vidcom2", float(ratio)) for ratio in ratios.split(",")}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     try:
-        with server(repos["stock"], serve_flags) as stock, server(repos["vidcom2"], serve_flags) as own:
-            ports = {"stock": stock, "vidcom2": own}
+        with vllm_server(repos["stock"], *serve_flags) as stock, vllm_server(repos["vidcom2"], *serve_flags) as own:
+            addresses = {"stock": stock, "vidcom2": own}
             for turn in range(rounds + 1):  # the first warms up
                 for name in contenders if turn % 2 else reversed(contenders):
                     kind, ratio = contenders[name]
-                    result = load(ports[kind], repos[kind], load_flags, ratio, seed=turn)
+                    result = load(addresses[kind], repos[kind], load_flags, ratio, seed=turn)
                     if turn:
                         runs[name].append(result)
     finally:

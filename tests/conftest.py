@@ -10,7 +10,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the n
 
 import pytest
 import torch
-from models import EACH_MODEL, RETENTION_RATIO, ModelCase, make_image, make_video
+from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
@@ -41,8 +41,7 @@ class Family:
         return self.case.model_class.from_pretrained(self.folder, **kwargs).eval()
 
     def prompt(self, question: str, videos: int = 0, images: int = 0) -> str:
-        content = [{"type": "image"}] * images + [{"type": "video"}] * videos + [{"type": "text", "text": question}]
-        return self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        return chat_prompt(self.processor, question, videos, images)
 
     def inputs(self, *prompts: str, videos: list | None = None, images: list | None = None) -> BatchFeature:
         media = {name: value for name, value in (("videos", videos), ("images", images)) if value}

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import (
     BatchFeature,
     LlavaNextVideoForConditionalGeneration,
@@ -245,6 +247,21 @@ MODELS = [
 ]
 
 EACH_MODEL = [pytest.param(case, id=case.name, marks=pytest.mark.slow if case.slow else ()) for case in MODELS]
+
+
+def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) -> None:
+    """Weights by the key names, and in the layout, of the checkpoints on the Hub."""
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        prefix = next(prefix for prefix in case.legacy_prefixes if name.startswith(prefix))
+        tensor = tensor.mT if name.endswith(case.legacy_transposed) else tensor
+        tensors[case.legacy_prefixes[prefix] + name.removeprefix(prefix)] = tensor.clone().contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def chat_prompt(processor: Any, question: str, videos: int = 0, images: int = 0) -> str:
+    content = [{"type": "image"}] * images + [{"type": "video"}] * videos + [{"type": "text", "text": question}]
+    return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
 
 
 def make_video(seed: int, num_frames: int = 8, unique_frame: int | None = 5) -> np.ndarray:

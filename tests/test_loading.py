@@ -8,20 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Family
-from models import MODELS, RETENTION_RATIO
-from safetensors.torch import load_file, save_file
+from models import MODELS, RETENTION_RATIO, save_as_on_the_hub
+from safetensors.torch import load_file
 from transformers import AutoProcessor
 
 
 def legacy_checkpoint(family: Family, folder: Path) -> Path:
     """A checkpoint as it lies on the Hub: stock config, old key names."""
     family.stock.config.save_pretrained(folder)
-    tensors = {}
-    for name, tensor in family.stock.state_dict().items():
-        prefix = next(prefix for prefix in family.case.legacy_prefixes if name.startswith(prefix))
-        tensor = tensor.mT if name.endswith(family.case.legacy_transposed) else tensor
-        tensors[family.case.legacy_prefixes[prefix] + name.removeprefix(prefix)] = tensor.clone().contiguous()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_as_on_the_hub(family.case, family.stock, folder)
     return folder
 
 

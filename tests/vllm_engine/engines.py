@@ -1,7 +1,6 @@
 """Tiny repos of each family, vLLM engines that serve them, and what both vLLM and Transformers are asked."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +12,10 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the tests look a
 import numpy as np
 import torch
 import vllm
+from models import MODELS, ModelCase, chat_prompt
 from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
-
-import vidcom2
-from vidcom2.tiny import (
-    tiny_llava_next_video,
-    tiny_llava_onevision,
-    tiny_qwen2_5_vl,
-    tiny_qwen2_vl,
-    tiny_qwen3_vl,
-    tiny_qwen3_vl_moe,
-)
-from vidcom2.tiny_llava_video import tiny_llava_video
 
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
@@ -37,96 +26,62 @@ METADATA = {"fps": 1.25, "total_num_frames": FRAMES, "frames_indices": list(rang
 
 @dataclass(frozen=True)
 class Case:
-    """One family: how its tiny model is built, with heads of 64 for vLLM's attention, and what its tokens are."""
+    """A row of `tests/models.py` as it is served, with heads of 64 for vLLM's attention.
 
-    name: str
-    model_class: type[PreTrainedModel]
-    build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
+    Attributes:
+        build_arguments, grid: in place of the row's.
+        most_videos: of a prompt.
+        scale: of all weights, so that different videos get different answers.
+    """
+
+    row: ModelCase
     build_arguments: dict[str, Any]
-    grid: tuple[int, int]  # rows and columns of a frame's tokens
-    scored_frames: int = FRAMES
-    structure_tokens: int = 0  # of a video
-    frames_stand_apart: bool = False
+    grid: tuple[int, int]
     takes_images: bool = True
-    most_videos: int = 2  # of a prompt
+    most_videos: int = 2
     dtype: str = "float32"
-    scale: float = 3.0  # of all weights, so that different videos get different answers
+    scale: float = 3.0
 
     @property
-    def video_tokens(self) -> int:
-        return self.scored_frames * self.grid[0] * self.grid[1]
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def scored_tokens(self) -> int:
+        """Of a video."""
+        return self.row.scored_frames(FRAMES) * self.grid[0] * self.grid[1]
 
     def kept(self, ratio: float | None) -> int:
-        return max(self.scored_frames, int((RATIO if ratio is None else ratio) * self.video_tokens))
+        return max(self.row.scored_frames(FRAMES), int((RATIO if ratio is None else ratio) * self.scored_tokens))
 
 
+ROWS = {row.name: row for row in MODELS}
 PIXELS = {"pixels": (HEIGHT * WIDTH, HEIGHT * WIDTH)}
 CASES = [
-    Case(
-        "llava_onevision",
-        vidcom2.VidCom2LlavaOnevisionForConditionalGeneration,
-        tiny_llava_onevision,
-        {"image_size": 84},
-        (3, 3),
-        structure_tokens=1,
-    ),
-    Case(
-        "llava_video",
-        vidcom2.VidCom2LlavaVideoForConditionalGeneration,
-        tiny_llava_video,
-        {"image_size": 98},
-        (3, 3),
-        structure_tokens=FRAMES * 3,
-    ),
-    Case(
-        "llava_next_video",
-        vidcom2.VidCom2LlavaNextVideoForConditionalGeneration,
-        tiny_llava_next_video,
-        {"image_size": 196},  # vLLM's pooling divides by what smaller ones have none of
-        (7, 7),
-        takes_images=False,
-        most_videos=1,
-    ),
-    Case("qwen2_vl", vidcom2.VidCom2Qwen2VLForConditionalGeneration, tiny_qwen2_vl, PIXELS, (4, 5), FRAMES // 2),
-    Case(
-        "qwen2_5_vl",
-        vidcom2.VidCom2Qwen2_5_VLForConditionalGeneration,
-        tiny_qwen2_5_vl,
-        {**PIXELS, "tokens_per_second": 1},
-        (4, 5),
-        FRAMES // 2,
-    ),
-    Case(
-        "qwen3_vl",
-        vidcom2.VidCom2Qwen3VLForConditionalGeneration,
-        tiny_qwen3_vl,
-        {"patch_size": 14},
-        (4, 5),
-        FRAMES // 2,
-        frames_stand_apart=True,
-    ),
-    Case(
-        "qwen3_vl_moe",
-        vidcom2.VidCom2Qwen3VLMoeForConditionalGeneration,
-        tiny_qwen3_vl_moe,
-        {"patch_size": 14},
-        (4, 5),
-        FRAMES // 2,
-        frames_stand_apart=True,
-    ),
+    Case(ROWS["llava_onevision"], {"image_size": 84}, (3, 3)),
+    Case(ROWS["llava_video"], {"image_size": 98}, (3, 3)),
+    # vLLM's pooling divides by what smaller images have none of.
+    Case(ROWS["llava_next_video"], {"image_size": 196}, (7, 7), takes_images=False, most_videos=1),
+    Case(ROWS["qwen2_vl"], PIXELS, (4, 5)),
+    Case(ROWS["qwen2_5_vl"], {**PIXELS, "tokens_per_second": 1}, (4, 5)),
+    Case(ROWS["qwen3_vl"], {"patch_size": 14}, (4, 5)),
+    Case(ROWS["qwen3_vl_moe"], {"patch_size": 14}, (4, 5)),
 ]
 CASES_BY_NAME = {case.name: case for case in CASES}
+
+
+EXACT = {"retention_ratio": RATIO, "compression_rounding": "exact"}
 
 
 def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:
     """A repo as `publish` makes it."""
     _, processor = save_stock_repo(folder, case)
-    case.model_class.from_pretrained(folder, **settings).save_pretrained(folder)
+    case.row.model_class.from_pretrained(folder, **settings).save_pretrained(folder)
     return processor
 
 
 def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, ProcessorMixin]:
-    stock, processor = case.build(hidden_size=256, **case.build_arguments)
+    stock, processor = case.row.build(hidden_size=256, **case.build_arguments)
     with torch.no_grad():
         for parameter in stock.parameters():
             if parameter.ndim > 1:
@@ -166,13 +121,16 @@ class Served:
     processor: Any
     llm: Any = None
 
+    @classmethod
+    def saved(cls, folder: Path, case: Case, **settings: Any) -> "Served":
+        return cls(case, folder, save_repo(folder, case, **settings))
+
     @cached_property
     def model(self) -> Any:
-        return self.case.model_class.from_pretrained(self.folder).eval()
+        return self.case.row.model_class.from_pretrained(self.folder).eval()
 
     def prompt(self, text: str, videos: int = 1, images: int = 0) -> str:
-        content = [{"type": "image"}] * images + [{"type": "video"}] * videos + [{"type": "text", "text": text}]
-        return self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        return chat_prompt(self.processor, text, videos, images)
 
     def request(
         self,

@@ -17,7 +17,7 @@ def test_the_prompt_has_as_many_tokens_as_are_left(served: Served) -> None:
     whole = served.inputs(served.request())["input_ids"].shape[1]
     for ratio in (None, 0.1, 0.25, 0.5, 1.0):
         (output,) = served.outputs(served.request(ratio=ratio))
-        assert len(output.prompt_token_ids) == whole - case.video_tokens + case.kept(ratio)
+        assert len(output.prompt_token_ids) == whole - case.scored_tokens + case.kept(ratio)
 
 
 def test_sixteen_mixed_requests_at_once_equal_one_by_one(served: Served) -> None:
@@ -35,7 +35,7 @@ def test_a_second_question_takes_over_the_cached_video(served: Served) -> None:
         first, second = (served.request(text, (7,), ratio=ratio) for text in ("What is it?", "What is it not, then?"))
         assert served.answers(first) == served.expected(first)
         (output,) = served.outputs(second)
-        if served.case.video_tokens * ratio > 40:
+        if served.case.scored_tokens * ratio > 40:
             assert output.num_cached_tokens > 0
         assert [list(output.outputs[0].token_ids)] == served.expected(second)
 

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engines import CASES_BY_NAME, METADATA, RATIO, Served, engine, save_repo, video
+from engines import CASES_BY_NAME, EXACT, METADATA, Served, engine, video
 
 
 def served_by(folder: Any, name: str, **arguments: Any) -> Served:
     case = CASES_BY_NAME[name]
-    served = Served(case, folder, save_repo(folder, case, retention_ratio=RATIO, compression_rounding="exact"))
+    served = Served.saved(folder, case, **EXACT)
     served.llm = engine(folder, case, **arguments)
     return served
 

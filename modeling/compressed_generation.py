@@ -27,10 +27,9 @@ from .call_arguments import (
     without_token_types,
 )
 from .conversation_cache import CachedPrompt
-from .full_prompt_view import FullPromptView, view_of
 from .parent_classes import ParentModelWithHead
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
-from .prompt_positions import IGNORED_LABEL, ShortPrompt, labels_at, positions_by_order, take
+from .prompt_positions import IGNORED_LABEL, CompressedPrompt, ShortPrompt, labels_at, positions_by_order, take
 from .registration import register_like
 from .video_features import VidCom2VideoFeatures
 
@@ -275,51 +274,94 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, settings)
         self._check_last_token(prompt)
 
-        # 3. The parent generates. It is given the whole conversation, short, and itself skips what is in the cache.
+        # 3. The parent generates. It is given the caller's whole `input_ids`, for all that looks at them, and the
+        #    compressed conversation, which the model runs. It skips by itself what is in the cache.
         padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
         short_ids = take(input_ids, prompt.cached.positions, padding)
-        short = without_token_types(kwargs) | {
-            "input_ids": short_ids,
+        arguments = without_token_types(kwargs) | {
+            "compressed_prompt": CompressedPrompt(short_ids, mask),
             "attention_mask": prompt.inputs["attention_mask"],
             "position_ids": _after_cached(prompt.inputs["position_ids"], cached),
         }
         if features is not None:
-            short["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
-            short.pop("pixel_values_videos", None)
-        self._count_lengths_from(short, input_ids.shape[1] - short_ids.shape[1], input_ids.shape[1])
-        self._keep_lookup_from_placeholders(short)
-        view = FullPromptView(input_ids, mask, short_ids.shape[1])
-        result = super().generate(**view.of_arguments(short))
+            arguments["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
+            arguments.pop("pixel_values_videos", None)
+        self._keep_lookup_from_placeholders(arguments)
+        result = super().generate(**arguments)
 
-        # 4. The full prompt in front of what was generated, and what the cache stands for with the cache.
+        # 4. What the cache stands for stays with the cache.
         self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
-        if isinstance(result, Tensor):
-            return view.restore(result)
-        result.sequences = view.restore(result.sequences)
         return result
 
-    def _keep_lookup_from_placeholders(self, short: dict[str, Any]) -> None:
+    # What `generate` asks of the model on its way. The caller's full prompt is `input_ids` throughout, so that logits
+    # processors, stopping criteria, streamers and lengths see it. Mask, positions and cache are the compressed prompt's.
+
+    def _prefill(
+        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> ModelOutput:
+        prompt = model_kwargs.get("compressed_prompt")
+        if prompt is None:
+            return super()._prefill(input_ids, generation_config, model_kwargs, *args, **kwargs)
+        model_kwargs["compressed_prompt"] = replace(prompt, is_in_ids=True)  # in chunks of them, too
+        try:
+            return super()._prefill(prompt.shorten(input_ids), generation_config, model_kwargs, *args, **kwargs)
+        finally:
+            model_kwargs["compressed_prompt"] = prompt
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        compressed_prompt: CompressedPrompt | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The parent's inputs of a step. Those of a compressed prompt are marked as such, for `forward`."""
+        kwargs["next_sequence_length"] = next_sequence_length
+        if compressed_prompt is None:
+            return super().prepare_inputs_for_generation(input_ids, **kwargs)
+        if next_sequence_length is None and not compressed_prompt.is_in_ids:
+            input_ids = compressed_prompt.shorten(input_ids)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"is_compressed": True}
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """For beams, features are repeated prompt by prompt, which the parent tells apart by their placeholders."""
+        prompt = model_kwargs.get("compressed_prompt")
+        if prompt is None:
+            return super()._expand_inputs_for_generation(expand_size, *args, input_ids=input_ids, **model_kwargs)
+        _, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, *args, input_ids=prompt.ids, **model_kwargs
+        )
+        return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """A static cache needs no room for the dropped tokens."""
+        *others, max_cache_length = args
+        prompt = model_kwargs.get("compressed_prompt")
+        if prompt is not None:
+            max_cache_length -= prompt.num_dropped
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *others, max_cache_length, **kwargs)
+
+    def _get_logits_processor(self, *args: Any, model_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        """A penalty looks at the mask, to find where each prompt begins."""
+        return super()._get_logits_processor(*args, model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)
+
+    def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
+        """An assistant drafts from the caller's whole prompt as text."""
+        whole = _with_full_mask(model_kwargs)
+        if whole is not model_kwargs:
+            whole = {name: whole[name] for name in whole if name not in ("compressed_prompt", "position_ids")}
+        return super()._get_candidate_generator(*args, model_kwargs=whole, **kwargs)
+
+    def _keep_lookup_from_placeholders(self, arguments: dict[str, Any]) -> None:
         """Prompt lookup proposes copies of the prompt. A placeholder among them would ask for a feature that is not
         there."""
-        if self._generation_setting(short, "prompt_lookup_num_tokens") is not None:
-            suppressed = self._generation_setting(short, "suppress_tokens") or []
-            short["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
-
-    def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any:
-        """What `generate` makes of its settings and the caller's processors, shown the full prompt."""
-        arguments = inspect.signature(super()._get_logits_processor).bind(*args, **kwargs).arguments
-        view = view_of(arguments.get("logits_processor"))
-        if view is None:
-            return super()._get_logits_processor(**arguments)
-        return view.of_logits_processors(super()._get_logits_processor(**view.of_processor_arguments(arguments)))
-
-    def _get_stopping_criteria(self, *args: Any, **kwargs: Any) -> Any:
-        """What `generate` makes of its settings and the caller's criteria, shown the full prompt."""
-        arguments = inspect.signature(super()._get_stopping_criteria).bind(*args, **kwargs).arguments
-        view = view_of(arguments.get("stopping_criteria"))
-        if view is None:
-            return super()._get_stopping_criteria(**arguments)
-        return view.of_stopping_criteria(super()._get_stopping_criteria(**view.of_criteria_arguments(arguments)))
+        if self._generation_setting(arguments, "prompt_lookup_num_tokens") is not None:
+            suppressed = self._generation_setting(arguments, "suppress_tokens") or []
+            arguments["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
 
     def _mask_of_padding(self, kwargs: dict[str, Any]) -> Tensor:
         """(B, L) the caller's mask; without one, 0 at pad tokens, as `generate` infers it."""
@@ -337,23 +379,6 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             if value is not None:
                 return value
         return None
-
-    def _count_lengths_from(self, short: dict[str, Any], num_dropped: int, prompt_length: int) -> None:
-        """Turn `max_length` and `min_length`, which count the caller's prompt, into lengths of the short sequence."""
-        for name, new_tokens in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
-            length = self._generation_setting(short, name)
-            if length is None or self._generation_setting(short, new_tokens) is not None:
-                continue
-            if name == "max_length" and length <= prompt_length:
-                raise ValueError(
-                    f"`max_length` is {length}, but the prompt alone has {prompt_length} tokens. Increase it, or set "
-                    "`max_new_tokens`."
-                )
-            if short.get(name) is None and short.get("generation_config") is not None:
-                short["generation_config"] = copy.deepcopy(short["generation_config"])
-                setattr(short["generation_config"], name, max(0, length - num_dropped))
-            else:
-                short[name] = max(0, length - num_dropped)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Bad input
@@ -413,6 +438,15 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                 "A prompt ends in a placeholder of an image or a video, from which Transformers would count the "
                 "positions of the answer. End it with text, as chat templates do."
             )
+
+
+def _with_full_mask(model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    prompt = model_kwargs.get("compressed_prompt")
+    if prompt is None:
+        return model_kwargs
+    rows = model_kwargs["position_ids"].shape[-2]
+    repeated = prompt.full_mask.repeat_interleave(rows // len(prompt.full_mask), dim=0)
+    return model_kwargs | {"attention_mask": repeated}
 
 
 def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:

@@ -28,6 +28,8 @@ class CachedPrompt:
             whose frames reach further in time than the text behind it; None if it is the same.
         is_short: whether tokens were dropped, so that only this project's classes can go on from the cache.
         lost: why nobody can go on from it, if so.
+        num_remembered: for how many of the cached tokens, counted from the first, it is known which are padding; None
+            for all of them.
     """
 
     positions: Tensor
@@ -36,6 +38,7 @@ class CachedPrompt:
     media_offset: Tensor | None = None
     is_short: bool = True
     lost: str | None = None
+    num_remembered: int | None = None
 
     @property
     def length(self) -> int:
@@ -73,7 +76,10 @@ class CachedPrompt:
                 "the same rows, or start anew without it."
             )
         later = torch.arange(length - known.length, device=device).expand(num_rows, -1)
-        return known.extended(later, later.shape[1])
+        num_remembered = known.num_remembered
+        if num_remembered is None and later.shape[1]:
+            num_remembered = known.length
+        return replace(known.extended(later, later.shape[1]), num_remembered=num_remembered)
 
     @classmethod
     def of_full_prompt(cls, mask: Tensor, position_offset: Tensor, rotary: Tensor | None = None) -> "CachedPrompt":

@@ -94,6 +94,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     def changes_prompt(self, inputs: dict[str, Any]) -> bool:
         """Whether `forward` would run another prompt than the caller's for these arguments."""
+        if inputs.get("is_compressed"):
+            return False
         return self.drops_tokens(inputs) or self._has_media_after_cached(inputs)
 
     def drops_tokens(self, inputs: dict[str, Any]) -> bool:
@@ -143,7 +145,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     @can_return_tuple
     def forward(
-        self, prompt_record: PromptRecord | None = None, only_video_features: str | None = None, **inputs: Any
+        self,
+        prompt_record: PromptRecord | None = None,
+        only_video_features: str | None = None,
+        is_compressed: bool = False,
+        **inputs: Any,
     ) -> ModelOutput:
         """The parent's `forward` on the compressed prompt.
 
@@ -162,6 +168,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
+        if is_compressed:
+            return self._forward_compressed(inputs)
         overrides = pop_settings(inputs)
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
@@ -189,6 +197,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             if features is None:
                 return self._forward_full(inputs, settings)
             return self._forward_short(inputs, features, settings, prompt_record)
+
+    def _forward_compressed(self, inputs: dict[str, Any]) -> ModelOutput:
+        """A prompt that `generate` compressed, or a step after it: mask and positions are the compressed prompt's."""
+        encoded = inputs.get("mm_encoder_outputs") or {}
+        if isinstance(encoded.get("video"), VidCom2VideoFeatures):
+            inputs["mm_encoder_outputs"] = encoded | {"video": self._for_parent(encoded["video"])}
+        with using(inputs.get("past_key_values")):
+            return super().forward(**inputs, return_dict=True)
 
     def _forward_full(self, inputs: dict[str, Any], settings: CompressionSettings) -> ModelOutput:
         """The parent's path: nothing to drop among the new tokens. Those in the cache may have been compressed."""
@@ -256,24 +272,41 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         whole conversation; without one everything counts but the padding of the compressed prompt.
 
         Raises:
-            ValueError: if the mask is none of these.
+            ValueError: if the mask is none of these, or could be either.
         """
         is_token = (cached.positions >= 0).to(device)
         if mask is None:
             return torch.cat([is_token, is_token.new_ones(len(is_token), num_new)], dim=1).long()
         lengths = cached.prompt_length + num_new, cached.length + num_new
         shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        if shape == (len(is_token), lengths[0]):
-            past = take(mask, cached.positions, 0)
-            return torch.cat([past, mask[:, cached.prompt_length :]], dim=1)
-        if shape == (len(is_token), lengths[1]):
-            return mask
-        raise ValueError(
-            f"`attention_mask` is {shape}, but there are {len(is_token)} prompts, and the cache stands for "
-            f"{cached.prompt_length} tokens of the conversation, compressed to {cached.length}, before {num_new} new "
-            f"ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, over the {lengths[1]} that are "
-            "left, or none."
-        )
+        accepted = [(len(is_token), length) for length in lengths]
+        if shape not in accepted:
+            raise ValueError(
+                f"`attention_mask` is {shape}, but there are {len(is_token)} prompts, and the cache stands for "
+                f"{cached.prompt_length} tokens of the conversation, compressed to {cached.length}, before {num_new} "
+                f"new ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, over the {lengths[1]} "
+                "that are left, or none."
+            )
+        over_left = mask
+        if shape == accepted[0]:
+            over_whole = torch.cat([take(mask, cached.positions, 0), mask[:, cached.prompt_length :]], dim=1)
+            if shape != accepted[1] or torch.equal(over_whole, over_left):
+                return over_whole
+            # A batch whose longest prompt lost nothing is as long as before. What each mask says of its padding tells.
+            known = slice(cached.num_remembered)
+            fits_whole, fits_left = (
+                torch.equal(each[:, : cached.length].bool()[:, known], is_token[:, known])
+                for each in (over_whole, over_left)
+            )
+            if fits_whole == fits_left:
+                raise ValueError(
+                    f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of it, "
+                    "which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell which. "
+                    "Hide no token that was attended before, or leave the mask out."
+                )
+            if fits_whole:
+                return over_whole
+        return over_left
 
     def _encoded_images(self, inputs: dict[str, Any]) -> dict[str, ModelOutput]:
         if inputs.get("pixel_values") is None:

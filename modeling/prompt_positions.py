@@ -109,6 +109,30 @@ class ShortPrompt:
         return tuple(rows[index.to(rows.device)] for rows in layers)
 
 
+@dataclass(frozen=True)
+class CompressedPrompt:
+    """What `generate` carries beside the caller's full `input_ids`, while the model runs the compressed prompt.
+
+    Attributes:
+        ids: (B, L') the compressed conversation.
+        full_mask: (B, L) the caller's mask.
+        is_in_ids: whether `input_ids` are these ids already.
+    """
+
+    ids: Tensor
+    full_mask: Tensor
+    is_in_ids: bool = False
+
+    @property
+    def num_dropped(self) -> int:
+        return self.full_mask.shape[1] - self.ids.shape[1]
+
+    def shorten(self, sequences: Tensor) -> Tensor:
+        """(B·n, L + new) -> (B·n, L' + new), n sequences of each prompt side by side."""
+        prompts = self.ids.repeat_interleave(len(sequences) // len(self.ids), dim=0)
+        return torch.cat([prompts.to(sequences.device), sequences[:, self.full_mask.shape[1] :]], dim=1)
+
+
 def _picked(full: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     """(B, L) -> the entries that `logits_to_keep` names."""
     if isinstance(logits_to_keep, int):

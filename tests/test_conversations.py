@@ -13,7 +13,8 @@ from test_generate import NEW, batch_of_two, defaults, run
 from torch import Tensor
 from transformers import DynamicCache
 
-from vidcom2.modeling.conversation_cache import using
+from vidcom2.modeling.conversation_cache import CachedPrompt, using
+from vidcom2.modeling.prompt_positions import take
 
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -426,3 +427,107 @@ def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong
     ids = inputs["input_ids"][:, : int(is_video.nonzero()[-1]) + 1]
     with pytest.raises(ValueError, match="End it with text"):
         run(family.model, {"input_ids": ids} | family.videos_of(inputs))
+
+
+LONG = "Tell me all that you know of it, and leave nothing out. " * 6
+# What each row of a batch asks in each turn; the first row's first turn is longer than the other's whole video.
+BATCHES = {
+    "long text": [[("text", LONG), ("video", "What?")], [("text", "Why?")] * 2, [("text", "And?")] * 2],
+    "long image": [[("image", LONG), ("video", "What?")], [("text", "Why?")] * 2, [("video", "And here?")] * 2],
+    "video later": [
+        [("text", LONG), ("video", "What?"), ("text", "?")],
+        [("text", "Why?"), ("text", "Where is it?"), ("video", "And here?")],
+        [("text", "And?")] * 3,
+        [("video", "So?"), ("text", "So, then, is it?"), ("text", "No?")],
+    ],
+}
+
+
+def asked(family: Family, row: int, turn: int, kind: str, question: str) -> tuple[str, dict[str, list]]:
+    """The text of a row's turn, and its media."""
+    prompt = family.prompt(question, videos=int(kind == "video"), images=int(kind == "image"))
+    seed = 10 * turn + row
+    return prompt, {
+        "videos": [make_video(seed)] if kind == "video" else [],
+        "images": [make_image(seed)] if kind == "image" else [],
+    }
+
+
+def conversation_of(
+    family: Family, rows: list[int], turns: list, answers: list[Tensor], by: str, ratio: float
+) -> list[Tensor]:
+    """For each turn the logits (rows, vocabulary) after it, in a conversation whose answers are given.
+
+    Args:
+        answers: for each turn, the tokens (all rows, n) that are said after it.
+        by: "generate", or which mask a hand-written loop passes.
+    """
+    said = torch.empty(len(rows), 0, dtype=torch.long)
+    mask, cache, result = said, None, []
+    for number, turn in enumerate(turns):
+        texts, media = zip(*(asked(family, row, number, *turn[row]) for row in rows))
+        pixels = {kind: [each for of_row in media for each in of_row[kind]] for kind in ("videos", "images")}
+        new = family.inputs(*texts, **pixels)
+        if "mm_token_type_ids" in new:
+            del new["mm_token_type_ids"]
+        start, before = mask.shape[1] - (0 if cache is None else answers[number][rows].shape[1]), mask
+        said = torch.cat([said, new.pop("input_ids")], dim=1)
+        new_mask = new.pop("attention_mask")
+        mask = torch.cat([mask, new_mask], dim=1)
+        if by == "generate":
+            arguments = {"input_ids": said, "attention_mask": mask}
+            out = run(
+                family.model,
+                arguments | dict(new),
+                past_key_values=cache,
+                return_dict_in_generate=True,
+                output_logits=True,
+                max_new_tokens=1,
+                retention_ratio=ratio,
+            )
+            result.append(out.logits[0])
+        else:
+            over = mask
+            if by == "loop, mask over what is left" and cache is not None:
+                held = CachedPrompt.of(cache, len(rows), mask.device)
+                over = torch.cat([take(before, held.positions, 0), mask[:, start:]], dim=1)
+            out = family.model(
+                input_ids=said[:, start:],
+                attention_mask=over,
+                past_key_values=cache,
+                use_cache=True,
+                retention_ratio=ratio,
+                **new,
+            )
+            result.append(out.logits[:, -1])
+        cache = out.past_key_values
+        said = torch.cat([said, answers[number][rows]], dim=1)
+        mask = torch.cat([mask, torch.ones_like(answers[number][rows])], dim=1)
+    return result
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("by", "ratio"),
+    [
+        ("generate", RETENTION_RATIO),
+        ("generate", 1.0),
+        ("loop, mask over all", RETENTION_RATIO),
+        ("loop, mask over what is left", RETENTION_RATIO),
+    ],
+)
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_batch_whose_longest_prompt_is_not_shortened_goes_on_as_each_alone(
+    family: Family, kind: str, by: str, ratio: float
+) -> None:
+    """There the compressed batch is as long as the caller's, and a mask's width says nothing about its meaning."""
+    if family.case.recurrent:
+        pytest.skip("rows that keep different numbers of tokens are refused: tests/test_linear_attention.py")
+    turns = BATCHES[kind]
+    rows = list(range(len(turns[0])))
+    answers = [torch.randint(20, 100, (len(rows), 3)) for _ in turns]
+    together = conversation_of(family, rows, turns, answers, by, ratio)
+    for row in rows:
+        alone = conversation_of(family, [row], turns, answers, by, ratio)
+        for number, (ours, expected) in enumerate(zip(together, alone, strict=True)):
+            torch.testing.assert_close(ours[row], expected[0], rtol=0, atol=1e-5, msg=lambda m: f"turn {number}: {m}")

@@ -365,7 +365,7 @@ def test_min_length_keeps_the_end_token_away_until_then(family: Family) -> None:
 def test_a_max_length_below_the_prompt_is_refused_in_the_callers_numbers(family: Family) -> None:
     inputs = family.one_video()
     prompt = inputs["input_ids"].shape[1]
-    with pytest.raises(ValueError, match=rf"max_length.*{prompt - 1}.*{prompt} tokens"):
+    with pytest.raises(ValueError, match=rf"is {prompt}, but `max_length` is set to {prompt - 1}"):
         run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
 
 
@@ -584,16 +584,29 @@ def test_input_ids_may_be_positional(family: Family) -> None:
     assert torch.equal(out, run(family.model, inputs))
 
 
-def test_a_custom_generation_loop_gets_the_compressed_prompt(family: Family, short_length: Callable) -> None:
+def test_a_custom_generation_loop_gets_the_full_prompt_and_runs_the_compressed_one(
+    family: Family, short_length: Callable
+) -> None:
     inputs = family.one_video()
-    lengths = []
+    given = []
 
-    def custom(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Tensor:
-        lengths.append(input_ids.shape[1])
+    def custom(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Any:
+        given.append(input_ids)
         return type(model)._sample(model, input_ids, generation_config=generation_config, **kwargs)
 
-    assert torch.equal(run(family.model, inputs, custom_generate=custom), run(family.model, inputs))
-    assert lengths == [short_length(inputs)]
+    out = run(family.model, inputs, custom_generate=custom, return_dict_in_generate=True, min_new_tokens=NEW)
+    assert torch.equal(out.sequences, run(family.model, inputs, min_new_tokens=NEW))
+    assert torch.equal(given[0], inputs["input_ids"])
+    assert out.past_key_values.get_seq_length() == short_length(inputs) + NEW - 1
+
+
+def test_a_custom_loop_that_prepares_its_own_inputs_is_refused(family: Family) -> None:
+    def custom(model: Any, input_ids: Tensor, generation_config: Any, **kwargs: Any) -> Any:
+        names = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")
+        return model(input_ids, **{name: value for name, value in kwargs.items() if name not in names})
+
+    with pytest.raises(ValueError, match="prepare_inputs_for_generation"):
+        run(family.model, family.one_video(), custom_generate=custom)
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

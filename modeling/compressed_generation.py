@@ -97,6 +97,11 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             ValueError: on settings, placeholders, labels or inputs that cannot be compressed.
         """
         self._share_config()
+        if inputs.get("compressed_prompt") is not None:
+            raise ValueError(
+                "`compressed_prompt` is what `generate` hands to a custom generation loop, and `forward` cannot take it. "
+                "Get the arguments of each step from the model's `prepare_inputs_for_generation`."
+            )
         if not self.model.changes_prompt(inputs):
             return self._output(
                 super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
@@ -194,6 +199,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             # Copies, since `generate` repeats the features in place for beams.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
         self._check_cache(kwargs)
+        self._check_unknown_cache(kwargs, settings)
         features = None
         goes_on = CachedPrompt.attached_to(kwargs.get("past_key_values")) is not None
         if self.model.drops_tokens(kwargs) or (goes_on and kwargs.get("pixel_values_videos") is not None):
@@ -236,9 +242,16 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
         """The parent's path, but the positions of a conversation are kept with its cache, not with the model."""
         cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
-        if not self.model.uses_mrope or input_ids is None or kwargs.get("position_ids") is not None:
+        if input_ids is None or kwargs.get("position_ids") is not None:
             return super().generate(**kwargs)
         mask = self._mask_of_padding(kwargs)
+        if not self.model.uses_mrope:
+            is_first = cache is None or cache.get_seq_length() == 0
+            result = super().generate(**kwargs)
+            if is_first:
+                prompt = CachedPrompt.of_full_prompt(mask, None)
+                self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
+            return result
         rotary, rope_deltas = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
         order = positions_by_order(mask)
         kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
@@ -381,6 +394,52 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return None
 
     # -----------------------------------------------------------------------------------------------------------------
+    # Caches that are stored
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def cache_memory(past_key_values: Any) -> dict[str, Tensor]:
+        """What a KV cache remembers of its conversation, to be stored beside its keys and values.
+
+        Args:
+            past_key_values: the cache that `generate` or `forward` filled.
+
+        Returns:
+            Tensors by name, of a few bytes per token: `safetensors` and `torch.save` take them.
+
+        Raises:
+            ValueError: if the cache remembers nothing, or cannot be continued.
+        """
+        known = getattr(past_key_values, "cached_prompt", None)
+        if known is None:
+            raise ValueError(
+                f"`past_key_values` is a {type(past_key_values).__name__} that remembers no conversation. Pass the "
+                "cache that this model's `generate` or `forward` filled."
+            )
+        return known.as_tensors()
+
+    @staticmethod
+    def restore_cache_memory(past_key_values: Any, memory: dict[str, Tensor]) -> None:
+        """Give a cache that was rebuilt from its keys and values the memory of its conversation back.
+
+        Args:
+            past_key_values: a cache that holds the same tokens.
+            memory: what `cache_memory` returned.
+
+        Raises:
+            ValueError: if the memory is of another cache.
+        """
+        prompt, length = CachedPrompt.from_tensors(memory), int(past_key_values.get_seq_length())
+        rows = getattr(past_key_values.layers[0], "keys", None)
+        if length < prompt.length or (rows is not None and len(rows) != len(prompt.positions)):
+            raise ValueError(
+                f"`memory` is of a cache that held {prompt.length} tokens or more of {len(prompt.positions)} prompts, "
+                f"but `past_key_values` holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the memory of "
+                "this cache."
+            )
+        prompt.attach_to(past_key_values)
+
+    # -----------------------------------------------------------------------------------------------------------------
     # Bad input
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -431,6 +490,42 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                         f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each "
                         "prompt. Repeat its rows by `reorder_cache`, and the prompts, or start anew without it."
                     )
+
+    def _check_unknown_cache(self, kwargs: dict[str, Any], settings: CompressionSettings) -> None:
+        """Of a cache without a memory, what its tokens are must follow from `input_ids`."""
+        cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
+        if not CachedPrompt.is_unknown(cache) or input_ids is None:
+            return
+        length = int(cache.get_seq_length())
+        held, new = input_ids[:, :length], input_ids[:, length:]
+        remedy = (
+            "Give the cache its memory back (`restore_cache_memory`, with what `cache_memory` returned when it was "
+            "stored), or start anew without it"
+        )
+        encoded = kwargs.get("mm_encoder_outputs") or {}
+        given = {
+            "video": (kwargs.get("pixel_values_videos"), encoded.get("video"), self.config.video_token_id),
+            "image": (kwargs.get("pixel_values"), encoded.get("image"), self.config.image_token_id),
+        }
+        for kind, (pixels, features, token) in given.items():
+            if pixels is None and features is None and (new == token).any():
+                raise ValueError(
+                    f"`past_key_values` holds {length} tokens, and nobody remembers of which prompt. `input_ids` has "
+                    f"{kind} placeholders behind these, so that it is not the conversation that the cache holds, but "
+                    f"perhaps that of which a compressed prompt is left. {remedy}."
+                )
+        if settings.retention_ratio < 1.0 and (held == self.config.video_token_id).any():
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens with videos among them, and nobody remembers whether they "
+                f"were compressed. {remedy}, or pass `retention_ratio=1.0` if they were not."
+            )
+        grids = (kwargs.get("image_grid_thw"), kwargs.get("video_grid_thw"))
+        if self.model.uses_mrope and self.model.is_placeholder(held).any() and all(each is None for each in grids):
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens with images or videos among them, and nobody remembers where "
+                f"their positions end. {remedy}, or pass the `image_grid_thw` and `video_grid_thw` of the whole "
+                "conversation."
+            )
 
     def _check_last_token(self, prompt: ShortPrompt) -> None:
         if self.model.uses_mrope and self.model.is_placeholder(prompt.inputs["input_ids"][:, -1]).any():

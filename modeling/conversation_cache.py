@@ -48,11 +48,21 @@ class CachedPrompt:
     def is_padded(self) -> bool:
         return bool((self.positions < 0).any())
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the parent class continues the cache correctly by itself."""
+        return not self.is_short and self.position_offset is None
+
     @staticmethod
     def attached_to(cache: Any) -> "CachedPrompt | None":
-        """What was remembered of a cache's conversation; None if it is empty or no conversation is known."""
+        """What continuing a cache takes. None if the cache is empty, plain, or of an unknown conversation."""
         known = getattr(cache, "cached_prompt", None)
-        return known if known is not None and cache.get_seq_length() > 0 else None
+        return known if known is not None and not known.is_plain and cache.get_seq_length() > 0 else None
+
+    @staticmethod
+    def is_unknown(cache: Any) -> bool:
+        """Whether a cache holds tokens of which nobody remembers anything, as one rebuilt from its tensors does."""
+        return cache is not None and getattr(cache, "cached_prompt", None) is None and cache.get_seq_length() > 0
 
     @classmethod
     def of(cls, cache: Any, num_rows: int, device: torch.device) -> "CachedPrompt":
@@ -66,8 +76,7 @@ class CachedPrompt:
         if known is None:
             nothing = torch.empty(num_rows, 0, dtype=torch.long, device=device)
             known = cls(nothing, 0, is_short=False)
-        if known.lost is not None:
-            raise ValueError(f"`past_key_values` cannot be gone on from: {known.lost}. Start anew without it.")
+        known._check_not_lost()
         if length < known.length or len(known.positions) != num_rows:
             what = "compressed to " if known.is_short else "of "
             raise ValueError(
@@ -82,10 +91,14 @@ class CachedPrompt:
         return replace(known.extended(later, later.shape[1]), num_remembered=num_remembered)
 
     @classmethod
-    def of_full_prompt(cls, mask: Tensor, position_offset: Tensor, rotary: Tensor | None = None) -> "CachedPrompt":
-        """An uncompressed prompt, of a mask (B, L), whose positions go on at the offset (B, 1).
+    def of_full_prompt(
+        cls, mask: Tensor, position_offset: Tensor | None, rotary: Tensor | None = None
+    ) -> "CachedPrompt":
+        """An uncompressed prompt.
 
         Args:
+            mask: (B, L) of the prompt.
+            position_offset: (B, 1) as the attribute; None where positions are the order of the tokens.
             rotary: (3, B, L) its positions t, h and w, if it holds images or videos.
         """
         positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
@@ -121,6 +134,37 @@ class CachedPrompt:
         if cache is not None:
             cache.__class__ = remembering(type(cache))
             cache.cached_prompt = self
+
+    def as_tensors(self) -> dict[str, Tensor]:
+        """The memory in a form that is stored beside keys and values.
+
+        Raises:
+            ValueError: if nobody can continue the cache.
+        """
+        self._check_not_lost()
+        tensors = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
+        numbers = {name: getattr(self, name) for name in ("prompt_length", "is_short", "num_remembered")}
+        given = {name: value for name, value in tensors.items() if value is not None}
+        return given | {name: torch.tensor(int(value)) for name, value in numbers.items() if value is not None}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "CachedPrompt":
+        """What `as_tensors` gave.
+
+        Raises:
+            ValueError: if it is something else.
+        """
+        fields = dict(tensors)
+        if not {"positions", "prompt_length", "is_short"} <= fields.keys() <= cls.__dataclass_fields__.keys():
+            raise ValueError(f"The memory of a cache holds {sorted(fields)}. Pass what `cache_memory` returned.")
+        for name in ("prompt_length", "num_remembered"):
+            if name in fields:
+                fields[name] = int(fields[name])
+        return cls(**fields | {"is_short": bool(fields["is_short"])})
+
+    def _check_not_lost(self) -> None:
+        if self.lost is not None:
+            raise ValueError(f"`past_key_values` cannot be continued: {self.lost}. Start anew without it.")
 
 
 class RemembersPrompt(ParentCache):

@@ -220,17 +220,19 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         cached = CachedPrompt.attached_to(inputs.get("past_key_values"))
         if cached is not None:
             return super().forward(**self._continued(inputs, cached), return_dict=True)
+        is_first = inputs.get("past_key_values") is None or inputs["past_key_values"].get_seq_length() == 0
         if not self.uses_mrope:
-            return super().forward(**inputs, return_dict=True)
+            outputs = super().forward(**inputs, return_dict=True)
+            if is_first and outputs.past_key_values is not None:
+                CachedPrompt.of_full_prompt(_mask_of(outputs, inputs), None).attach_to(outputs.past_key_values)
+            return outputs
         # The parent would keep `rope_deltas` on the model, where they meet other chats.
         position_ids, rope_deltas = self.full_rotary_positions(inputs)
         outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
         if outputs.past_key_values is not None:
-            mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
-            length = hidden_states.shape[1]
-            mask = mask[:, -length:] if is_2d(mask) else torch.ones_like(hidden_states[..., 0], dtype=torch.long)
+            mask = _mask_of(outputs, inputs)
             if rope_deltas is None:  # a prompt of text: the parent counts its padding
-                rope_deltas = length - mask.long().sum(dim=1, keepdim=True)
+                rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
             CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
         return outputs
 
@@ -469,3 +471,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         is_text = kept & ~self.is_placeholder(input_ids)
         first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
+
+
+def _mask_of(outputs: ModelOutput, inputs: dict[str, Any]) -> Tensor:
+    """(B, n) the mask of the n new tokens."""
+    mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
+    if is_2d(mask):
+        return mask[:, -hidden_states.shape[1] :]
+    return torch.ones_like(hidden_states[..., 0], dtype=torch.long)

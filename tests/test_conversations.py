@@ -531,3 +531,51 @@ def test_a_batch_whose_longest_prompt_is_not_shortened_goes_on_as_each_alone(
         alone = conversation_of(family, [row], turns, answers, by, ratio)
         for number, (ours, expected) in enumerate(zip(together, alone, strict=True)):
             torch.testing.assert_close(ours[row], expected[0], rtol=0, atol=1e-5, msg=lambda m: f"turn {number}: {m}")
+
+
+def rebuilt(cache: Any) -> DynamicCache:
+    """From its keys and values, as a cache that was stored or moved to another process."""
+    return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in cache.layers])
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_a_rebuilt_cache_goes_on_with_its_memory_and_is_refused_without(family: Family, ratio: float) -> None:
+    if family.case.recurrent:
+        pytest.skip("its states are no keys and values")
+    inputs = family.one_video()
+    turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
+    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
+    expected = run(family.model, second, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=ratio)
+    cache = rebuilt(turn.past_key_values)
+    with pytest.raises(ValueError, match="restore_cache_memory"):
+        run(family.model, second, past_key_values=cache)
+    memory = pickle.loads(pickle.dumps(family.model.cache_memory(turn.past_key_values)))
+    family.model.restore_cache_memory(cache, memory)
+    assert torch.equal(run(family.model, second, past_key_values=cache, retention_ratio=ratio), expected)
+
+
+def test_a_rebuilt_cache_of_an_uncompressed_prompt_goes_on_as_in_the_stock_class(family: Family) -> None:
+    if family.case.recurrent:
+        pytest.skip("its states are no keys and values")
+    inputs = family.one_video()
+    turn = run(family.stock, inputs, return_dict_in_generate=True)
+    second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
+    expected = run(family.stock, second, past_key_values=copy.deepcopy(turn.past_key_values))
+    uncompressed = {"retention_ratio": 1.0, "past_key_values": rebuilt(turn.past_key_values)}
+    if family.case.mrope:
+        with pytest.raises(ValueError, match="`video_grid_thw` of the whole conversation"):
+            run(family.model, second, **uncompressed)
+        second |= {"video_grid_thw": inputs["video_grid_thw"]}
+    assert torch.equal(run(family.model, second, **uncompressed), expected)
+
+
+def test_the_memory_of_another_cache_is_refused(family: Family) -> None:
+    long, short = family.one_video(num_frames=8), family.inputs("Hello.")
+    memory = family.model.cache_memory(family.model(**long, use_cache=True).past_key_values)
+    cache = family.model(**short, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="Pass the memory of this cache"):
+        family.model.restore_cache_memory(cache, memory)
+    with pytest.raises(ValueError, match="Pass what `cache_memory` returned"):
+        family.model.restore_cache_memory(cache, {"keys": torch.zeros(1)})
+    with pytest.raises(ValueError, match="remembers no conversation"):
+        family.model.cache_memory(DynamicCache())

@@ -99,8 +99,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         self._share_config()
         if inputs.get("compressed_prompt") is not None:
             raise ValueError(
-                "`compressed_prompt` is what `generate` hands to a custom generation loop, and `forward` cannot take it. "
-                "Get the arguments of each step from the model's `prepare_inputs_for_generation`."
+                "`compressed_prompt` is what `generate` hands to a custom generation loop, and `forward` cannot take "
+                "it. Get the arguments of each step from the model's `prepare_inputs_for_generation`."
             )
         if not self.model.changes_prompt(inputs):
             return self._output(
@@ -306,8 +306,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
         return result
 
-    # What `generate` asks of the model on its way. The caller's full prompt is `input_ids` throughout, so that logits
-    # processors, stopping criteria, streamers and lengths see it. Mask, positions and cache are the compressed prompt's.
+    # What `generate` asks of the model on its way. `input_ids` are the caller's full prompt throughout, so that logits
+    # processors, stopping criteria, streamers and lengths see it. Mask, positions and cache are of the compressed one.
 
     def _prefill(
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -341,7 +341,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     ) -> tuple[Any, dict[str, Any]]:
         """For beams, features are repeated prompt by prompt, which the parent tells apart by their placeholders."""
         prompt = model_kwargs.get("compressed_prompt")
-        if prompt is None:
+        if prompt is None or input_ids is None:
             return super()._expand_inputs_for_generation(expand_size, *args, input_ids=input_ids, **model_kwargs)
         _, model_kwargs = super()._expand_inputs_for_generation(
             expand_size, *args, input_ids=prompt.ids, **model_kwargs
@@ -494,7 +494,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     def _check_unknown_cache(self, kwargs: dict[str, Any], settings: CompressionSettings) -> None:
         """Of a cache without a memory, what its tokens are must follow from `input_ids`."""
         cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
-        if not CachedPrompt.is_unknown(cache) or input_ids is None:
+        if cache is None or input_ids is None or not CachedPrompt.is_unknown(cache):
             return
         length = int(cache.get_seq_length())
         held, new = input_ids[:, :length], input_ids[:, length:]

@@ -154,13 +154,14 @@ class CachedPrompt:
         Raises:
             ValueError: if it is something else.
         """
-        fields = dict(tensors)
+        fields: dict[str, Any] = dict(tensors)
         if not {"positions", "prompt_length", "is_short"} <= fields.keys() <= cls.__dataclass_fields__.keys():
             raise ValueError(f"The memory of a cache holds {sorted(fields)}. Pass what `cache_memory` returned.")
         for name in ("prompt_length", "num_remembered"):
             if name in fields:
                 fields[name] = int(fields[name])
-        return cls(**fields | {"is_short": bool(fields["is_short"])})
+        fields["is_short"] = bool(fields["is_short"])
+        return cls(**fields)
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:

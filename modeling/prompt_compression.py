@@ -302,9 +302,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
             if fits_whole == fits_left:
                 raise ValueError(
-                    f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of it, "
-                    "which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell which. "
-                    "Hide no token that was attended before, or leave the mask out."
+                    f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of "
+                    "it, which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell "
+                    "which. Hide no token that was attended before, or leave the mask out."
                 )
             if fits_whole:
                 return over_whole
@@ -473,7 +473,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
 
 
-def _mask_of(outputs: ModelOutput, inputs: dict[str, Any]) -> Tensor:
+def _mask_of(outputs: Any, inputs: dict[str, Any]) -> Tensor:
     """(B, n) the mask of the n new tokens."""
     mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
     if is_2d(mask):

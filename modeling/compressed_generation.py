@@ -16,21 +16,23 @@ from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
+from ..configuration.compression_settings import CompressionSettings, with_settings
 from ..configuration.saved_with_code import SavedWithCode
 from .call_arguments import (
     check_compressible,
-    check_features_fit,
     pop_settings,
     take_parents_signatures,
     wants_some_rows,
+    without_settings,
     without_token_types,
 )
+from .call_description import CallDescription, CallPath, NewVideos
 from .conversation_cache import CachedPrompt
 from .parent_classes import ParentModelWithHead
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
-from .prompt_positions import IGNORED_LABEL, CompressedPrompt, ShortPrompt, labels_at, positions_by_order, take
+from .prompt_positions import IGNORED_LABEL, labels_at, positions_by_order, take
 from .registration import register_like
+from .short_prompt import CompressedPrompt, ShortPrompt
 from .video_features import VidCom2VideoFeatures
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
@@ -102,7 +104,11 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                 "`compressed_prompt` is what `generate` hands to a custom generation loop, and `forward` cannot take "
                 "it. Get the arguments of each step from the model's `prepare_inputs_for_generation`."
             )
-        if not self.model.changes_prompt(inputs):
+        call = None
+        if not inputs.get("is_compressed"):
+            call = self.model.describe(inputs)
+            inputs = without_settings(inputs) | {"call": call}
+        if call is None or call.path is not CallPath.COMPRESS:
             return self._output(
                 super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
             )
@@ -192,45 +198,29 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if inputs is not None:
             kwargs.setdefault("input_ids", inputs)
         self._share_config()
-        overrides = {name: kwargs[name] for name in SETTING_NAMES if kwargs.get(name) is not None}
-        settings = self.config.compression_settings(**overrides)
-        check_features_fit(kwargs, overrides)
         if kwargs.get("mm_encoder_outputs") is not None:
             # Copies, since `generate` repeats the features in place for beams.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
         self._check_cache(kwargs)
-        self._check_unknown_cache(kwargs, settings)
-        features = None
-        goes_on = CachedPrompt.attached_to(kwargs.get("past_key_values")) is not None
-        if self.model.drops_tokens(kwargs) or (goes_on and kwargs.get("pixel_values_videos") is not None):
-            pop_settings(kwargs)
-            features = self._video_features(kwargs, settings)
-        if features is None:
-            kwargs = self._with_whole_features(kwargs, settings)
-        if features is None and not goes_on:
-            return self._generate_full(kwargs)
-        pop_settings(kwargs)
-        return self._generate_short(kwargs, features, settings)
+        call = self.model.describe(kwargs)
+        self._check_unknown_cache(kwargs, call.settings)
+        kwargs = without_settings(kwargs)
+        if call.path is CallPath.PARENT:
+            return self._generate_full(self._with_all_features(kwargs, call))
+        return self._generate_compressed(kwargs, call)
 
     def _share_config(self) -> None:
         """A config that was put in place of the head's is the inner model's as well."""
         if self.model.config is not self.config:
             self.model.config = self.config
 
-    def _video_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> VidCom2VideoFeatures:
-        if kwargs.get("pixel_values_videos") is None:
-            return kwargs["mm_encoder_outputs"]["video"]
-        return self.model(**kwargs, **settings.as_dict(), only_video_features="kept", return_dict=True)
-
-    def _with_whole_features(self, kwargs: dict[str, Any], settings: CompressionSettings) -> dict[str, Any]:
-        """With all features of the prompt's videos, marked as such: `forward` does not hear of a call's own ratio."""
-        if settings.retention_ratio < 1.0:
-            return kwargs
+    def _with_all_features(self, kwargs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
+        """With the features of all tokens, marked as such: the `forward` of a step does not hear of a call's ratio."""
         encoded = kwargs.get("mm_encoder_outputs") or {}
-        if kwargs.get("pixel_values_videos") is not None:
-            video = self.model(**kwargs, only_video_features="all", return_dict=True)
+        if call.videos is NewVideos.PIXELS:
+            video = self.model(**kwargs, call=call, only_video_features="all", return_dict=True)
             kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
-        elif encoded.get("video") is not None and not isinstance(encoded["video"], VidCom2VideoFeatures):
+        elif call.videos is NewVideos.ALL_FEATURES:
             given = encoded["video"]
             video = VidCom2VideoFeatures(
                 pooler_output=given.pooler_output, deepstack_features=getattr(given, "deepstack_features", None)
@@ -270,21 +260,24 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         for cache in caches:
             prompt.attach_to(cache)
 
-    def _generate_short(
-        self, kwargs: dict[str, Any], features: VidCom2VideoFeatures | None, settings: CompressionSettings
-    ) -> ModelOutput | Tensor:
-        """The parent's `generate` on the compressed prompt, or on what a compressed prompt's cache goes on with."""
+    def _generate_compressed(self, kwargs: dict[str, Any], call: CallDescription) -> ModelOutput | Tensor:
+        """The parent's `generate` on a prompt, or a conversation, that is compressed."""
         check_compressible(kwargs)
+        features = None
+        if call.videos is NewVideos.PIXELS:
+            features = self.model(**kwargs, call=call, only_video_features="kept", return_dict=True)
+        elif call.videos is NewVideos.KEPT_FEATURES:
+            features = kwargs["mm_encoder_outputs"]["video"]
         # 1. The conversation: what is in the cache, and what is new.
         kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
         input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
         _check_whole_conversation(input_ids, mask, cached)
-        self._check_generation(kwargs, cached, settings)
+        self._check_generation(kwargs, cached, call.settings)
 
         # 2. The short prompt: the new tokens without the dropped ones.
         new = kwargs | {name: kwargs[name][:, cached.prompt_length :] for name in ("input_ids", "attention_mask")}
-        prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, settings)
+        prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, call.settings)
         self._check_last_token(prompt)
 
         # 3. The parent generates. It is given the caller's whole `input_ids`, for all that looks at them, and the

@@ -1,7 +1,11 @@
-"""What a KV cache remembers of its conversation: which tokens of the caller's prompt it holds, and where it goes on.
+"""What a KV cache remembers of its conversation: which tokens of the prompt it holds, and which positions follow.
 
-A compressed prompt leaves no trace in keys and values of how long it was. The turns that follow need to know, so the
-cache itself carries it, through copies and row operations, and not the model, which may serve other chats in between.
+Why does the cache change its class? Keys and values do not tell how long the prompt was before it was compressed, and
+the turns that follow need to know. The model cannot remember it, since it may serve other chats in between. So the
+memory lives with the cache. A wrapper around the cache would not do: Transformers and its users ask
+`isinstance(cache, StaticCache)`, write to its layers, compile for its type, and keep the object that they passed to
+`generate`, which never sees a wrapper. A subclass made on the spot stays the same object and the same kind of cache,
+and its memory follows when rows are reordered, repeated or cropped, and when it is copied.
 """
 
 import functools
@@ -14,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .parent_classes import ParentCache
+from .prompt_positions import take
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,50 @@ class CachedPrompt:
             following = rotary[1:].amax(dim=0).gather(1, last.to(rotary.device)) + 1
             media_offset = following - mask.long().sum(dim=1, keepdim=True)
         return cls(positions, mask.shape[1], position_offset, media_offset, is_short=False)
+
+    def mask_with_new(self, mask: Tensor | None, num_new: int, device: torch.device) -> Tensor:
+        """The mask (B, P + n) over the P cached tokens and n new ones.
+
+        Args:
+            mask: the caller's, over these tokens or over the whole conversation. Without one all tokens count, but not
+                the padding of the compressed prompt.
+
+        Raises:
+            ValueError: if the mask is none of these, or could be either.
+        """
+        is_token = (self.positions >= 0).to(device)
+        if mask is None:
+            return torch.cat([is_token, is_token.new_ones(len(is_token), num_new)], dim=1).long()
+        lengths = self.prompt_length + num_new, self.length + num_new
+        shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        accepted = [(len(is_token), length) for length in lengths]
+        if shape not in accepted:
+            raise ValueError(
+                f"`attention_mask` is {shape}, but there are {len(is_token)} prompts, and the cache stands for "
+                f"{self.prompt_length} tokens of the conversation, compressed to {self.length}, before {num_new} "
+                f"new ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, over the {lengths[1]} "
+                "that are left, or none."
+            )
+        over_left = mask
+        if shape == accepted[0]:
+            over_whole = torch.cat([take(mask, self.positions, 0), mask[:, self.prompt_length :]], dim=1)
+            if shape != accepted[1] or torch.equal(over_whole, over_left):
+                return over_whole
+            # A batch whose longest prompt lost nothing is as long as before. What each mask says of its padding tells.
+            known = slice(self.num_remembered)
+            fits_whole, fits_left = (
+                torch.equal(each[:, : self.length].bool()[:, known], is_token[:, known])
+                for each in (over_whole, over_left)
+            )
+            if fits_whole == fits_left:
+                raise ValueError(
+                    f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of "
+                    "it, which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell "
+                    "which. Hide no token that was attended before, or leave the mask out."
+                )
+            if fits_whole:
+                return over_whole
+        return over_left
 
     def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
         """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""

@@ -8,7 +8,7 @@ import torch
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 from .compressed_generation import VidCom2GenerationMixin
-from .prompt_positions import ShortPrompt
+from .short_prompt import ShortPrompt
 
 
 @dataclass

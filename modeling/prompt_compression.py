@@ -15,22 +15,23 @@ from torch import Tensor
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings, with_settings
+from ..configuration.compression_settings import CompressionSettings, with_settings
 from .call_arguments import (
     check_compressible,
-    check_features_fit,
-    check_given_once,
     check_no_gaps,
     is_2d,
     pop_settings,
     take_parents_signatures,
     wants_some_rows,
     whole_videos,
+    without_settings,
     without_token_types,
 )
+from .call_description import CallDescription, CallPath, NewVideos, videos_of
 from .conversation_cache import CachedPrompt, using
-from .prompt_positions import ShortPrompt, positions_by_order, positions_made_for, remaining_positions, take
+from .prompt_positions import positions_by_order, positions_made_for, remaining_positions, take
 from .registration import register_like
+from .short_prompt import ShortPrompt
 from .video_compression import VideoCompression
 from .video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 
@@ -92,20 +93,25 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         each for a prompt of text."""
         raise NotImplementedError
 
-    def changes_prompt(self, inputs: dict[str, Any]) -> bool:
-        """Whether `forward` would run another prompt than the caller's for these arguments."""
-        if inputs.get("is_compressed"):
-            return False
-        return self.drops_tokens(inputs) or self._has_media_after_cached(inputs)
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a call asks for
+    # -----------------------------------------------------------------------------------------------------------------
 
-    def drops_tokens(self, inputs: dict[str, Any]) -> bool:
-        """Whether there are videos to compress among these arguments of `forward` or `generate`."""
-        check_given_once(inputs)
-        overrides = {name: inputs.get(name) for name in SETTING_NAMES}
-        if inputs.get("pixel_values_videos") is not None:
-            return self.config.compression_settings(**overrides).retention_ratio < 1.0
-        given = (inputs.get("mm_encoder_outputs") or {}).get("video")
-        return isinstance(given, VidCom2VideoFeatures) and not self._is_short(inputs, given)
+    def describe(self, inputs: dict[str, Any]) -> CallDescription:
+        """What a call of `forward` or `generate` with these arguments asks for.
+
+        Raises:
+            ValueError: on settings outside their accepted set, videos that are given twice or do not fit the settings,
+                and images or videos on a cache of which nobody knows where its positions end.
+        """
+        overrides = pop_settings(dict(inputs), super().forward)
+        settings = self.config.compression_settings(**overrides)
+        memory = CachedPrompt.attached_to(inputs.get("past_key_values"))
+        path = CallPath.PARENT if memory is None else CallPath.CONTINUE
+        call = CallDescription(settings, memory, videos_of(inputs, settings, overrides), path)
+        if call.drops_tokens or self._has_media_after_cached(inputs):
+            return replace(call, path=CallPath.COMPRESS)
+        return call
 
     def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
         """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text.
@@ -130,15 +136,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
         return True
 
-    def _is_short(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> bool:
-        """Whether the prompt was shortened before: features are given, and each has its placeholder."""
-        if inputs.get("pixel_values_videos") is not None:
-            return False
-        if features.video_compressions is None or inputs.get("input_ids") is None:  # a chunk of a chunked prefill
-            return features.video_compressions is None
-        is_video = inputs["input_ids"] == self.config.video_token_id
-        return sum(map(len, features.pooler_output)) == is_video.sum()
-
     # -----------------------------------------------------------------------------------------------------------------
     # forward
     # -----------------------------------------------------------------------------------------------------------------
@@ -146,6 +143,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     @can_return_tuple
     def forward(
         self,
+        call: CallDescription | None = None,
         prompt_record: PromptRecord | None = None,
         only_video_features: str | None = None,
         is_compressed: bool = False,
@@ -161,179 +159,131 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
-            prompt_record: from this project's class with a head, which takes the rows of the compressed prompt itself.
+            call: from this project's class with a head, which has described the call already.
+            prompt_record: from the same class, which takes the rows of the compressed prompt itself.
             only_video_features: `"kept"` or `"all"`: return these features of the videos, and do nothing else. Through
                 `forward`, because accelerate and FSDP have a module's weights in place only there.
+            is_compressed: from `generate`, for a prompt that it has compressed, and the steps after it: mask and
+                positions are the compressed prompt's.
 
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
         if is_compressed:
-            return self._forward_compressed(inputs)
-        overrides = pop_settings(inputs)
-        settings = self.config.compression_settings(**overrides)
-        if only_video_features == "all":
-            outputs = self._encode_whole(inputs, settings)
-            videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # some parents keep frames apart
-            whole = VidCom2VideoFeatures(**{**outputs, "pooler_output": videos})
-            return whole.without_tower_states()
-        if only_video_features == "kept":
-            return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
+            with using(inputs.get("past_key_values")):
+                return super().forward(**self._with_features_for_parent(inputs), return_dict=True)
+        call = call or self.describe(inputs)
+        inputs = without_settings(inputs)
+        if only_video_features is not None:
+            return self._only_video_features(only_video_features, inputs, call.settings)
         if prompt_record is not None and prompt_record.attention_mask is not None:
-            inputs["attention_mask"] = prompt_record.attention_mask.to(inputs["input_ids"].device)
-        check_features_fit(inputs, overrides)
-        follows_cached = self._has_media_after_cached(inputs)
-        features = self._video_features(inputs, settings)
+            mask = prompt_record.attention_mask
+            inputs["attention_mask"] = mask.to(inputs["input_ids"].device) if isinstance(mask, Tensor) else mask
         with using(inputs.get("past_key_values")):
-            if features is not None and self._is_short(inputs, features):
-                inputs["mm_encoder_outputs"] = inputs["mm_encoder_outputs"] | {"video": self._for_parent(features)}
-                if inputs.get("position_ids") is not None:  # `generate` compressed the prompt before
-                    return super().forward(**inputs, return_dict=True)
-                features = None  # all tokens of the videos, from the caller
-            if features is None and follows_cached:
-                if inputs.get("pixel_values_videos") is not None:  # all tokens, with `video_compressions` that say so
-                    features = self._encode(self.get_video_features, inputs, **settings.as_dict())
-                return self._forward_short(inputs, features, settings, prompt_record)
-            if features is None:
-                return self._forward_full(inputs, settings)
-            return self._forward_short(inputs, features, settings, prompt_record)
+            if call.path is CallPath.COMPRESS:
+                return self._forward_compressed(inputs, call, prompt_record)
+            inputs = self._with_all_features(inputs, call)
+            if call.memory is not None:
+                return super().forward(**self._continued(inputs, call.memory), return_dict=True)
+            return self._forward_full(inputs)
 
-    def _forward_compressed(self, inputs: dict[str, Any]) -> ModelOutput:
-        """A prompt that `generate` compressed, or a step after it: mask and positions are the compressed prompt's."""
+    def _only_video_features(
+        self, which: str, inputs: dict[str, Any], settings: CompressionSettings
+    ) -> VidCom2VideoFeatures:
+        if which == "kept":
+            return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
+        outputs = self._encode_whole(inputs, settings)
+        videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # some parents keep frames apart
+        return VidCom2VideoFeatures(**{**outputs, "pooler_output": videos}).without_tower_states()
+
+    def _with_features_for_parent(self, inputs: dict[str, Any]) -> dict[str, Any]:
         encoded = inputs.get("mm_encoder_outputs") or {}
-        if isinstance(encoded.get("video"), VidCom2VideoFeatures):
-            inputs["mm_encoder_outputs"] = encoded | {"video": self._for_parent(encoded["video"])}
-        with using(inputs.get("past_key_values")):
-            return super().forward(**inputs, return_dict=True)
+        if not isinstance(encoded.get("video"), VidCom2VideoFeatures):
+            return inputs
+        return inputs | {"mm_encoder_outputs": encoded | {"video": self._for_parent(encoded["video"])}}
 
-    def _forward_full(self, inputs: dict[str, Any], settings: CompressionSettings) -> ModelOutput:
-        """The parent's path: nothing to drop among the new tokens. Those in the cache may have been compressed."""
-        if inputs.get("pixel_values_videos") is not None:  # here and not in the parent, which would call our encoder
-            videos = self._encode_whole(inputs, settings)
-            if isinstance(videos, VidCom2VideoFeatures):  # not by the parent
-                videos = self._for_parent(videos)
-            encoded = {"video": videos} | self._encoded_images(inputs)
-            given = inputs.get("mm_encoder_outputs") or {}
-            inputs = inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
+    def _with_all_features(self, inputs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
+        """The inputs with features of all video tokens. Pixels would make the parent call our encoder, which drops."""
+        if call.videos is not NewVideos.PIXELS:
+            return self._with_features_for_parent(inputs)
+        encoded = {"video": self._encode_whole(inputs, call.settings)} | self._encoded_images(inputs)
+        given = inputs.get("mm_encoder_outputs") or {}
+        return self._with_features_for_parent(
+            inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
+        )
+
+    def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
+        """The parent's path. What there is to know of the prompt stays with the cache, not with the model."""
         if inputs.get("position_ids") is not None:
-            return super().forward(**self._masked(inputs), return_dict=True)
-        cached = CachedPrompt.attached_to(inputs.get("past_key_values"))
-        if cached is not None:
-            return super().forward(**self._continued(inputs, cached), return_dict=True)
-        is_first = inputs.get("past_key_values") is None or inputs["past_key_values"].get_seq_length() == 0
+            return super().forward(**inputs, return_dict=True)
+        cache = inputs.get("past_key_values")
         if not self.uses_mrope:
+            is_first = cache is None or cache.get_seq_length() == 0
             outputs = super().forward(**inputs, return_dict=True)
             if is_first and outputs.past_key_values is not None:
-                CachedPrompt.of_full_prompt(_mask_of(outputs, inputs), None).attach_to(outputs.past_key_values)
+                CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.past_key_values)
             return outputs
         # The parent would keep `rope_deltas` on the model, where they meet other chats.
         position_ids, rope_deltas = self.full_rotary_positions(inputs)
         outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
         if outputs.past_key_values is not None:
-            mask = _mask_of(outputs, inputs)
+            mask = _mask_of_new(outputs, inputs)
             if rope_deltas is None:  # a prompt of text: the parent counts its padding
                 rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
             CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
         return outputs
 
-    def _masked(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """A step with positions of the caller's, or of `generate`: its mask leaves out the padding of a compressed
-        prompt."""
-        cached = getattr(inputs.get("past_key_values"), "cached_prompt", None)
-        mask = inputs.get("attention_mask")
-        if cached is None or not cached.is_short or (mask is not None and not is_2d(mask)):
-            return inputs
-        if mask is None and not cached.is_padded:
-            return inputs
-        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
-        held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
-        mask = self._mask_of_cached_and_new(mask, held, new.shape[1], new.device)
-        if self._is_stateful and new.shape[1] > 1:  # a step of `generate` hides nothing
-            check_no_gaps(mask, held.length)
-        return inputs | {"attention_mask": mask}
+    def _continued(self, inputs: dict[str, Any], memory: CachedPrompt) -> dict[str, Any]:
+        """The inputs of a step on a cache with a memory, with a mask and positions that fit what the cache holds.
 
-    def _continued(self, inputs: dict[str, Any], cached: CachedPrompt) -> dict[str, Any]:
-        """A step of a hand-written loop: mask and positions that fit the compressed prompt in its cache."""
-        given = inputs.get("attention_mask")
-        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
-        held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
-        is_own_mask = given is not None and not is_2d(given)  # of 4 dimensions: it says nothing about positions
-        mask = self._mask_of_cached_and_new(None if is_own_mask else given, held, new.shape[1], new.device)
-        if self._is_stateful:
-            check_no_gaps(mask, held.length)
-        position_ids = positions_by_order(mask)[:, -new.shape[1] :]
-        if cached.position_offset is not None:
-            moved = position_ids + cached.position_offset.to(position_ids.device)
-            position_ids = torch.stack([position_ids, *[moved] * 3]) if self.uses_mrope else moved
-        return inputs | {"attention_mask": given if is_own_mask else mask, "position_ids": position_ids}
-
-    def _mask_of_cached_and_new(
-        self, mask: Tensor | None, cached: CachedPrompt, num_new: int, device: torch.device
-    ) -> Tensor:
-        """(B, P + n) over the P cached tokens and the n new ones, from the caller's mask over either these, or the
-        whole conversation; without one everything counts but the padding of the compressed prompt.
-
-        Raises:
-            ValueError: if the mask is none of these, or could be either.
+        Positions of the caller's own stay, and so does a mask of 4 dimensions.
         """
-        is_token = (cached.positions >= 0).to(device)
-        if mask is None:
-            return torch.cat([is_token, is_token.new_ones(len(is_token), num_new)], dim=1).long()
-        lengths = cached.prompt_length + num_new, cached.length + num_new
-        shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        accepted = [(len(is_token), length) for length in lengths]
-        if shape not in accepted:
-            raise ValueError(
-                f"`attention_mask` is {shape}, but there are {len(is_token)} prompts, and the cache stands for "
-                f"{cached.prompt_length} tokens of the conversation, compressed to {cached.length}, before {num_new} "
-                f"new ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, over the {lengths[1]} "
-                "that are left, or none."
-            )
-        over_left = mask
-        if shape == accepted[0]:
-            over_whole = torch.cat([take(mask, cached.positions, 0), mask[:, cached.prompt_length :]], dim=1)
-            if shape != accepted[1] or torch.equal(over_whole, over_left):
-                return over_whole
-            # A batch whose longest prompt lost nothing is as long as before. What each mask says of its padding tells.
-            known = slice(cached.num_remembered)
-            fits_whole, fits_left = (
-                torch.equal(each[:, : cached.length].bool()[:, known], is_token[:, known])
-                for each in (over_whole, over_left)
-            )
-            if fits_whole == fits_left:
-                raise ValueError(
-                    f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of "
-                    "it, which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell "
-                    "which. Hide no token that was attended before, or leave the mask out."
-                )
-            if fits_whole:
-                return over_whole
-        return over_left
+        given, has_positions = inputs.get("attention_mask"), inputs.get("position_ids") is not None
+        is_own_mask = given is not None and not is_2d(given)  # it says nothing about positions
+        needs_mask = memory.is_short and not is_own_mask and (given is not None or memory.is_padded)
+        if has_positions and not needs_mask:
+            return inputs
+        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
+        held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
+        mask = held.mask_with_new(None if is_own_mask else given, new.shape[1], new.device)
+        if self._is_stateful and (new.shape[1] > 1 or not has_positions):
+            check_no_gaps(mask, held.length)
+        inputs = inputs | {"attention_mask": given if is_own_mask else mask}
+        if has_positions:
+            return inputs
+        position_ids = positions_by_order(mask)[:, -new.shape[1] :]
+        if memory.position_offset is not None:
+            moved = position_ids + memory.position_offset.to(position_ids.device)
+            position_ids = torch.stack([position_ids, *[moved] * 3]) if self.uses_mrope else moved
+        return inputs | {"position_ids": position_ids}
+
+    def new_features(self, inputs: dict[str, Any], call: CallDescription) -> VidCom2VideoFeatures | None:
+        """The features of new videos, with what is kept of them; None where the prompt needs none to be shortened."""
+        if call.videos is NewVideos.PIXELS:
+            return self._only_video_features("kept", inputs, call.settings)
+        return inputs["mm_encoder_outputs"]["video"] if call.videos is NewVideos.KEPT_FEATURES else None
 
     def _encoded_images(self, inputs: dict[str, Any]) -> dict[str, ModelOutput]:
         if inputs.get("pixel_values") is None:
             return {}
         return {"image": self._encode(self.get_image_features, inputs)}
 
-    def _forward_short(
-        self,
-        inputs: dict[str, Any],
-        features: VidCom2VideoFeatures | None,
-        settings: CompressionSettings,
-        record: PromptRecord | None,
+    def _forward_compressed(
+        self, inputs: dict[str, Any], call: CallDescription, record: PromptRecord | None
     ) -> ModelOutput:
         check_compressible(inputs)
         input_ids = inputs["input_ids"]
         cached = CachedPrompt.of(inputs.get("past_key_values"), len(input_ids), input_ids.device)
-        mask = self._mask_of_cached_and_new(inputs.get("attention_mask"), cached, input_ids.shape[1], input_ids.device)
+        mask = cached.mask_with_new(inputs.get("attention_mask"), input_ids.shape[1], input_ids.device)
         new = inputs | {"attention_mask": mask[:, cached.length :]}
-        prompt = self.short_prompt(new, cached, mask[:, : cached.length], features, settings)
+        features = self.new_features(inputs, call)
+        prompt = self.short_prompt(new, cached, mask[:, : cached.length], features, call.settings)
         encoded = self._encoded_images(inputs)
         if features is not None:
-            encoded["video"] = self._for_parent(features)
+            encoded["video"] = features
         short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
-        outputs = super().forward(**short, return_dict=True)
+        outputs = super().forward(**self._with_features_for_parent(short), return_dict=True)
         prompt.cached.attach_to(outputs.past_key_values)
         if record is not None:
             record.prompt = prompt
@@ -473,7 +423,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
 
 
-def _mask_of(outputs: Any, inputs: dict[str, Any]) -> Tensor:
+def _mask_of_new(outputs: Any, inputs: dict[str, Any]) -> Tensor:
     """(B, n) the mask of the n new tokens."""
     mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
     if is_2d(mask):

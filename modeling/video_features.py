@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
-from .call_arguments import check_given_once, pop_settings, take_parents_signatures
+from .call_arguments import pop_settings, take_parents_signatures
 from .compression import compress_with
 from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
@@ -182,22 +182,6 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """Features of the prompt's images or videos, from whichever arguments their encoder names."""
         names = inspect.signature(encoder).parameters
         return encoder(**{name: inputs[name] for name in names if name in inputs} | settings, return_dict=True)
-
-    def _video_features(self, inputs: dict[str, Any], settings: CompressionSettings) -> VidCom2VideoFeatures | None:
-        """The compressed features of the prompt's videos; None if it has none or they all stay."""
-        given = (inputs.get("mm_encoder_outputs") or {}).get("video")
-        if inputs.get("pixel_values_videos") is None:
-            if given is None or isinstance(given, VidCom2VideoFeatures) or settings.retention_ratio == 1.0:
-                return given if isinstance(given, VidCom2VideoFeatures) else None
-            raise ValueError(
-                f"`mm_encoder_outputs['video']` is a {type(given).__name__} of uncompressed features, but "
-                f"`retention_ratio` is {settings.retention_ratio}. Pass `pixel_values_videos`, the output of this "
-                "model's `get_video_features`, or `retention_ratio=1.0`."
-            )
-        check_given_once(inputs)
-        if settings.retention_ratio == 1.0:
-            return None
-        return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
 
     def _for_parent(self, features: VidCom2VideoFeatures) -> VidCom2VideoFeatures:
         return VidCom2VideoFeatures(

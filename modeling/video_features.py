@@ -1,13 +1,12 @@
 """Video features of all families: what the parent encodes, and of that what stays."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
@@ -46,20 +45,6 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
             video_compressions=self.video_compressions,
             deepstack_features=self.deepstack_features,
         )
-
-
-@contextmanager
-def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """A list of what this module of the parent is called with in the meantime; of no module, nothing."""
-    inputs: list[Tensor] = []
-    hook = None
-    if module is not None:
-        hook = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-    try:
-        yield inputs
-    finally:
-        if hook is not None:
-            hook.remove()
 
 
 class VideoFeaturesMixin(SavedWithCode, ParentModel):

@@ -48,7 +48,7 @@ class PromptRecord:
         prompt: what the inner model made of the prompt, where it ran another one than the caller's.
     """
 
-    attention_mask: Tensor | None = None
+    attention_mask: Tensor | dict[str, Any] | None = None
     prompt: ShortPrompt
 
     def __init__(self, logits_to_keep: int | Tensor = 0):
@@ -162,7 +162,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
-        overrides = pop_settings(inputs)
+        overrides = pop_settings(inputs, super().forward)
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
             outputs = self._encode_whole(inputs, settings)
@@ -172,7 +172,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if only_video_features == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
         if prompt_record is not None and prompt_record.attention_mask is not None:
-            inputs["attention_mask"] = prompt_record.attention_mask.to(inputs["input_ids"].device)
+            mask = prompt_record.attention_mask
+            inputs["attention_mask"] = mask.to(inputs["input_ids"].device) if isinstance(mask, Tensor) else mask
         check_features_fit(inputs, overrides)
         follows_cached = self._has_media_after_cached(inputs)
         features = self._video_features(inputs, settings)
@@ -310,7 +311,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             outputs.router_logits = prompt.spread(outputs.router_logits, new["attention_mask"])
         outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
         if outputs.hidden_states is not None:
-            outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))
+            outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
         return outputs
 
     # -----------------------------------------------------------------------------------------------------------------

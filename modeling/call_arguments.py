@@ -6,15 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from torch import Tensor
+from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
 from ..configuration.compression_settings import SETTING_NAMES
 
+# A misspelt setting begins as the others do. The parents, which take any argument, would pass over it.
+PREFIXES_OF_SETTINGS = ("compression_", "retention_", "vision_", "max_video")
 
-def pop_settings(arguments: dict[str, Any]) -> dict[str, Any]:
+
+def pop_settings(arguments: dict[str, Any], *parent_methods: Callable) -> dict[str, Any]:
     """Take the settings of VidCom² out of a call's arguments; None stands for the config's value.
 
+    Args:
+        parent_methods: what the other arguments are for. Those that they name are theirs, whatever they begin with.
+
     Raises:
-        ValueError: on a setting that is fixed when the model is loaded.
+        ValueError: on a setting that does not exist, or is fixed when the model is loaded.
     """
     for name in ("compression_newlines", "spatial_pool_mode"):
         if arguments.get(name) is not None:
@@ -23,10 +30,17 @@ def pop_settings(arguments: dict[str, Any]) -> dict[str, Any]:
                 f"Pass it to `from_pretrained`, or set `model.config.{name}`."
             )
     given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
-    for name in arguments:
-        if name.startswith(("compression_", "retention_")) and arguments[name] is not None:
-            raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
+    looks_like_setting = [name for name in arguments if name.startswith(PREFIXES_OF_SETTINGS)]
+    if looks_like_setting:
+        of_parent = {name for method in parent_methods for name in inspect.signature(method).parameters}
+        for name in looks_like_setting:
+            if name not in of_parent and arguments[name] is not None:
+                raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def without_settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in SETTING_NAMES}
 
 
 def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -109,34 +123,23 @@ def check_no_gaps(mask: Tensor, num_cached: int) -> None:
         )
 
 
-def check_given_once(inputs: dict[str, Any]) -> None:
-    """Raises a ValueError on videos that are given both as pixels and as features."""
-    encoded = (inputs.get("mm_encoder_outputs") or {}).get("video")
-    if encoded is not None and inputs.get("pixel_values_videos") is not None:
+def check_not_exported() -> None:
+    """Raises a ValueError where PyTorch makes one graph for all inputs of what is called."""
+    exporter = "torch.export" if is_torchdynamo_exporting() else "torch.jit.trace" if is_jit_tracing() else None
+    if exporter is not None:
         raise ValueError(
-            "`pixel_values_videos` and `mm_encoder_outputs['video']` both hold the prompt's videos. Pass one."
+            f"`{exporter}` of a model that compresses makes a graph without choices, but how many tokens of a video "
+            "stay, and which, follows from what it shows. Export with `retention_ratio=1.0`, or use `torch.compile`."
         )
-
-
-def check_features_fit(inputs: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Raises a ValueError on settings for this call beside features that were compressed before it."""
-    given = (inputs.get("mm_encoder_outputs") or {}).get("video")
-    if getattr(given, "video_compressions", None) is not None:
-        for name in overrides:
-            if name != "compression_positions":
-                raise ValueError(
-                    f"`{name}` is {overrides[name]!r} for this call, but `mm_encoder_outputs['video']` was encoded "
-                    "before it. Pass the setting to `get_video_features`, or `pixel_values_videos` in place of the "
-                    "features."
-                )
 
 
 def check_compressible(inputs: dict[str, Any]) -> None:
     """Refuse what a prompt that is compressed cannot be given with.
 
     Raises:
-        ValueError: on `inputs_embeds`, `position_ids` and paged caches.
+        ValueError: on `inputs_embeds`, `position_ids` and paged caches, and while the model is exported.
     """
+    check_not_exported()
     if inputs.get("inputs_embeds") is not None or inputs.get("input_ids") is None:
         raise ValueError(
             "`inputs_embeds` cannot be compressed: dropped tokens are found by their placeholders. Pass `input_ids` "

@@ -52,8 +52,6 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     hides_mask_from_head = False  # the parent's head does not get the mask, which is the caller's, over the full prompt
     model: VidCom2ModelMixin
     get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
-    # `Trainer` would divide by a number of labels that counts those of dropped tokens. So it averages the loss instead.
-    accepts_loss_kwargs = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -132,7 +130,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         else:
             outputs.logits = prompt.at_positions(outputs.logits)
         if outputs.hidden_states is not None:
-            outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))
+            outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
         return self._output(outputs, positions)
 
     def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
@@ -166,13 +164,18 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             arguments["shift_labels"] = torch.cat([short[:, 1:], shift_labels[:, -1:]], dim=1)
         if num_items_in_batch is not None:
             given, left = ((each[:, 1:] != IGNORED_LABEL).sum() for each in (labels, short))
-            if given != left:
+            if given == left:
+                arguments["num_items_in_batch"] = num_items_in_batch
+            elif (torch.as_tensor(num_items_in_batch).to(given.device) != given).any():
+                # With a number of these labels alone the loss is the mean over what is left of them. Of other batches
+                # that were counted too, nobody knows here how many are left.
                 raise ValueError(
-                    f"`num_items_in_batch` counts the {int(given)} labels of the full prompt, but the compressed one "
-                    f"has {int(left)} left. Set the labels of video placeholders and of each prompt's first token to "
-                    f"{IGNORED_LABEL}, or leave it out: the loss is then the mean over what is left."
+                    f"`num_items_in_batch` counts labels of several batches or devices, among them the {int(given)} "
+                    f"labels of this one's full prompts, of which the compressed ones have {int(left)} left. Set the "
+                    f"labels of video placeholders and of each prompt's first token to {IGNORED_LABEL} in the data "
+                    "collator. Or set `model.accepts_loss_kwargs = False` before the `Trainer` is made: it then takes "
+                    "the mean of the batches' losses, whatever their numbers of labels."
                 )
-            arguments["num_items_in_batch"] = num_items_in_batch
         vocab_size = self.config.get_text_config().vocab_size
         return self.loss_function(logits=logits, labels=short, vocab_size=vocab_size, **arguments)
 
@@ -210,9 +213,18 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return self._generate_compressed(kwargs, call)
 
     def _share_config(self) -> None:
-        """A config that was put in place of the head's is the inner model's as well."""
+        """A config that was put in place of the head's is the inner model's as well.
+
+        Raises:
+            ValueError: if it asks for tuples of every call, in which the parent misses what the inner model gives it.
+        """
         if self.model.config is not self.config:
             self.model.config = self.config
+        if not self.config.return_dict:
+            raise ValueError(
+                "`config.return_dict` is False, with which Transformers' own class fails, since it would get a tuple "
+                "of its inner model. Set it to True, and pass `return_dict=False` to the calls that shall give tuples."
+            )
 
     def _with_all_features(self, kwargs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
         """With the features of all tokens, marked as such: the `forward` of a step does not hear of a call's ratio."""

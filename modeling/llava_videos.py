@@ -6,30 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from .frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
 from .parent_classes import ParentLlavaModel
 from .prompt_compression import VidCom2ModelMixin
 from .static_patches import REFERENCE_INTERVAL, groups_of, patch_states
 from .video_compression import VideoTokens
-from .video_features import ParentFeatures, VidCom2VideoFeatures, inputs_of
+from .video_features import ParentFeatures, VidCom2VideoFeatures
 
 
 class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
     """Comes before the parent's inner model in the bases of a LLaVA family's. A family adds what is its own:
 
-    - `reads_tower` and `tokens_of_patches`, what the parent makes of the tower's states;
+    - `tokens_of_patches`, what the parent makes of the tower's states;
     - `ends_with_newline`, whether it puts its newline behind the last frame;
     - `frames_of`, if a frame has other tokens than those that are scored.
     """
 
     ends_with_newline = False
-
-    @property
-    def reads_tower(self) -> nn.Module:
-        """The parent's first module after the tower, which is called with the states of all patches."""
-        raise NotImplementedError
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """As the parent makes tokens of the tower's states (F, patches, V) -> (F, placeholders of a frame, dim)."""
@@ -76,11 +72,13 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
     ) -> tuple[ParentFeatures, Sequence[Tensor]]:
         """The parent's features of videos, and if wanted (T, patches, V) states of the tower for each of them."""
-        with inputs_of(self.reads_tower if with_tower_states else None) as projected:
-            outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
+        outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
         if not with_tower_states:
             return outputs, []
-        return outputs, projected[0].unflatten(0, pixel_values_videos.shape[:2]).unbind()
+        # From the output, not by a hook: a hook on a module that threads share would see all of their videos.
+        layers, strategy = self._read_layers(**kwargs)
+        states = _of_patches(torch.cat([outputs.hidden_states[layer] for layer in layers], dim=-1), strategy)
+        return outputs, states.unflatten(0, pixel_values_videos.shape[:2]).unbind()
 
     def _encode_in_chunks(
         self,
@@ -101,8 +99,8 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 encoded_frames = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
                 del outputs  # with the tower's own states, before the next chunk
             else:
-                with inputs_of(self.reads_tower if with_tower_states else None) as of_frames:
-                    encoded_frames = self._partly_updated(frames, groups_of(lengths), update_ratio, **kwargs)
+                of_frames = [self._partly_updated(frames, groups_of(lengths), update_ratio, **kwargs)]
+                encoded_frames = self.tokens_of_patches(of_frames[0])
             for run, encoded in zip(runs, encoded_frames.split(lengths), strict=True):
                 tokens.put(run, encoded)
             if with_tower_states:
@@ -122,22 +120,32 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         frames: Tensor,
         group_lengths: Sequence[int],
         update_ratio: float,
-        vision_feature_layer: int | list[int] | None = None,
-        vision_feature_select_strategy: str | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """As the parent encodes frames (F, channels, height, width), but the tower computes only a share of the patches
-        between the first frames of the groups -> (F, placeholders of a frame, dim)."""
+        """The tower's states that the parent reads, of frames (F, channels, height, width) -> (F, patches, V). Between
+        the first frames of the groups the tower computes only a share of the patches."""
         for name in ("output_hidden_states", "output_attentions", "interpolate_pos_encoding"):
             if kwargs.get(name):
                 raise ValueError(
                     f"`{name}` is {kwargs[name]!r}, but with `vision_update_ratio={update_ratio!r}` the vision tower "
                     "does not run as a whole, and cannot take it. Leave it out, or pass `vision_update_ratio=1.0`."
                 )
+        layers, strategy = self._read_layers(**kwargs)
+        return _of_patches(patch_states(self.vision_tower, frames, group_lengths, update_ratio, layers), strategy)
+
+    def _read_layers(
+        self,
+        vision_feature_layer: int | list[int] | None = None,
+        vision_feature_select_strategy: str | None = None,
+        **kwargs: Any,
+    ) -> tuple[Sequence[int], str]:
+        """The layers of the tower that the parent reads, beside each other, and which of their states it selects."""
         layers = self.config.vision_feature_layer if vision_feature_layer is None else vision_feature_layer
         strategy = vision_feature_select_strategy or self.config.vision_feature_select_strategy
-        layers = [layers] if isinstance(layers, int) else layers
-        states = patch_states(self.vision_tower, frames, group_lengths, update_ratio, layers)
-        if strategy == "default":
-            states = states[:, 1:]
-        return self.tokens_of_patches(states)
+        return [layers] if isinstance(layers, int) else layers, strategy
+
+
+def _of_patches(states: Tensor, strategy: str) -> Tensor:
+    """As the parent selects of the tower's states (F, patches, V): `"default"` leaves out a first one, of a class
+    token."""
+    return states[:, 1:] if strategy == "default" else states

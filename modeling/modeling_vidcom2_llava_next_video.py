@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlavaNextVideoForConditionalGeneration, LlavaNextVideoModel
 from transformers.models.llava_next_video.modeling_llava_next_video import LlavaNextVideoCausalLMOutputWithPast
 
@@ -39,11 +39,6 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
     """
 
     config: VidCom2LlavaNextVideoConfig
-
-    @property
-    def reads_tower(self) -> nn.Module:
-        """As the mixin says: the pooling, which comes before the projector."""
-        return self.vision_resampler
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """As the mixin says: patches are pooled, then projected."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
@@ -40,11 +40,6 @@ class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
 
     config: VidCom2LlavaOnevisionConfig
     ends_with_newline = True
-
-    @property
-    def reads_tower(self) -> nn.Module:
-        """As the mixin says: the projector."""
-        return self.multi_modal_projector
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """As the mixin says: patches are projected, then pooled."""

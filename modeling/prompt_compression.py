@@ -49,7 +49,7 @@ class PromptRecord:
         prompt: what the inner model made of the prompt, where it ran another one than the caller's.
     """
 
-    attention_mask: Tensor | None = None
+    attention_mask: Tensor | dict[str, Any] | None = None
     prompt: ShortPrompt
 
     def __init__(self, logits_to_keep: int | Tensor = 0):
@@ -295,7 +295,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             outputs.router_logits = prompt.spread(outputs.router_logits, new["attention_mask"])
         outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
         if outputs.hidden_states is not None:
-            outputs.hidden_states = tuple(map(prompt.at_positions, outputs.hidden_states))
+            outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
         return outputs
 
     # -----------------------------------------------------------------------------------------------------------------

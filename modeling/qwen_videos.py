@@ -15,7 +15,7 @@ from .frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
 from .parent_classes import ParentQwenModel
 from .prompt_compression import VidCom2ModelMixin
 from .video_compression import VideoTokens
-from .video_features import ParentFeatures, VidCom2VideoFeatures, inputs_of
+from .video_features import ParentFeatures, VidCom2VideoFeatures
 
 IMAGE, VIDEO = 1, 2  # types of tokens; text is 0
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
@@ -91,9 +91,9 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         self, patches: Tensor, grid_thw: Tensor, with_tower_states: bool, **kwargs: Any
     ) -> tuple[ParentFeatures, list[Tensor]]:
         """The parent's features of videos, and if wanted (t, h·w, V) states of the tower for each of them."""
-        with inputs_of(self.visual.merger if with_tower_states else None) as merged:
-            outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
-        return outputs, self._row_by_row(merged[0], grid_thw) if with_tower_states else []
+        outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
+        # From the output, not by a hook: a hook on a module that threads share would see all of their videos.
+        return outputs, self._row_by_row(outputs.last_hidden_state, grid_thw) if with_tower_states else []
 
     def _encode_in_chunks(
         self,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 
 from ..configuration.video_model_tables import register_as_video_model
@@ -30,3 +31,6 @@ def register_like(model_class: "type[ParentModel]") -> None:
             break
     if model_class.can_generate():
         register_as_video_model(f"vidcom2_{model_class.__name__}", model_class.__name__)
+        for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
+            if model_class.config_class not in auto_class._model_mapping:  # a user's subclass comes after ours
+                auto_class.register(model_class.config_class, model_class)

@@ -47,6 +47,10 @@ class ShortPrompt:
         picked = rows[prompts, index]
         return picked if before_first is None else picked.masked_fill(counts == 0, before_first)
 
+    def of_layers(self, hidden_states: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """`at_positions` of each layer's rows; None stays None, of a layer that was not asked for."""
+        return tuple(None if rows is None else self.at_positions(rows) for rows in hidden_states)
+
     def spread(self, layers: Sequence[Tensor], attended: Tensor) -> tuple[Tensor, ...]:
         """Rows of the compressed prompt for a mean over the caller's: each of a prompt's L' fills as many of its L
         attended positions as any other, or one more.

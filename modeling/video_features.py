@@ -1,20 +1,20 @@
 """Video features of all families: what the parent encodes, and of that what stays."""
 
+import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
-from .call_arguments import pop_settings, take_parents_signatures
+from .call_arguments import check_not_exported, pop_settings, take_parents_signatures
 from .compression import compress_with
 from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
@@ -25,19 +25,20 @@ ParentFeatures: TypeAlias = Any
 
 @dataclass
 class VidCom2VideoFeatures(BaseModelOutputWithPooling):
-    """What `get_video_features` returns.
+    """What `get_video_features` returns: the parent's fields in its order, then ours, so that a place in the tuple is
+    that of the parent's.
 
     Attributes:
         pooler_output: one (K_i, dim) tensor per video: the tokens that enter the language model.
-        video_compressions: one `VideoCompression` per video.
         deepstack_features: in families that have them, for each of the first decoder layers what it adds to these
             tokens, one (K_i, dim) tensor per video.
+        video_compressions: one `VideoCompression` per video.
     """
 
     # None only in what this project's classes pass to each other; but `ModelOutput` asks for this default.
     pooler_output: Sequence[Tensor] = field(default=cast(Any, None))
-    video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
     deepstack_features: list[tuple[Tensor, ...]] | None = None
+    video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
 
     def without_tower_states(self) -> "VidCom2VideoFeatures":
         """What the language model needs. The tower's states are larger, and `generate` would hold them to its end."""
@@ -46,20 +47,6 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
             video_compressions=self.video_compressions,
             deepstack_features=self.deepstack_features,
         )
-
-
-@contextmanager
-def inputs_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """A list of what this module of the parent is called with in the meantime; of no module, nothing."""
-    inputs: list[Tensor] = []
-    hook = None
-    if module is not None:
-        hook = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
-    try:
-        yield inputs
-    finally:
-        if hook is not None:
-            hook.remove()
 
 
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
@@ -128,7 +115,11 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """
         names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
         kwargs |= dict(zip(names, args))
-        settings = self.config.compression_settings(**pop_settings(kwargs))
+        # The parents hand on what the config says for arguments of `forward`.
+        overrides = pop_settings(kwargs, super().get_video_features, super().forward)
+        settings = self.config.compression_settings(**overrides)
+        if settings.retention_ratio < 1.0:
+            check_not_exported()
         needs = COMPRESSION_METHODS[settings.compression_method].needs
         outputs, videos = self.encode_videos_by(settings, with_tower_states="tower_states" in needs, **kwargs)
         return self.compressed_features(outputs, videos, settings)
@@ -154,7 +145,10 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             fields["deepstack_features"] = [
                 self._kept_features(layer, compressions) for layer in outputs["deepstack_features"]
             ]
-        return VidCom2VideoFeatures(**fields, video_compressions=compressions)
+        features = VidCom2VideoFeatures()
+        for name, value in (fields | {"video_compressions": compressions}).items():
+            features[name] = value  # one by one, which keeps the parent's order
+        return features
 
     def _kept_features(
         self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
@@ -167,12 +161,25 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
 
     def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
         """The parent's `get_video_features`: all tokens."""
-        return super().get_video_features(**kwargs | {"return_dict": True})
+        return self._parents_encoder()(**kwargs | {"return_dict": True})
+
+    def _parents_encoder(self) -> Callable[..., Any]:
+        """The parent's `get_video_features`, as one that does what `return_dict` says.
+
+        Qwen3-VL's and Qwen3.5's passes the videos on to `get_image_features`, which hears of the config's `return_dict`
+        alone. Where that asks for tuples, the encoder is that of a view of the model with another config.
+        """
+        if self.config.return_dict:
+            return super().get_video_features
+        view = copy.copy(self)
+        view.config = copy.copy(self.config)
+        view.config.return_dict = True
+        return super(VideoFeaturesMixin, view).get_video_features
 
     def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
         """The parent's features of the prompt's videos: all tokens."""
         if settings.vision_update_ratio == 1.0:
-            return self._encode(super().get_video_features, inputs)
+            return self._encode(self._parents_encoder(), inputs)
         names = inspect.signature(super().get_video_features).parameters
         described = {name: inputs[name] for name in names if name in inputs}
         outputs, _ = self.encode_videos_by(settings, with_tower_states=False, **described)

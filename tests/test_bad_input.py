@@ -1,6 +1,7 @@
 """What cannot be done right is refused with one ValueError: the thing, the value, what is accepted, the remedy."""
 
 import copy
+import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -216,7 +217,9 @@ def test_a_config_put_in_place_of_the_models_counts_in_every_call(family: Family
         assert call().past_key_values.get_seq_length() == short_length(inputs)
 
 
-@pytest.mark.parametrize("name", ["compression_ratio", "retention_rate"])
+@pytest.mark.parametrize(
+    "name", ["compression_ratio", "retention_rate", "vision_chunk_frame", "vision_feature_layers", "max_video_frames"]
+)
 def test_a_setting_that_does_not_exist_is_refused(family: Family, name: str) -> None:
     for call in (family.model, family.model.model, family.model.get_video_features):
         inputs = (
@@ -224,6 +227,48 @@ def test_a_setting_that_does_not_exist_is_refused(family: Family, name: str) -> 
         )
         with pytest.raises(ValueError, match=f"`{name}` is no setting.*'retention_ratio'"):
             call(**inputs, **{name: 0.5})
+
+
+def test_the_parents_own_arguments_are_not_taken_for_settings(family: Family) -> None:
+    inputs = family.one_video()
+    parents = [family.case.stock_class.forward, family.stock.model.forward, family.stock.get_video_features]
+    names = {name for method in parents for name in inspect.signature(method).parameters if name[:7] == "vision_"}
+    assert names or family.case.mrope
+    for name in names:
+        value = {name: getattr(family.stock.config, name)}
+        assert torch.equal(family.model(**inputs, **value).logits, family.model(**inputs).logits)
+        family.model.get_video_features(**family.videos_of(inputs), **value)
+        family.model.generate(**inputs, **value, max_new_tokens=1)
+
+
+class LogitsAlone(torch.nn.Module):
+    """For `torch.jit.trace`, which takes tensors in their order and gives tensors."""
+
+    def __init__(self, model: torch.nn.Module, names: list[str]):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.model(**dict(zip(self.names, inputs)), use_cache=False).logits
+
+
+@pytest.mark.parametrize("how", ["export", "trace"])
+def test_to_export_or_trace_a_compressing_model_is_refused(family: Family, how: str) -> None:
+    inputs = family.one_video()
+    names = ["input_ids", "attention_mask", *family.case.video_inputs]
+    tensors = tuple(inputs[name] for name in names if isinstance(inputs[name], torch.Tensor))
+    module = LogitsAlone(family.model, names)
+    with pytest.raises(ValueError, match=r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`"):
+        torch.export.export(module, tensors) if how == "export" else torch.jit.trace(module, tensors)
+    with pytest.raises(ValueError, match=r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`"):
+        features = Features(family.model, family.case.video_inputs)
+        videos = tensors[2:]
+        torch.export.export(features, videos) if how == "export" else torch.jit.trace(features, videos)
+
+
+class Features(LogitsAlone):
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self.model.get_video_features(**dict(zip(self.names, inputs))).pooler_output)
 
 
 def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:

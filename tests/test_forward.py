@@ -52,11 +52,39 @@ def test_at_ratio_1_every_video_feature_stays(family: Family) -> None:
     assert torch.equal(torch.cat(ours.pooler_output), torch.cat(family.parents_features(inputs)))
 
 
-def test_video_features_come_as_a_tuple_on_request(family: Family) -> None:
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_video_features_have_the_parents_fields_in_its_order_and_then_what_was_kept(
+    family: Family, ratio: float
+) -> None:
     videos = family.videos_of(family.one_video())
-    features = family.model.get_video_features(**videos, return_dict=False)
-    assert isinstance(features, tuple)
-    assert torch.equal(features[1][0], family.model.get_video_features(**videos).pooler_output[0])
+    names = list(family.stock.get_video_features(**videos))
+    features = family.model.get_video_features(**videos, retention_ratio=ratio)
+    assert list(features) == [*names, "video_compressions"]
+    as_tuple = family.model.get_video_features(**videos, retention_ratio=ratio, return_dict=False)
+    assert isinstance(as_tuple, tuple) and len(as_tuple) == len(features)
+    assert torch.equal(as_tuple[names.index("pooler_output")][0], features.pooler_output[0])
+    assert torch.equal(as_tuple[-1][0].indices, features.video_compressions[0].indices)
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_a_config_that_asks_for_tuples_gets_them_of_videos_and_is_refused_where_the_parent_fails(
+    family: Family, ratio: float
+) -> None:
+    inputs = make_prompt(family, "image_and_video")
+    videos = family.videos_of(inputs)
+    model = family.load(retention_ratio=ratio)
+    expected = model.get_video_features(**videos, return_dict=False)
+    hidden = model.model(**inputs, return_dict=False)[0]
+    model.config.return_dict = False
+    features = model.get_video_features(**videos)
+    assert isinstance(features, tuple) and len(features) == len(expected)
+    assert all(type(one) is type(other) for one, other in zip(features, expected, strict=True))
+    inner = model.model(**inputs)
+    assert isinstance(inner, tuple) and torch.equal(inner[0], hidden)
+    assert model.config.return_dict is False
+    for call in (model, model.generate):
+        with pytest.raises(ValueError, match=r"`config\.return_dict` is False.*pass `return_dict=False`"):
+            call(**inputs)
 
 
 def test_every_setting_reaches_the_operator(family: Family) -> None:
@@ -115,6 +143,16 @@ def test_logits_and_loss_are_those_of_the_prompt_compressed_by_hand(family: Fami
     assert ours.prompt_positions[0].tolist() == last_kept
     rows = [remaining.tolist().index(i) for i in last_kept]
     torch.testing.assert_close(ours.logits, theirs.logits[:, rows], rtol=0, atol=1e-5)
+
+
+def test_hidden_states_of_chosen_layers_are_those_of_all_layers(family: Family) -> None:
+    inputs = family.one_video()
+    for model, stock in ((family.model, family.stock), (family.model.model, family.stock.model)):
+        every = model(**inputs, output_hidden_states=True).hidden_states
+        chosen = model(**inputs, output_hidden_states=[1]).hidden_states
+        theirs = stock(**inputs, output_hidden_states=[1]).hidden_states  # Transformers 5.19 takes it for True
+        assert [layer is None for layer in chosen] == [layer is None for layer in theirs]
+        assert all(torch.equal(one, every[i]) for i, one in enumerate(chosen) if one is not None)
 
 
 def test_in_training_with_labels_there_are_only_the_rows_of_the_compressed_prompt(family: Family) -> None:

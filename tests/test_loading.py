@@ -10,7 +10,7 @@ import torch
 from conftest import Family
 from models import MODELS, RETENTION_RATIO, save_as_on_the_hub
 from safetensors.torch import load_file
-from transformers import AutoProcessor
+from transformers import AutoModel, AutoProcessor
 
 
 def legacy_checkpoint(family: Family, folder: Path) -> Path:
@@ -197,3 +197,39 @@ def test_a_checkpoint_of_another_family_is_refused(family: Family, tmp_path: Pat
     (tmp_path / "original" / "config.json").write_text(json.dumps({"model_type": "llava"}))
     with pytest.raises(ValueError, match="convert it first: `vidcom2 convert-llava-video`"):
         family.case.model_class.from_pretrained(tmp_path / "original")
+
+
+AUTO_CLASSES = """
+import sys, transformers, vidcom2
+for case in sys.argv[1:]:
+    folder, config_class, model_class, stock_class = case.split(",")
+    ours = getattr(vidcom2, config_class).from_pretrained(folder)
+    stock = transformers.AutoConfig.from_pretrained(folder)
+    for name in ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"):
+        auto_class = getattr(transformers, name)
+        model = auto_class.from_config(ours)
+        assert type(model).__name__ == model_class and model.config.retention_ratio == 0.25, (name, type(model))
+        if stock_class:
+            expected = stock_class.replace("ForConditionalGeneration", "Model") if name == "AutoModel" else stock_class
+            assert type(auto_class.from_config(stock)).__name__ == expected, name
+print("made")
+"""
+
+
+def test_auto_classes_make_our_models_of_our_configs_and_stock_ones_of_stock_configs(tmp_path: Path) -> None:
+    """In a process that has asked for the configs alone."""
+    cases = []
+    for case in (case for case in MODELS if case.name in ("llava_onevision", "llava_video", "qwen3_vl")):
+        stock, _ = case.build(**case.build_arguments)
+        stock.config.save_pretrained(tmp_path / case.name)
+        names = (case.config_class.__name__, case.model_class.__name__, case.stock_class.__name__ * case.native)
+        cases.append(",".join([str(tmp_path / case.name), *names]))
+    result = subprocess.run([sys.executable, "-c", AUTO_CLASSES, *cases], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0 and "made" in result.stdout, result.stderr[-3000:]
+
+
+def test_a_subclass_of_a_user_does_not_take_the_place_of_ours(family: Family) -> None:
+    class Mine(family.case.model_class):
+        pass
+
+    assert type(AutoModel.from_config(family.model.config)) is family.case.model_class

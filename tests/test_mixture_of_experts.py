@@ -91,3 +91,10 @@ def test_spread_rows_are_equally_often_there() -> None:
         assert seen == sorted(seen) and set(seen) == set(expected)
         counts = [seen.count(each) for each in expected]
         assert max(counts) - min(counts) <= 1
+
+
+def test_masks_in_a_dict_are_refused_as_in_other_families(experts: Family) -> None:
+    inputs = experts.one_video()
+    masks = {"full_attention": None}
+    with pytest.raises(ValueError, match=r"`attention_mask` is dict.*Pass a 2-D mask"):
+        experts.model(**dict(inputs) | {"attention_mask": masks})

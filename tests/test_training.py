@@ -1,6 +1,7 @@
 """Trainer, its losses and its evaluation, TRL's trainers, and losses that others compute."""
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import Family
-from models import make_image
+from models import RETENTION_RATIO, make_image, make_video
 from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor, nn
-from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
 
 
 def all_labels(inputs: Any) -> Tensor:
@@ -39,42 +40,121 @@ def arguments(folder: Path, **kwargs: Any) -> TrainingArguments:
 
 
 @pytest.mark.parametrize("padding_side", ["left", "right"])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_trainer_reports_and_optimises_the_models_own_loss(
-    family: Family, tmp_path: Path, accumulation: int, padding_side: str
-) -> None:
+def test_trainer_reports_and_optimises_the_models_own_loss(family: Family, tmp_path: Path, padding_side: str) -> None:
     family.processor.tokenizer.padding_side = padding_side
     try:
         both, _ = batch_of_two(family)
     finally:
         family.processor.tokenizer.padding_side = "left"
-    batches = [dict(both) | {"labels": all_labels(both)}]
-    if accumulation == 2:
-        other = family.one_video("Why is that so?", seed=3, num_frames=4)
-        batches.append(dict(other) | {"labels": all_labels(other)})
+    batch = dict(both) | {"labels": all_labels(both)}
     model = copy.deepcopy(family.model).train()
-    losses = [model(**batch).loss for batch in batches]
-    sum(losses).div(len(losses)).backward()
-    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    loss = model(**batch).loss
+    loss.backward()
+    trained = trained_on(family.model, [batch], tmp_path)
+    assert trained.loss == pytest.approx(float(loss.detach()), rel=1e-3)
+    assert_same_gradients(trained.gradients, gradients_of(model))
 
-    trained = copy.deepcopy(family.model)
+
+@dataclass
+class Trained:
+    loss: float
+    gradients: dict[str, Tensor]
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def trained_on(model: nn.Module, batches: list[dict], folder: Path) -> Trained:
+    """What `Trainer` reports of these batches, accumulated to one, and with which gradients it would step."""
+    seen = {}
+
+    class Gradients(TrainerCallback):
+        def on_pre_optimizer_step(self, *args: Any, model: nn.Module, **kwargs: Any) -> None:
+            seen.update(gradients_of(model))
+
     trainer = Trainer(
-        trained,
-        arguments(tmp_path, gradient_accumulation_steps=accumulation),
+        copy.deepcopy(model),
+        arguments(folder, gradient_accumulation_steps=len(batches)),
         train_dataset=[{"number": i} for i in range(len(batches))],
         data_collator=lambda rows: dict(batches[rows[0]["number"]]),
+        callbacks=[Gradients()],
     )
     trainer.train()
-    logged = trainer.state.log_history[0]
-    assert logged["loss"] == pytest.approx(float(sum(losses).detach() / len(losses)), rel=1e-3)
-    assert logged["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
+    return Trained(trainer.state.log_history[0]["loss"], seen)
+
+
+def assert_same_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys() and ours
+    scale = max(float(each.abs().max()) for each in theirs.values())
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-4 * scale)
+
+
+def answer_labels(inputs: Any, *lengths: int) -> Tensor:
+    """Labels of each prompt's last tokens, as many as said."""
+    labels = torch.full_like(inputs["input_ids"], -100)
+    for row, length in enumerate(lengths):
+        labels[row, -length:] = inputs["input_ids"][row, -length:]
+    return labels
+
+
+def weighs_labels(family: Family) -> bool:
+    """Whether the stock class divides by the labels of the whole accumulated batch; others average its parts."""
+    return getattr(family.case.stock_class, "accepts_loss_kwargs", True)
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_accumulated_batches_of_unequal_labels_count_as_in_the_stock_class(
+    family: Family, tmp_path: Path, ratio: float
+) -> None:
+    prompts = [family.prompt(question, videos=1) for question in ("What happens, and why is that so?", "Why?")]
+    videos, lengths = [make_video(0), make_video(1)], (12, 2)
+    batches = []
+    for prompt, video, length in zip(prompts, videos, lengths):
+        inputs = family.inputs(prompt, videos=[video])
+        batches.append(dict(inputs) | {"labels": answer_labels(inputs, length)})
+    model = family.load(retention_ratio=ratio)
+    accumulated = trained_on(model, batches, tmp_path)
+    if ratio == 1.0:
+        assert_same_gradients(accumulated.gradients, trained_on(family.stock, batches, tmp_path).gradients)
+    if weighs_labels(family):
+        both = family.inputs(*prompts, videos=videos)
+        at_once = trained_on(model, [dict(both) | {"labels": answer_labels(both, *lengths)}], tmp_path)
+        assert accumulated.loss == pytest.approx(at_once.loss, rel=1e-3)
+        assert_same_gradients(accumulated.gradients, at_once.gradients)
+    else:
+        alone = [trained_on(model, [batch], tmp_path).gradients for batch in batches]
+        assert_same_gradients(accumulated.gradients, {name: (alone[0][name] + alone[1][name]) / 2 for name in alone[0]})
+
+
+def test_accumulated_labels_of_dropped_tokens_are_refused_where_they_would_be_counted(
+    family: Family, tmp_path: Path
+) -> None:
+    inputs = family.one_video()
+    batches = [dict(inputs) | {"labels": all_labels(inputs)}] * 2
+    if not weighs_labels(family):
+        trained_on(family.model, batches, tmp_path)
+        return
+    with pytest.raises(
+        ValueError, match=r"Set the labels of video placeholders .*`model\.accepts_loss_kwargs = False`"
+    ):
+        trained_on(family.model, batches, tmp_path)
+    averaging = copy.deepcopy(family.model)
+    averaging.accepts_loss_kwargs = False
+    alone = trained_on(family.model, batches[:1], tmp_path)
+    assert_same_gradients(trained_on(averaging, batches, tmp_path).gradients, alone.gradients)
 
 
 def test_a_number_of_items_that_counts_dropped_labels_is_refused(family: Family) -> None:
     inputs = family.one_video()
     counted = all_labels(inputs)
-    with pytest.raises(ValueError, match=r"`num_items_in_batch` counts the \d+ labels .* has \d+ left"):
-        family.model(**inputs, labels=counted, num_items_in_batch=(counted[:, 1:] != -100).sum())
+    of_this_batch = (counted[:, 1:] != -100).sum()
+    with pytest.raises(ValueError, match=r"`num_items_in_batch` counts .*the \d+ labels .* have \d+ left"):
+        family.model(**inputs, labels=counted, num_items_in_batch=of_this_batch + 1)
+    for number in (of_this_batch, int(of_this_batch), of_this_batch[None]):  # nothing else was counted
+        out = family.model(**inputs, labels=counted, num_items_in_batch=number)
+        torch.testing.assert_close(out.loss.squeeze(), family.model(**inputs, labels=counted).loss)
     labels = labels_of(family, inputs)
     number = (labels[:, 1:] != -100).sum()
     out = family.model(**inputs, labels=labels, num_items_in_batch=number)

@@ -2,26 +2,24 @@
 
 from .answer import ask
 from .configuration.compression_settings import CompressionSettings
-from .configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNextVideoConfig
-from .configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
-from .configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
-from .configuration.configuration_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig
-from .configuration.configuration_vidcom2_qwen3_5 import VidCom2Qwen3_5Config
-from .configuration.configuration_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig
-from .configuration.configuration_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig
-from .configuration.configuration_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .many import AnsweredRequest, answer_many
 from .modeling.compression import compress, register_compression_method
 from .modeling.frame_budgets import frame_budgets
-from .modeling.modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoForConditionalGeneration
-from .modeling.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5ForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
+from .modeling.modeling_vidcom2_llava_next_video import (
+    VidCom2LlavaNextVideoConfig,
+    VidCom2LlavaNextVideoForConditionalGeneration,
+)
+from .modeling.modeling_vidcom2_llava_onevision import (
+    VidCom2LlavaOnevisionConfig,
+    VidCom2LlavaOnevisionForConditionalGeneration,
+)
+from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig, VidCom2Qwen2_5_VLForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5Config, VidCom2Qwen3_5ForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig, VidCom2Qwen3_5MoeForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig, VidCom2Qwen3VLForConditionalGeneration
+from .modeling.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig, VidCom2Qwen3VLMoeForConditionalGeneration
 from .modeling.prompt_positions import labels_at
 from .modeling.token_ranking import most_unique_tokens
 from .modeling.video_compression import TokenMerge, VideoCompression, VideoTokens

@@ -13,6 +13,7 @@ from transformers import AutoProcessor, PreTrainedConfig, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .configuration.compression_settings import CompressionSettings, check_all_read
+from .devices import torch_device
 from .families import FAMILIES, Family
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 3  # of weights that do not fit
 
-__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "torch_device"]
+__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint"]
 
 
 @dataclass
@@ -179,20 +180,3 @@ def _check_weights(name: str, loaded: dict[str, Any]) -> None:
             raise CheckpointError(
                 f"cannot load the model {name!r}: {len(keys)} of its weights are {what} ({names}). Download it again."
             )
-
-
-def torch_device(name: str) -> torch.device:
-    """The named device, or with "auto" the accelerator if there is one.
-
-    Raises:
-        OptionError: if there is no such device on this machine.
-    """
-    if name == "auto":
-        return (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, ModuleNotFoundError) as error:
-        reason = str(error).splitlines()[0]
-        raise OptionError(f"`device` is {name!r}, but this machine has no such device ({reason}). Try cpu.") from error
-    return device

@@ -331,10 +331,11 @@ def _load(
     check_video_file(video or str(DEMO_VIDEO))
     if model is not None:
         find_checkpoint(model, revision)
+    with err.status("Importing PyTorch ..."):
+        from .devices import check_device
+    check_device(device, device_map)
     with err.status("Importing Transformers ..."):
-        from .checkpoints import load_checkpoint, torch_device
-    if device_map is None:
-        torch_device(device)
+        from .checkpoints import load_checkpoint
     from .video import read_video
 
     with progress_bar() as progress:

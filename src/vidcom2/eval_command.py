@@ -150,13 +150,14 @@ def eval_command(options: EvalOptions) -> None:
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
         check_folder(options.folder, options.arguments())
+        with err.status("Importing PyTorch ..."):
+            from .devices import check_device
+        check_device(options.device, options.device_map)
         with err.status("Importing Transformers ..."):
-            from .checkpoints import load_checkpoint, torch_device
+            from .checkpoints import load_checkpoint
             from .evaluation import evaluate
             from .evaluation_report import table, write_results
             from .run import environment
-        if options.device_map is None:
-            torch_device(options.device)
         checkpoint = load_checkpoint(
             options.model,
             device=options.device,

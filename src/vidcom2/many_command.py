@@ -121,12 +121,13 @@ def _answer(options: ManyOptions, requests: Sequence[VideoRequest], file: Answer
         return len(requests)
     # By the place of a request among all, so that no two processes need to agree on what is left.
     mine = [each for each in requests[process.rank :: process.count] if each.id not in done]
-    with err.status("Importing Transformers ..."):
-        from .checkpoints import load_checkpoint, torch_device
-        from .many import answer_many
+    with err.status("Importing PyTorch ..."):
+        from .devices import check_device
     device = process.device(options.device)
-    if options.device_map is None:
-        torch_device(device)
+    check_device(device, options.device_map)
+    with err.status("Importing Transformers ..."):
+        from .checkpoints import load_checkpoint
+        from .many import answer_many
     checkpoint = load_checkpoint(
         options.model,
         device=device,

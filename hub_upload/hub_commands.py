@@ -81,12 +81,12 @@ def verify_command(
     with one_line_errors():
         if "/" not in repo and not Path(repo).exists():
             check_hub_id(repo)
-        with err.status("Importing Transformers ..."):
-            from vidcom2.checkpoints import torch_device
-
-            from .verification import failures, verify
+        with err.status("Importing PyTorch ..."):
+            from vidcom2.devices import torch_device
 
             where = str(torch_device(device))
+        with err.status("Importing Transformers ..."):
+            from .verification import failures, verify
         with err.status(f"Verifying {escape(repo)} in a fresh process ...") as status:
             checks = verify(repo, revision, where, lambda check: status.update(f"Verified: {escape(check.name)} ..."))
         _print_checks(checks, repo)

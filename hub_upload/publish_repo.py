@@ -8,8 +8,9 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from vidcom2.checkpoints import load_checkpoint, tiny_checkpoint, torch_device
+from vidcom2.checkpoints import load_checkpoint, tiny_checkpoint
 from vidcom2.console import DEMO_VIDEO
+from vidcom2.devices import torch_device
 from vidcom2.explain import draw_png, explain
 from vidcom2.options import OptionError
 from vidcom2.video import read_video

@@ -4,6 +4,7 @@ Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -95,6 +96,11 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     own = settings.compression_method in COMPILED_METHODS
     if own and (settings.compression_method != "vidcom2" or settings.compression_rounding == "exact"):
         return _compress(settings, video)
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled; the compiler itself takes seconds to import
+        return _compress(settings, video)
+    global _compress_uncompiled
+    if _compress_uncompiled is None:
+        _compress_uncompiled = torch.compiler.disable(_compress)
     return _compress_uncompiled(settings, video)
 
 
@@ -113,7 +119,7 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
 
 
-_compress_uncompiled: Any = torch.compiler.disable(_compress)
+_compress_uncompiled: Any = None  # made when it is needed
 
 
 def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:

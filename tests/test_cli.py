@@ -41,9 +41,9 @@ def vidcom2(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def save_tiny(folder: Path) -> Path:
-    """A tiny stock LLaVA-OneVision in a folder."""
-    for part in tiny_llava_onevision(image_size=84):
+def save_tiny(folder: Path, seed: int = 0) -> Path:
+    """A tiny stock LLaVA-OneVision in a folder; of each seed with other weights."""
+    for part in tiny_llava_onevision(image_size=84, seed=seed):
         part.save_pretrained(folder)
     return folder
 

@@ -109,6 +109,29 @@ def test_a_mistake_that_shows_later_is_one_line_too(arguments: list[str], messag
     assert message in mistake("run", *arguments, *FAST)
 
 
+def test_a_device_is_looked_for_before_models_are_imported(tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"video": "a.mp4", "question": "What?"}')
+    commands = [
+        ["run"],
+        ["run", "--requests", str(questions), "-o", str(tmp_path / "answers.jsonl")],
+        ["explain", "-o", str(tmp_path / "a.png")],
+        ["eval", "--data", str(questions), "-o", str(tmp_path / "out")],
+        ["bench", "-o", str(tmp_path / "bench")],
+    ]
+    placed = [[*command, "--device", "cuda:77"] for command in commands] + [["run", "--device-map", "cuda:77"]]
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps(placed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heavy, (_, _, *results) = json.loads(done.stdout)
+    assert heavy == ["torch"]
+    for arguments, (code, shown, error) in zip(placed, results, strict=True):
+        given = arguments[-2].removeprefix("--").replace("-", "_")
+        assert (code, shown) == (2, "") and error.count("\n") == 1, (arguments, error)
+        assert f"`{given}` is 'cuda:77', but this machine has no such device" in error and "Try cpu" in error
+    assert {path for path in tmp_path.iterdir() if path.suffix != ".lock"} == {questions}
+
+
 def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vidcom2.video.read_video", lambda *_: pytest.fail("decoded"))
     assert "cuda:77" in mistake("run", "--device", "cuda:77")

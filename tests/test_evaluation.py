@@ -23,7 +23,9 @@ from vidcom2.evaluation_candidates import Candidate, candidates_of
 from vidcom2.evaluation_data import Question, named_choice, normalised, read_questions
 from vidcom2.evaluation_report import paired_interval, summary, wilson, write_results
 from vidcom2.hub_upload.model_card import read_result
+from vidcom2.jsonl import append_rows
 from vidcom2.options import OptionError
+from vidcom2.run_record import locked
 from vidcom2.video import Video, VideoError
 
 ALL = "all tokens"
@@ -476,12 +478,101 @@ def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Pat
     assert (output / "answers.jsonl").read_text() == before
     for more, reason in (
         (["--num-frames", 4], "`num_frames` was 6 and is 4"),
-        (["--compression-rounding", "exact"], "`compression_rounding` was None and is 'exact'"),
+        (["--compression-rounding", "exact"], "`settings.compression_rounding` was None and is 'exact'"),
     ):
         code, _, error = vidcom2(*command(folder, data, output, *more))
         assert code == 2 and reason in error and "Name another --output" in error
     code, _, error = vidcom2(*command(folder, data, data.parent))
     assert code == 2 and "is no run of `vidcom2 eval`. Name another --output" in error
+
+
+def test_answers_are_given_back_for_the_model_that_gave_them_alone(data: Path, tmp_path: Path) -> None:
+    first, second = (save_tiny(tmp_path / f"exp{i}" / "final", seed=i) for i in range(2))
+    two, output = ("--limit", 2), tmp_path / "out"
+    code, _, error = vidcom2(*command(first, data, output, *two))
+    assert code == 0, error
+    before = (output / "answers.jsonl").read_bytes()
+    code, _, error = vidcom2(*command(second, data, output, *two))
+    assert code == 2 and f"`model` was '{first}' and is '{second}'" in error and "Name another --output" in error
+    for name in ("model.safetensors", "generation_config.json"):
+        kept = (first / name).read_bytes()
+        (first / name).write_bytes((second / name).read_bytes() + b" " * (name.endswith(".json")))
+        code, _, error = vidcom2(*command(first, data, output, *two))
+        assert code == 2 and f"`model_files.{name}` was 'sha256 " in error
+        (first / name).write_bytes(kept)
+    assert (output / "answers.jsonl").read_bytes() == before
+    link = tmp_path / "best"
+    link.symlink_to(first)
+    assert vidcom2(*command(link, data, output, *two))[0] == 0  # the same folder
+
+
+def test_what_answers_depend_on_must_be_the_same(folder: Path, data: Path, tmp_path: Path) -> None:
+    clip, module = tmp_path / "clip.mp4", tmp_path / f"methods_{tmp_path.name}.py"
+    clip.write_bytes((data.parent / "0.mp4").read_bytes())
+    module.write_text("kept = 1\n")
+    questions = write_lines(tmp_path / "questions.jsonl", GOOD | {"video": "clip.mp4"})
+    arguments = ["--import", module, *command(folder, questions, tmp_path / "out", "--compression-rounding", "exact")]
+    assert vidcom2(*arguments)[0] == vidcom2(*arguments)[0] == 0
+    for changed, reason in (
+        (arguments[:-2], "`settings.compression_rounding` was 'exact' and is None"),
+        (arguments[2:], f"`imported.{module.name}` was 'sha256 "),
+    ):
+        code, _, error = vidcom2(*changed)
+        assert code == 2 and reason in error
+    module.write_text("kept = 2\n")
+    code, _, error = vidcom2(*arguments)
+    assert code == 2 and f"`imported.{module.name}` was 'sha256 " in error
+    module.write_text("kept = 1\n")
+    clip.write_bytes((data.parent / "1.mp4").read_bytes())
+    code, _, error = vidcom2(*arguments)
+    assert code == 2 and "has the answer about another video of question '1'" in error
+
+    record = tmp_path / "out" / "run.json"  # as vidcom2 wrote it before it looked at weights
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps({name: content[name] for name in ("arguments", "commits")}))
+    code, _, error = vidcom2(*arguments)
+    assert code == 2 and "was written by an earlier vidcom2, and does not say which weights" in error
+
+
+def test_answers_of_another_model_are_no_answers_in_python(folder: Path, tmp_path: Path) -> None:
+    questions, candidates, path = asked("0 4", "1 4"), candidates_of("random", "0.5"), tmp_path / "a.jsonl"
+    arguments = {"num_frames": 4, "read": read}
+    own = load_checkpoint(str(folder), device="cpu")
+    rows = evaluate(own, questions, candidates, path, **arguments)
+    assert evaluate(load_checkpoint(str(folder), device="cpu"), questions, candidates, path, **arguments) == rows
+    other = load_checkpoint(str(save_tiny(tmp_path / "other", seed=1)), device="cpu")
+    unknown = Checkpoint("by hand", own.model, own.processor)
+    exact = load_checkpoint(str(folder), device="cpu", compression_rounding="exact")
+    for model, asking, compared, more, reason in (
+        (other, questions, candidates, {}, "of another model"),
+        (exact, questions, candidates, {}, "of another model, or of other methods, settings"),
+        (own, questions, candidates_of("random", "0.4"), {}, "of another model, or of other methods"),
+        (own, questions, candidates, {"num_frames": 3}, "of another model, or of other methods"),
+        (own, asked("1 4", "0 4"), candidates, {}, "an answer to question '0'"),
+        (unknown, questions, candidates, {}, "nothing tells whether this model gave them"),
+    ):
+        with pytest.raises(OptionError, match=reason):
+            evaluate(model, asking, compared, path, **arguments | more)
+    assert read_lines(path) == rows
+
+
+def test_a_second_run_on_the_same_folder_is_refused(folder: Path, data: Path, tmp_path: Path) -> None:
+    output, tried = tmp_path / "out", []
+
+    def meanwhile(file: Any, rows: Any) -> None:
+        append_rows(file, rows)
+        if not tried:
+            tried.append((0, "", "under way"))
+            tried[0] = vidcom2(*command(folder, data, output))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vidcom2.evaluation.append_rows", meanwhile)
+        code, _, error = vidcom2(*command(folder, data, output))
+    assert code == 0, error
+    assert tried[0][0] == 2 and "another run is writing" in tried[0][2]
+    assert len(read_lines(output / "answers.jsonl")) == 10
+    with locked(tmp_path / "a.jsonl"), pytest.raises(OptionError, match="another run is writing"):
+        evaluate(load_checkpoint(str(folder), device="cpu"), asked("0 4"), [], tmp_path / "a.jsonl", read=read)
 
 
 def test_settings_are_for_the_methods_that_read_them(data: Path, folder: Path, tmp_path: Path) -> None:

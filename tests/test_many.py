@@ -391,15 +391,29 @@ def test_a_file_that_is_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> No
 
 def test_parts_are_gathered_whatever_their_number(tmp_path: Path) -> None:
     file = AnswerFile(tmp_path / "a[1].jsonl")
+    file.claim({}, "commit")
     rows = {name: {"id": name, "given": {}, "answer": name} for name in "012345"}
     file.path.write_text(as_line(rows["0"]))
     # Killed between the move of a part's rows and its end; the half line is asked again.
     file.part(0).write_text(as_line(rows["0"]) + as_line(rows["1"]) + '{"id": "2')
     file.part(11).write_text(as_line(rows["3"]) + as_line({"id": "4", "given": {}, "error": "bad"}))
-    (tmp_path / "other.rank0.jsonl").write_text("not ours")
     assert set(file.gather(with_errors=True)) == {"0", "1", "3", "4"}
-    assert not file.part(0).exists() and not file.part(11).exists() and (tmp_path / "other.rank0.jsonl").exists()
+    assert not file.part(0).exists() and not file.part(11).exists()
     assert set(file.gather(with_errors=False)) == {"0", "1", "3"}
+
+
+def test_a_file_of_another_run_is_no_part(data: Path, folder: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "o.jsonl"
+    others = [tmp_path / "o.rank1.jsonl", tmp_path / "o.0123456789abcdef.rank1.jsonl"]
+    assert vidcom2(*command(folder, others[0], "--requests", data))[0] == 3
+    shutil.copy(others[0], others[1])
+    before = [path.read_bytes() for path in others]
+    for _ in range(2):
+        code, shown, error = vidcom2(*command(folder, whole, "--requests", data, "--retention-ratio", 1.0))
+        assert code == 3, error
+        assert [path.read_bytes() for path in others] == before and others[0].with_suffix(".run.json").is_file()
+    assert "(8 before)" in shown
+    assert {row["video_tokens"] == row["full_video_tokens"] for row in rows_of(whole) if "answer" in row} == {True}
 
 
 def test_a_name_that_is_not_utf_8_survives_in_a_row() -> None:
@@ -486,7 +500,7 @@ def test_the_same_command_goes_on_and_another_is_refused(
 
     before_refusals = here.read_bytes()
     for more, reason in (
-        (["--retention-ratio", 0.4], "`settings` was {'retention_ratio': 0.5} and is {'retention_ratio': 0.4}"),
+        (["--retention-ratio", 0.4], "`settings.retention_ratio` was 0.5 and is 0.4"),
         (["--retention-ratio", 0.5, "--num-frames", 5], "`num_frames` was 6 and is 5"),
     ):
         code, shown, error = vidcom2(*arguments, *more)
@@ -536,6 +550,30 @@ def test_ctrl_c_keeps_what_is_answered(
     monkeypatch.setattr(many, "answer_many", original)
     assert vidcom2(*arguments)[0] == 3
     assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")).most_common(1)[0][1] == 1
+
+
+def test_answers_are_given_back_for_the_model_that_gave_them_alone(clips: Path, tmp_path: Path) -> None:
+    model, here, other = save_tiny(tmp_path / "final"), tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    other.mkdir()
+    shutil.copy(clips / "0.mp4", here / "clip.mp4")
+    shutil.copy(clips / "1.mp4", other / "clip.mp4")
+    lines = [{"video": "clip.mp4", "prompt": "What?"}]
+    requests = [write_lines(folder / "requests.jsonl", *lines) for folder in (here, other)]
+    code, _, error = vidcom2(*command(model, tmp_path / "a.jsonl", "--requests", requests[0]))
+    assert code == 0, error
+    code, _, error = vidcom2(*command(model, tmp_path / "a.jsonl", "--requests", requests[1]))
+    assert code == 2 and "has the answer about another video of request '1'" in error
+    save_tiny(model, seed=1)
+    code, _, error = vidcom2(*command(model, tmp_path / "a.jsonl", "--requests", requests[0]))
+    assert code == 2 and "`model_files.model.safetensors` was 'sha256 " in error
+
+
+def test_a_file_that_has_a_locks_name_is_left_alone(data: Path, folder: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "a.jsonl.lock"
+    notes.write_text("mine")
+    code, _, error = vidcom2(*command(folder, tmp_path / "a.jsonl", "--requests", data))
+    assert code == 2 and "is no lock of vidcom2" in error and notes.read_text() == "mine"
 
 
 def test_a_second_run_on_the_same_output_is_refused(data: Path, folder: Path, tmp_path: Path) -> None:
@@ -624,8 +662,8 @@ def test_two_processes_share_the_requests_and_any_number_goes_on(
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
     process = started(arguments, *torchrun)
-    kill_when(process, lambda: len(list(tmp_path.glob("a.rank*"))) == 2 and lines_in(tmp_path) > 4)
-    parts = {rank: rows_of(tmp_path / f"a.rank{rank}.jsonl") for rank in (0, 1)}
+    kill_when(process, lambda: len(list(tmp_path.glob("a.*.rank*"))) == 2 and lines_in(tmp_path) > 4)
+    parts = {rank: rows_of(AnswerFile(tmp_path / "a.jsonl").part(rank)) for rank in (0, 1)}
     assert all(int(row["id"]) % 2 == (rank + 1) % 2 for rank, part in parts.items() for row in part)
     process = started(arguments, *torchrun)
     shown, error = process.communicate(timeout=300)

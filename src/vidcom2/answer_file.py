@@ -1,8 +1,9 @@
 """The output of `vidcom2 run` over many videos: a JSONL file, whose run it is, and its parts.
 
 `answers.jsonl` has a row for each request, `answers.run.json` what the answers depend on. Of several processes each
-writes `answers.rank<n>.jsonl`; the first moves their rows to `answers.jsonl`, when all are done and before a run
-begins. Nothing here imports PyTorch.
+writes a part, `answers.<run>.rank<n>.jsonl`; the first moves their rows to `answers.jsonl`, when all are done and
+before a run begins. `<run>` is the name that the run gave itself in `answers.run.json`, so that no file of another run,
+or of the user, is taken for a part. Nothing here imports PyTorch.
 """
 
 import re
@@ -11,11 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from .jsonl import as_line, complete_rows, write_whole
 from .options import OptionError, written_to
-from .run_record import check_record, write_record
+from .run_record import check_record, locked, read_record, write_record
 
 
 class AnswerFile:
@@ -40,16 +39,15 @@ class AnswerFile:
         Raises:
             OptionError: if there are another run's answers, or another file.
         """
-        there = [each for each in (self.path, *self._parts()) if each.exists()]
-        if there and not self.record.is_file():
+        if self.path.exists() and not self.record.is_file():
             raise OptionError(
-                f"{str(there[0])!r} is there, and is no output of `vidcom2 run` (no {self.record.name} beside it). "
+                f"{str(self.path)!r} is there, and is no output of `vidcom2 run` (no {self.record.name} beside it). "
                 "Name another --output."
             )
         check_record(self.record, self.path, arguments)
 
     def claim(self, arguments: Mapping[str, Any], commit: str) -> None:
-        """Make it this run's, with all of its arguments, or go on. Raises as `check`."""
+        """Make it this run's, with all of its arguments, or continue it. Raises as `check`."""
         self.check(arguments)
         with written_to(self.record):
             write_record(self.record, self.path, arguments, commit)
@@ -57,24 +55,20 @@ class AnswerFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """No other run writes here in the meantime. Raises an OptionError if one does."""
-        lock = FileLock(self.path.with_suffix(".lock"))
-        try:
-            with written_to(self.path):
-                lock.acquire(timeout=0)
-        except Timeout:
-            raise OptionError(
-                f"another run is writing {str(self.path)!r}. Wait for its end, or name another --output."
-            ) from None
-        try:
+        with locked(self.path):
             yield
-        finally:
-            lock.release()
 
     def part(self, rank: int) -> Path:
-        return self.path.with_suffix(f".rank{rank}.jsonl")
+        """The file of one of several processes, when the run is claimed."""
+        record = read_record(self.record)
+        assert record is not None
+        return self.path.with_suffix(f".{record.run}.rank{rank}.jsonl")
 
     def _parts(self) -> list[Path]:
-        name = re.compile(re.escape(self.path.stem) + r"\.rank\d+\.jsonl")
+        record = read_record(self.record)
+        if record is None:
+            return []
+        name = re.compile(re.escape(f"{self.path.stem}.{record.run}.rank") + r"\d+\.jsonl")
         return sorted(each for each in self.path.parent.iterdir() if name.fullmatch(each.name))
 
     def rows(self, with_errors: bool) -> dict[str, dict[str, Any]]:

@@ -279,12 +279,13 @@ def _measured(given: BenchOptions) -> list[Path]:
     candidates = options.check()
     if options.output.is_file():
         raise OptionError(f"`--output` is {str(options.output)!r}, but that is a file. Name a folder.")
-    with err.status("Importing Transformers ..."):
+    with err.status("Importing PyTorch ..."):
         import torch
 
-        from .bench_video import make_video, num_frames_of
-        from .checkpoints import torch_device
+        from .devices import torch_device
     device = torch_device(options.device)
+    from .bench_video import make_video, num_frames_of
+
     for attention in options.attn_implementation or ():
         check_placement(str(device), "auto", attention, None)  # now that "auto" is known
     if options.threads is not None:

@@ -4,6 +4,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +15,9 @@ from transformers import AutoProcessor, PreTrainedConfig, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .configuration.compression_settings import CompressionSettings, check_all_read
+from .devices import torch_device
 from .families import FAMILIES, Family
+from .fingerprints import folder_identity, hub_identity
 from .hub_upload.hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
 from .toy import TOY_FOLDER, TOY_NAME
@@ -23,16 +27,31 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 3  # of weights that do not fit
 
-__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "torch_device"]
+__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint"]
 
 
 @dataclass
 class Checkpoint:
-    """A model with its processor, and what to call it."""
+    """A model with its processor, and what to call it.
+
+    Attributes:
+        source: the folder, or the Hub id, that it was loaded from; None if it was not loaded by `load_checkpoint`.
+    """
 
     name: str
     model: "VidCom2GenerationMixin"
     processor: ProcessorMixin
+    source: str | None = None
+
+    @cached_property
+    def identity(self) -> dict[str, Any] | None:
+        """What its answers are known by, as `fingerprints.model_identity` returns it; None if nothing tells."""
+        if self.source is None:
+            return None
+        if Path(self.source).is_dir():
+            return folder_identity(Path(self.source))
+        commit = getattr(self.model.config, "_commit_hash", None)
+        return None if commit is None else hub_identity(self.source, commit)
 
 
 def load_checkpoint(
@@ -130,7 +149,7 @@ def _load(
         )
         model, loaded = loading
     _check_weights(name, loaded)
-    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor)
+    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, path)
 
 
 def family_of(what: str, config: dict[str, Any]) -> Family:
@@ -179,20 +198,3 @@ def _check_weights(name: str, loaded: dict[str, Any]) -> None:
             raise CheckpointError(
                 f"cannot load the model {name!r}: {len(keys)} of its weights are {what} ({names}). Download it again."
             )
-
-
-def torch_device(name: str) -> torch.device:
-    """The named device, or with "auto" the accelerator if there is one.
-
-    Raises:
-        OptionError: if there is no such device on this machine.
-    """
-    if name == "auto":
-        return (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, ModuleNotFoundError) as error:
-        reason = str(error).splitlines()[0]
-        raise OptionError(f"`device` is {name!r}, but this machine has no such device ({reason}). Try cpu.") from error
-    return device

@@ -15,7 +15,17 @@ from rich.panel import Panel
 from rich.table import Table
 
 from .bench_command import bench_command
-from .console import DEMO_VIDEO, err, one_line_errors, out, progress_bar, takes_settings, versions
+from .console import (
+    DEMO_VIDEO,
+    err,
+    import_for_command,
+    imported_files,
+    one_line_errors,
+    out,
+    progress_bar,
+    takes_settings,
+    versions,
+)
 from .eval_command import eval_command
 from .hub_upload.hub_commands import publish_command, verify_command
 from .many_command import ManyOptions, run_many
@@ -28,7 +38,6 @@ from .options import (
     check_settings,
     check_video_file,
     find_checkpoint,
-    import_methods,
     written_to,
 )
 from .toy import toy_clips
@@ -107,8 +116,7 @@ def common(
     ] = None,
 ) -> None:
     with one_line_errors():
-        for module in modules or []:
-            import_methods(module)
+        import_for_command(modules or [])
 
 
 @app.command("run")
@@ -197,6 +205,7 @@ def run_command(
             dtype=dtype,
             attn_implementation=attn_implementation,
             revision=revision,
+            imported=imported_files(),
         )
         run_many(options, DEFAULT_PROMPT)
         return
@@ -331,10 +340,11 @@ def _load(
     check_video_file(video or str(DEMO_VIDEO))
     if model is not None:
         find_checkpoint(model, revision)
+    with err.status("Importing PyTorch ..."):
+        from .devices import check_device
+    check_device(device, device_map)
     with err.status("Importing Transformers ..."):
-        from .checkpoints import load_checkpoint, torch_device
-    if device_map is None:
-        torch_device(device)
+        from .checkpoints import load_checkpoint
     from .video import read_video
 
     with progress_bar() as progress:

@@ -19,13 +19,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from .configuration.compression_settings import CompressionSettings
 from .families import FAMILIES
-from .options import is_out_of_memory, memory_reason
+from .fingerprints import module_files
+from .options import import_methods, is_out_of_memory, memory_reason
 from .toy import toy_clips
 
 DEMO_VIDEO = toy_clips()[0].path
 
 out = Console()
 err = Console(stderr=True)
+_imported: dict[str, str] = {}
 
 
 @contextmanager
@@ -56,6 +58,19 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
             raise typer.Exit(1) from None
         err.print("[bold red]Error:[/]", escape(" ".join(message.split())), highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
+
+
+def import_for_command(modules: Sequence[str]) -> None:
+    """What `--import` names, for the command that runs. Raises as `import_methods`."""
+    _imported.clear()
+    for module in modules:
+        import_methods(module)
+        _imported.update(module_files(module))
+
+
+def imported_files() -> dict[str, str]:
+    """The fingerprints of what `--import` imported for the command that runs."""
+    return dict(_imported)
 
 
 def versions() -> str:

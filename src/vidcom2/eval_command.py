@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import shlex
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +15,11 @@ from rich.table import Table
 from .birth_certificate import birth_certificate, commit, cpu_name, is_dirty
 from .configuration.compression_methods import COMPRESSION_METHODS
 from .configuration.compression_settings import SETTING_NAMES
-from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_settings
+from .console import err, imported_files, one_line_errors, out, progress_bar, takes_fields, takes_settings
 from .evaluation_candidates import Candidate, candidates_of
-from .evaluation_data import read_questions
-from .evaluation_folder import ANSWERS, PLOT, RESULTS, TABLE, check_folder, claim
+from .evaluation_data import Question, read_questions
+from .evaluation_folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
+from .fingerprints import check_loaded, digest, model_identity
 from .options import (
     OptionError,
     check_given,
@@ -112,14 +114,19 @@ class EvalOptions:
             find_checkpoint(self.model, self.revision)
         return candidates
 
-    def arguments(self) -> dict[str, Any]:
-        """What the answers depend on, which must be the same when a run goes on."""
-        named = ("methods", "ratios", "num_frames", "max_new_tokens", "dtype", "attn_implementation", "revision")
+    def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
+        """What the answers depend on, which must be the same when a run is continued.
+
+        Args:
+            imported: fingerprints of the user's modules.
+        """
+        named = ("methods", "ratios", "num_frames", "max_new_tokens", "dtype", "attn_implementation")
         return {
-            "model": self.model_name,
+            **model_identity(self.model, self.revision),
+            "imported": dict(imported),
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             **{name: getattr(self, name) for name in named},
-            **self.settings,
+            "settings": self.settings,
             **versions_of_answers(),
         }
 
@@ -143,59 +150,17 @@ def eval_command(options: EvalOptions) -> None:
 
     Answers each question with all tokens and with each method at each ratio, and writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
-    same arguments, it goes on where it was.
+    same model and arguments, it continues where it was.
     """
     remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."
     with one_line_errors(remedy):
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
-        check_folder(options.folder, options.arguments())
-        with err.status("Importing Transformers ..."):
-            from .checkpoints import load_checkpoint, torch_device
-            from .evaluation import evaluate
-            from .evaluation_report import table, write_results
-            from .run import environment
-        if options.device_map is None:
-            torch_device(options.device)
-        checkpoint = load_checkpoint(
-            options.model,
-            device=options.device,
-            dtype=options.dtype,
-            attn_implementation=options.attn_implementation,
-            device_map=options.device_map,
-            revision=options.revision,
-            **options.settings,
-        )
-        arguments = options.arguments() | {"model_commit": getattr(checkpoint.model.config, "_commit_hash", None)}
-        with written_to(options.folder):
-            commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())
-            with progress_bar() as progress:
-                task = progress.add_task("Answering", total=None)
-                rows = evaluate(
-                    checkpoint,
-                    questions,
-                    candidates,
-                    options.folder / ANSWERS,
-                    num_frames=options.num_frames,
-                    batch_size=options.batch_size,
-                    max_new_tokens=options.max_new_tokens,
-                    progress=lambda what, done, total: progress.update(
-                        task, description=what, completed=done, total=total
-                    ),
-                )
-            certificate = birth_certificate(
-                options.model_name,
-                options.command(),
-                **environment(checkpoint.model),
-                cpu=cpu_name(),
-                arguments=arguments,
-                data=options.data.name,
-                questions=len(questions),
-                model_settings=checkpoint.model.config.compression_settings().as_dict(),
-                vidcom2_commits=commits,
-            )
-            title = f"{options.model_name} on {options.data.name}"
-            results = write_results(options.folder, title, questions, rows, candidates, certificate)
+        arguments = options.arguments(imported_files())
+        with locked_folder(options.folder, arguments):
+            rows, results = _evaluated(options, questions, candidates, arguments)
+    from .evaluation_report import table
+
     shown = Table()
     headings, *cells = table(results)
     for heading in headings:
@@ -212,6 +177,59 @@ def eval_command(options: EvalOptions) -> None:
             which = f"{result['method']} at {result['retention_ratio']:g}"
             _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
     _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+
+
+def _evaluated(
+    options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of the answers, and what they come to; both are written to the folder, which is locked."""
+    with err.status("Importing PyTorch ..."):
+        from .devices import check_device
+    check_device(options.device, options.device_map)
+    with err.status("Importing Transformers ..."):
+        from .checkpoints import load_checkpoint
+        from .evaluation import evaluate_locked
+        from .evaluation_report import write_results
+        from .run import environment
+    checkpoint = load_checkpoint(
+        options.model,
+        device=options.device,
+        dtype=options.dtype,
+        attn_implementation=options.attn_implementation,
+        device_map=options.device_map,
+        revision=arguments["model_commit"],
+        **options.settings,
+    )
+    check_loaded(checkpoint.identity, arguments)
+    with written_to(options.folder):
+        commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())
+        with progress_bar() as progress:
+            task = progress.add_task("Answering", total=None)
+            rows = evaluate_locked(
+                checkpoint,
+                questions,
+                candidates,
+                options.folder / ANSWERS,
+                num_frames=options.num_frames,
+                batch_size=options.batch_size,
+                max_new_tokens=options.max_new_tokens,
+                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            )
+        files = arguments["model_files"]
+        certificate = birth_certificate(
+            options.model_name,
+            options.command(),
+            **environment(checkpoint.model),
+            cpu=cpu_name(),
+            # The folder by its name, and its files by one number: a path of this machine is nobody else's business.
+            arguments=arguments | {"model": options.model_name, "model_files": digest(files) if files else None},
+            data=options.data.name,
+            questions=len(questions),
+            model_settings=checkpoint.model.config.compression_settings().as_dict(),
+            vidcom2_commits=commits,
+        )
+        title = f"{options.model_name} on {options.data.name}"
+        return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
 
 
 def _print(text: str) -> None:

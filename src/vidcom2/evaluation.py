@@ -4,6 +4,8 @@ A video is read and encoded once, whatever the number of compressions, and of qu
 a batch of questions shares a call of `generate`.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,10 @@ from .checkpoints import Checkpoint
 from .configuration.compression_settings import CompressionSettings
 from .evaluation_candidates import AllTokens, Candidate
 from .evaluation_data import Question
-from .jsonl import append_rows, rows_so_far
-from .options import is_out_of_memory, memory_reason, one_line
+from .fingerprints import video_changed, video_stamp
+from .jsonl import answered_rows, append_rows, rows_so_far
+from .options import OptionError, is_out_of_memory, memory_reason, one_line
+from .run_record import locked, versions_of_answers
 from .video import Progress, Video, read_video
 
 if TYPE_CHECKING:
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
 OUT_OF_MEMORY = "out of memory ({}). Take fewer frames or a smaller batch, and start again: only this is asked again."
 
 
-@torch.no_grad()
 def evaluate(
     checkpoint: Checkpoint,
     questions: Sequence[Question],
@@ -44,7 +47,7 @@ def evaluate(
 
     Args:
         answers: JSONL file that grows by a row for each question; rows that it has are not computed again, but for
-            those of errors.
+            those of errors. `<name>.lock` beside it keeps other runs out.
         num_frames: sampled evenly from each video.
         batch_size: questions in a call of `generate`.
         max_new_tokens: longest answer.
@@ -54,8 +57,43 @@ def evaluate(
         The rows, in the order of the questions: `id`; `given`, the question's line; and either `answers`, by the labels
         of the candidates and "all tokens", or `error`, why there is none. An answer has `text`, `correct` (null if that
         is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or just `refused`,
-        why its method cannot do this.
+        why its method cannot do this. `video_file` is the size and the time of change of a video that is a file, and
+        `made_by` one number for all else that the answers depend on.
+
+    Raises:
+        OptionError: if the file has rows of another model, of other questions, candidates or arguments, or about videos
+            that were changed since, is being written by another run, or is no answer file.
     """
+    with locked(answers):
+        return evaluate_locked(
+            checkpoint,
+            questions,
+            candidates,
+            answers,
+            num_frames=num_frames,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            read=read,
+            progress=progress,
+        )
+
+
+@torch.no_grad()
+def evaluate_locked(
+    checkpoint: Checkpoint,
+    questions: Sequence[Question],
+    candidates: Sequence[Candidate],
+    answers: Path,
+    *,
+    num_frames: int,
+    batch_size: int,
+    max_new_tokens: int,
+    read: Callable[[str, int], Video] = read_video,
+    progress: Progress = lambda *_: None,
+) -> list[dict[str, Any]]:
+    """`evaluate`, whose caller holds the lock of the file."""
+    run = _run(checkpoint, candidates, num_frames, max_new_tokens)
+    _check_same(answers, questions, run)
     rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
     compared = [AllTokens(), *candidates]
@@ -64,15 +102,76 @@ def evaluate(
         for start in range(0, len(left), batch_size):
             progress("Answering", len(questions) - len(left) + start, len(questions))
             together = left[start : start + batch_size]
+            stamps = [video_stamp(question.video) for question in together]  # before they are read
             try:
                 done = _rows(checkpoint, videos, together, compared, max_new_tokens)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 done = [_row(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
+            done = [
+                row | {"video_file": stamp, "made_by": _made_by(run, question)}
+                for row, stamp, question in zip(done, stamps, together, strict=True)
+            ]
             append_rows(file, done)
             rows |= {row["id"]: row for row in done}
     return [rows[question.id] for question in questions]
+
+
+def _run(
+    checkpoint: Checkpoint, candidates: Sequence[Candidate], num_frames: int, max_new_tokens: int
+) -> dict[str, Any] | None:
+    """What answers depend on beside the question; None if nothing tells which weights the model has."""
+    if checkpoint.identity is None:
+        return None
+    model = checkpoint.model
+    return {
+        **checkpoint.identity,
+        "model_settings": model.config.compression_settings().as_dict(),
+        "dtype": str(model.dtype),
+        "attn_implementation": model.config._attn_implementation,
+        "candidates": [[each.label, each.overrides] for each in candidates],
+        "num_frames": num_frames,
+        "max_new_tokens": max_new_tokens,
+        **versions_of_answers(),
+    }
+
+
+def _made_by(run: dict[str, Any] | None, question: Question) -> str | None:
+    """One number for all that an answer depends on. A video's folder does not count: the file has its own stamp."""
+    if run is None:
+        return None
+    video = question.video.rpartition("/")[2]
+    depends_on = [run, video, question.prompt, question.answers, question.choices]
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any] | None) -> None:
+    """That the rows of a file answer these questions, and were made in the same way."""
+    rows = answered_rows(answers)
+    if rows and run is None:
+        raise OptionError(
+            f"{str(answers)!r} has answers, and nothing tells whether this model gave them. Load it with "
+            "`load_checkpoint`, or name another file."
+        )
+    for question in questions:
+        row = rows.get(question.id)
+        if row is None:
+            continue
+        if row["given"] != question.given:
+            raise OptionError(
+                f"{str(answers)!r} has the answer to another question of id {question.id!r}. Name another file."
+            )
+        if row.get("made_by") != _made_by(run, question):
+            raise OptionError(
+                f"{str(answers)!r} has an answer to question {question.id!r} of another model, or of other methods, "
+                "settings or versions. Name another file."
+            )
+        if video_changed(question.video, row):
+            raise OptionError(
+                f"{str(answers)!r} has the answer about another video of question {question.id!r}: {question.video!r} "
+                f"was {row['video_file']}, and is {video_stamp(question.video)}. Name another file."
+            )
 
 
 def compressed_answers(

@@ -2,7 +2,9 @@
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,10 +56,15 @@ def complete_rows(path: Path) -> list[dict[str, Any]]:
     raise OptionError(f"{str(path)!r} has lines that vidcom2 did not write. Name another --output.")
 
 
+def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """The complete rows of an answer file by their ids, without those of errors. Raises as `complete_rows`."""
+    return {row["id"]: row for row in complete_rows(path) if "error" not in row}
+
+
 def rows_so_far(path: Path) -> dict[str, dict[str, Any]]:
     """The rows of an answer file by their ids. What is to be asked again leaves the file: rows of errors, and a last
     line that an interruption left half-written. Raises as `complete_rows`."""
-    rows = {row["id"]: row for row in complete_rows(path) if "error" not in row}
+    rows = answered_rows(path)
     if path.is_file():
         write_whole(path, "".join(map(as_line, rows.values())))
     return rows
@@ -81,9 +88,18 @@ def append_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file that is there as a whole or, after an interruption, as it was."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="\n") as file:
+    with replaced_whole(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, path)
+
+
+@contextmanager
+def replaced_whole(path: Path) -> Iterator[Path]:
+    """A new file beside another, whose place it takes when it is written. Its name is one that no file has."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

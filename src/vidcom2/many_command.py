@@ -13,6 +13,7 @@ from rich.markup import escape
 from .answer_file import AnswerFile
 from .birth_certificate import commit, is_dirty
 from .console import err, one_line_errors, out, progress_bar
+from .fingerprints import check_loaded, model_identity, video_changed, video_stamp
 from .jsonl import append_rows, complete_rows
 from .options import (
     OptionError,
@@ -25,7 +26,6 @@ from .options import (
 )
 from .processes import Process
 from .run_record import versions_of_answers
-from .toy import TOY_NAME
 from .video_requests import VideoRequest, read_requests, requests_of_folder
 
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
@@ -33,7 +33,11 @@ SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 
 @dataclass(frozen=True, kw_only=True)
 class ManyOptions:
-    """What `vidcom2 run` is given with `--videos` or `--requests`; its help describes each."""
+    """What `vidcom2 run` is given with `--videos` or `--requests`; its help describes each.
+
+    Attributes:
+        imported: fingerprints of what `--import` imported.
+    """
 
     settings: dict[str, Any]
     model: str | None
@@ -50,6 +54,7 @@ class ManyOptions:
     dtype: str
     attn_implementation: str | None
     revision: str | None
+    imported: dict[str, str]
 
     def read(self, default_prompt: str) -> list[VideoRequest]:
         """The requests. Raises an OptionError on a file or a folder without any, or options that exclude each other."""
@@ -73,12 +78,10 @@ class ManyOptions:
             find_checkpoint(self.model, self.revision)
 
     def arguments(self) -> dict[str, Any]:
-        """What the answers depend on beside the requests, which must be the same when a run goes on."""
-        folder = Path(self.model).expanduser() if self.model is not None else None
-        model = str(folder.resolve()) if folder is not None and folder.is_dir() else self.model or TOY_NAME
-        named = ("num_frames", "max_new_tokens", "dtype", "attn_implementation", "revision")
+        """What the answers depend on beside the requests, which must be the same when a run is continued."""
+        named = ("imported", "num_frames", "max_new_tokens", "dtype", "attn_implementation", "settings")
         given = {name: getattr(self, name) for name in named}
-        return {"model": model, **given, "settings": self.settings, **versions_of_answers()}
+        return {**model_identity(self.model, self.revision), **given, **versions_of_answers()}
 
 
 def run_many(options: ManyOptions, default_prompt: str) -> None:
@@ -95,10 +98,12 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
         requests = options.read(default_prompt)
         options.check(process)
         file = AnswerFile(options.output)
-        file.check(options.arguments())
+        arguments = options.arguments()
+        if process.is_first:  # on the machines of others the same weights may have other times
+            file.check(arguments)
         try:
             with file.locked() if process.is_first else nullcontext():
-                before = _answer(options, requests, file, process)
+                before = _answer(options, arguments, requests, file, process)
         except KeyboardInterrupt:
             if process.is_first:
                 _print(f"Stopped. The answers so far are in {escape(str(file.path))}; the same command goes on there.")
@@ -109,7 +114,13 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
             _report(requests, file, before, time.perf_counter() - started)
 
 
-def _answer(options: ManyOptions, requests: Sequence[VideoRequest], file: AnswerFile, process: Process) -> int:
+def _answer(
+    options: ManyOptions,
+    arguments: dict[str, Any],
+    requests: Sequence[VideoRequest],
+    file: AnswerFile,
+    process: Process,
+) -> int:
     """Answer this process's share of the requests; how many had been answered before."""
     if process.is_first:
         _check_same(requests, file.rows(with_errors=False), file)  # before anything is written
@@ -121,25 +132,27 @@ def _answer(options: ManyOptions, requests: Sequence[VideoRequest], file: Answer
         return len(requests)
     # By the place of a request among all, so that no two processes need to agree on what is left.
     mine = [each for each in requests[process.rank :: process.count] if each.id not in done]
-    with err.status("Importing Transformers ..."):
-        from .checkpoints import load_checkpoint, torch_device
-        from .many import answer_many
+    with err.status("Importing PyTorch ..."):
+        from .devices import check_device
     device = process.device(options.device)
-    if options.device_map is None:
-        torch_device(device)
+    check_device(device, options.device_map)
+    with err.status("Importing Transformers ..."):
+        from .checkpoints import load_checkpoint
+        from .many import answer_many
     checkpoint = load_checkpoint(
         options.model,
         device=device,
         dtype=options.dtype,
         attn_implementation=options.attn_implementation,
         device_map=options.device_map,
-        revision=options.revision,
+        revision=arguments["model_commit"],
         **options.settings,
     )
+    check_loaded(checkpoint.identity, arguments)
     if process.is_first:
-        loaded = {"model_commit": getattr(checkpoint.model.config, "_commit_hash", None)}
-        file.claim(options.arguments() | loaded, commit() + " with uncommitted changes" * is_dirty())
+        file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
     process.wait_for_others()
+    videos = {request.id: video_stamp(request.video) for request in mine}  # before they are read
     answers = answer_many(
         mine,
         checkpoint.model,
@@ -153,8 +166,9 @@ def _answer(options: ManyOptions, requests: Sequence[VideoRequest], file: Answer
     with progress_bar() as progress, closing(answers):
         task = progress.add_task("Answering", total=len(mine), visible=process.is_first)
         for answer in answers:
+            row = answer.row | {"video_file": videos[answer.request.id]}
             with written_to(path), path.open("a", encoding="utf-8", newline="\n") as opened:
-                append_rows(opened, [answer.row])
+                append_rows(opened, [row])
             progress.advance(task)
     process.wait_for_others()
     if process.is_first and process.count > 1:
@@ -170,6 +184,11 @@ def _check_same(requests: Sequence[VideoRequest], done: dict[str, dict[str, Any]
                 f"{str(file.path)!r} has the answer to another request of id {request.id!r}: it was "
                 f"{done[request.id].get('given')!r}, and is {request.given!r}. Requests may be added at the end; for "
                 "others name another --output."
+            )
+        if request.id in done and video_changed(request.video, done[request.id]):
+            raise OptionError(
+                f"{str(file.path)!r} has the answer about another video of request {request.id!r}: {request.video!r} "
+                f"was {done[request.id]['video_file']}, and is {video_stamp(request.video)}. Name another --output."
             )
 
 

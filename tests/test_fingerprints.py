@@ -1,0 +1,74 @@
+"""What a model is known by: where its folder lies and what is in it, or the commit of its Hub repo."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from test_cli import save_tiny
+
+from vidcom2 import fingerprints
+from vidcom2.checkpoints import load_checkpoint
+from vidcom2.fingerprints import fingerprint, model_files, model_identity
+from vidcom2.options import CheckpointError
+from vidcom2.toy import TOY_NAME
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
+
+
+def test_a_folder_is_known_by_its_path_and_its_files(folder: Path, tmp_path: Path) -> None:
+    identity = model_identity(str(folder))
+    assert identity["model"] == str(folder) and identity["model_commit"] is None
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= identity["model_files"].keys()
+    assert load_checkpoint(str(folder), device="cpu").identity == identity
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    assert model_identity(str(moved)) == identity | {"model": str(moved)}
+    (moved / "README.md").write_text("What nobody loads")
+    (moved / "answers.run.json").write_text("{}")
+    assert model_files(moved) == identity["model_files"]
+    (moved / "additional_chat_templates").mkdir()
+    (moved / "additional_chat_templates" / "short.jinja").write_text("{{ messages }}")
+    assert model_files(moved).keys() - identity["model_files"].keys() == {"additional_chat_templates/short.jinja"}
+
+
+def test_the_toy_is_known_by_its_files_wherever_it_is_installed() -> None:
+    identity = model_identity(None)
+    assert identity["model"] == TOY_NAME and "model.safetensors" in identity["model_files"]
+    assert all(each.startswith("sha256 ") for each in identity["model_files"].values())
+    assert load_checkpoint(device="cpu").identity == identity
+
+
+def test_a_large_file_is_known_by_its_size_its_time_and_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprints, "HASHED_BYTES", 1000)
+    path, size = tmp_path / "model.safetensors", 3 * 2**20
+    seen = set()
+    for content, time in ((b"a" * size, 1), (b"a" * size, 2), (b"b" * size, 1), (b"a" * (size + 1), 1)):
+        path.write_bytes(content)
+        os.utime(path, (time, time))
+        seen.add(fingerprint(path))
+    assert len(seen) == 4 and not any("sha256" in each for each in seen)
+    for changed in (0, size):  # the samples reach both ends
+        path.write_bytes(b"a" * changed + b"c" + b"a" * (size - changed))
+        os.utime(path, (1, 1))
+        seen.add(fingerprint(path))
+    assert len(seen) == 6
+
+
+def test_a_hub_repo_is_known_by_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = tmp_path / "models--org--tiny"
+    shutil.copytree(folder, repo / "snapshots" / COMMIT)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for revision in (None, "main", COMMIT):
+        identity = model_identity("org/tiny", revision)
+        assert identity == {"model": "org/tiny", "model_commit": COMMIT, "model_files": {}}
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
+        model_identity("org/tiny", "v1")

@@ -25,6 +25,7 @@ from vidcom2.evaluation_report import paired_interval, summary, wilson, write_re
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.options import OptionError
 from vidcom2.video import Video, VideoError
+from vidcom2.whole_files import locked
 
 ALL = "all tokens"
 
@@ -474,6 +475,9 @@ def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Pat
     code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
     assert code == 0, error
     assert (output / "answers.jsonl").read_text() == before
+    with locked(output / "answers.lock", "the test holds it"):
+        code, _, error = vidcom2(*command(folder, data, output))
+    assert code == 2 and "another run is writing" in error and (output / "answers.jsonl").read_text() == before
     for more, reason in (
         (["--num-frames", 4], "`num_frames` was 6 and is 4"),
         (["--compression-rounding", "exact"], "`compression_rounding` was None and is 'exact'"),

@@ -13,9 +13,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .jsonl import as_line, complete_rows, write_whole
+from .jsonl import as_line, complete_rows
 from .options import OptionError, written_to
 from .run_record import check_record, write_record
+from .whole_files import write_whole
 
 
 class AnswerFile:

@@ -20,6 +20,7 @@ from .evaluation_data import Question
 from .jsonl import append_rows, rows_so_far
 from .options import is_out_of_memory, memory_reason, one_line
 from .video import Progress, Video, read_video
+from .whole_files import locked
 
 if TYPE_CHECKING:
     from .modeling.compressed_generation import VidCom2GenerationMixin
@@ -55,23 +56,28 @@ def evaluate(
         of the candidates and "all tokens", or `error`, why there is none. An answer has `text`, `correct` (null if that
         is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or just `refused`,
         why its method cannot do this.
+
+    Raises:
+        TakenError: if another run is writing to `answers`.
     """
-    rows = rows_so_far(answers)
-    left = [question for question in questions if question.id not in rows]
     compared = [AllTokens(), *candidates]
     videos = _Videos(checkpoint, _needs_tower_states(checkpoint.model, compared), num_frames, read)
-    with answers.open("a", encoding="utf-8", newline="\n") as file:
-        for start in range(0, len(left), batch_size):
-            progress("Answering", len(questions) - len(left) + start, len(questions))
-            together = left[start : start + batch_size]
-            try:
-                done = _rows(checkpoint, videos, together, compared, max_new_tokens)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                done = [_row(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
-            append_rows(file, done)
-            rows |= {row["id"]: row for row in done}
+    in_use = f"another run is writing {str(answers)!r}. Wait for its end, or name another --output."
+    with locked(answers.with_suffix(".lock"), in_use):
+        rows = rows_so_far(answers)
+        left = [question for question in questions if question.id not in rows]
+        with answers.open("a", encoding="utf-8", newline="\n") as file:
+            for start in range(0, len(left), batch_size):
+                progress("Answering", len(questions) - len(left) + start, len(questions))
+                together = left[start : start + batch_size]
+                try:
+                    done = _rows(checkpoint, videos, together, compared, max_new_tokens)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    done = [_row(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
+                append_rows(file, done)
+                rows |= {row["id"]: row for row in done}
     return [rows[question.id] for question in questions]
 
 

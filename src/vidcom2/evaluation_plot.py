@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .whole_files import growing_file
+
 # Told apart by colour and by shape, also without colour vision (the colours of Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LEGEND_INSIDE = 6  # methods; of more it would cover their lines
@@ -55,6 +57,5 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
 
 def save_png(figure: Any, path: Path) -> None:
     """Write a figure of matplotlib to a file that is there as a whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    figure.savefig(part, dpi=150, format="png")
-    part.replace(path)
+    with growing_file(path) as part:
+        figure.savefig(part, dpi=150, format="png")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .options import OptionError
+from .whole_files import write_whole
 
 
 def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
@@ -77,13 +78,3 @@ def append_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
     file.write("".join(map(as_line, rows)))
     file.flush()
     os.fsync(file.fileno())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or, after an interruption, as it was."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)

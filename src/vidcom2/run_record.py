@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .jsonl import write_whole
 from .options import OptionError
+from .whole_files import write_whole
 
 
 def versions_of_answers() -> dict[str, str]:

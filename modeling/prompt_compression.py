@@ -21,6 +21,7 @@ from .call_arguments import (
     check_features_fit,
     check_given_once,
     check_no_gaps,
+    check_tensors,
     is_2d,
     pop_settings,
     take_parents_signatures,
@@ -99,6 +100,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def drops_tokens(self, inputs: dict[str, Any]) -> bool:
         """Whether there are videos to compress among these arguments of `forward` or `generate`."""
         check_given_once(inputs)
+        check_tensors(inputs)
         overrides = {name: inputs.get(name) for name in SETTING_NAMES}
         if inputs.get("pixel_values_videos") is not None:
             return self.config.compression_settings(**overrides).retention_ratio < 1.0

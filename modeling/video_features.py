@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
-from .call_arguments import check_given_once, pop_settings, take_parents_signatures
+from .call_arguments import check_given_once, check_tensors, pop_settings, take_parents_signatures
 from .compression import compress_with
 from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
@@ -128,6 +128,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """
         names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
         kwargs |= dict(zip(names, args))
+        check_tensors(kwargs)
         settings = self.config.compression_settings(**pop_settings(kwargs))
         needs = COMPRESSION_METHODS[settings.compression_method].needs
         outputs, videos = self.encode_videos_by(settings, with_tower_states="tower_states" in needs, **kwargs)
@@ -195,6 +196,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
                 "model's `get_video_features`, or `retention_ratio=1.0`."
             )
         check_given_once(inputs)
+        check_tensors(inputs)
         if settings.retention_ratio == 1.0:
             return None
         return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()

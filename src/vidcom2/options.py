@@ -1,6 +1,7 @@
 """What the commands and `load_checkpoint` accept, checked before anything takes long: nothing here imports PyTorch,
 Transformers or PyAV."""
 
+import operator
 import os
 import re
 import sys
@@ -30,6 +31,17 @@ class OptionError(ValueError):
 
 class CheckpointError(ValueError):
     """A checkpoint that is missing, unreadable or of a family that VidCom² does not know."""
+
+
+def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -> int:
+    """An argument that counts something, also as a number of NumPy. Raises an error of this class on another."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise error(f"`{name}` is {value!r}, but must be a whole number, at least 1.")
+    return number
 
 
 def check_given(name: str, value: str | None, without: str) -> None:

@@ -1,7 +1,6 @@
 """`vidcom2 publish` and `vidcom2 verify`: options in, tables out. Functions that return data do the work."""
 
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,9 +35,10 @@ def publish_command(options: PublishOptions) -> None:
 
             from .publish_repo import prepare
             from .publishing import publish
+            from .staging import staging_folder
             from .verification import failures
         api = HfApi()
-        folder = tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder)
+        folder = tempfile.TemporaryDirectory() if options.folder is None else staging_folder(options.folder)
         with folder as staging, err.status("") as status:
 
             def report(what: str | None) -> None:

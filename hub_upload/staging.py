@@ -5,13 +5,14 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vidcom2.repo_shape import CARD, CONFIG, sha256_of
 from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
+from vidcom2.whole_files import TakenError, locked
 
 from .base_checkpoint import Base
 from .model_card import CardOptions, custom_generate_card, model_card
@@ -19,6 +20,7 @@ from .model_card import CardOptions, custom_generate_card, model_card
 FIGURE = "how_it_works.png"
 # What tells, in a staged folder, which files are of this project and what is missing; not sent to the Hub.
 STAGED_LIST, MISSING = ".vidcom2-staged.json", "WEIGHTS-ARE-MISSING.txt"
+LOCK = ".vidcom2-staging.lock"  # while a process stages, verifies and sends
 
 
 class StagingError(ValueError):
@@ -116,11 +118,36 @@ def complete(staged: StagedRepo) -> str:
     return sentence
 
 
+@contextmanager
+def staging_folder(folder: Path) -> Iterator[Path]:
+    """A folder that no other process stages in, from the first look at it until what is there was verified and sent.
+
+    Raises:
+        StagingError: if another process does, or as `check_replaceable`.
+    """
+    check_replaceable(folder)
+    is_new = not folder.is_dir()
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        in_use = (
+            f"another process is staging in {str(folder)!r}. Wait for its end, or name another folder with `--output`."
+        )
+        with locked(folder / LOCK, in_use):
+            yield folder
+    except TakenError as error:
+        raise StagingError(str(error)) from None
+    finally:
+        if is_new:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
+
+
 def check_replaceable(folder: Path) -> None:
     """Raises a StagingError if the folder holds anything but an earlier staging as it was left."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise StagingError(f"{str(folder)!r} is no folder. Name a new one with `--output`.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or all(path == folder / LOCK for path in folder.iterdir()):
         return
     try:
         listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
@@ -184,5 +211,9 @@ def _write(content: bytes, target: Path) -> None:
 
 def _files(folder: Path) -> tuple[str, ...]:
     return tuple(
-        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+        sorted(
+            path.relative_to(folder).as_posix()
+            for path in folder.rglob("*")
+            if path != folder / LOCK and (path.is_file() or path.is_symlink())
+        )
     )

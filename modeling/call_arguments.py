@@ -123,6 +123,22 @@ def check_no_gaps(mask: Tensor, num_cached: int) -> None:
         )
 
 
+def check_tensors(inputs: dict[str, Any]) -> None:
+    """Raises a ValueError on a prompt with videos that is not in tensors: the stock classes fail on it without a name.
+    A mask may be of another type too: Transformers prepares some of its own."""
+    if inputs.get("pixel_values_videos") is None:
+        return
+    for name in ("pixel_values_videos", "video_grid_thw", "input_ids", "attention_mask"):
+        value = inputs.get(name)
+        is_array = isinstance(value, list | tuple) or hasattr(value, "__array__")
+        if value is None or isinstance(value, Tensor) or (name == "attention_mask" and not is_array):
+            continue
+        raise ValueError(
+            f"`{name}` is a {type(value).__name__}, but must be a tensor. Pass what the processor returns with "
+            '`return_tensors="pt"`, or make it one: `torch.as_tensor`.'
+        )
+
+
 def check_not_exported() -> None:
     """Raises a ValueError where PyTorch makes one graph for all inputs of what is called."""
     exporter = "torch.export" if is_torchdynamo_exporting() else "torch.jit.trace" if is_jit_tracing() else None

@@ -96,6 +96,11 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     own = settings.compression_method in COMPILED_METHODS
     if own and (settings.compression_method != "vidcom2" or settings.compression_rounding == "exact"):
         return _compress(settings, video)
+    if getattr(video.tokens, "is_meta", False):
+        raise ValueError(
+            "`video_tokens` is on the device 'meta', which has sizes but no values, and what stays depends on values. "
+            'Pass a tensor with values; sizes are enough for "vidcom2" with `compression_rounding="exact"`.'
+        )
     if "torch._dynamo" not in sys.modules:  # nothing is compiled; the compiler itself takes seconds to import
         return _compress(settings, video)
     global _compress_uncompiled

@@ -19,6 +19,7 @@ from ..configuration.compression_settings import CompressionSettings, with_setti
 from .call_arguments import (
     check_compressible,
     check_no_gaps,
+    check_tensors,
     is_2d,
     pop_settings,
     take_parents_signatures,
@@ -104,6 +105,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: on settings outside their accepted set, videos that are given twice or do not fit the settings,
                 and images or videos on a cache of which nobody knows where its positions end.
         """
+        check_tensors(inputs)
         overrides = pop_settings(dict(inputs), super().forward)
         settings = self.config.compression_settings(**overrides)
         memory = CachedPrompt.attached_to(inputs.get("past_key_values"))

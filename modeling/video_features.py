@@ -14,7 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
-from .call_arguments import check_not_exported, pop_settings, take_parents_signatures
+from .call_arguments import check_not_exported, check_tensors, pop_settings, take_parents_signatures
 from .compression import compress_with
 from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
@@ -115,6 +115,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """
         names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
         kwargs |= dict(zip(names, args))
+        check_tensors(kwargs)
         # The parents hand on what the config says for arguments of `forward`.
         overrides = pop_settings(kwargs, super().get_video_features, super().forward)
         settings = self.config.compression_settings(**overrides)

@@ -224,6 +224,10 @@ MISSING = "no-such-clip.mp4"  # what is refused before the video is read never a
         ({"max_tokens": 3}, "'max_tokens' is neither"),
         ({"num_return_sequences": 2}, "`num_return_sequences` is none .* returns one answer"),
         ({"question": " "}, "`question` is ' '"),
+        ({"question": 3}, "`question` is 3, but must be text"),
+        ({"num_frames": "4"}, "`num_frames` is '4', but must be a whole number"),
+        ({"max_new_tokens": 4.5}, "`max_new_tokens` is 4.5, but must be a whole number"),
+        ({"video": 3}, "`video` is 3, but must be a path, an http"),
         ({"model": "no/such/folder"}, "no such folder"),
         ({"dtype": "float8"}, "`dtype` is 'float8', but must be one of"),
         ({"processor": "given"}, "`processor` goes with a model that is loaded"),
@@ -232,7 +236,7 @@ MISSING = "no-such-clip.mp4"  # what is refused before the video is read never a
 )
 def test_a_mistake_is_refused_before_the_video_is_read(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        vidcom2.ask(MISSING, **{"question": QUESTION, **arguments})
+        vidcom2.ask(**{"video": MISSING, "question": QUESTION, **arguments})
 
 
 def test_a_loaded_model_needs_its_processor_and_no_loading(family: Family) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
+from torch import Tensor
 
 BAD_RATIOS = [0, 1.5, "x", float("nan"), -0.25, None, True]
 BAD_SETTINGS = [
@@ -74,6 +75,22 @@ def both_ways(family: Family, inputs: dict[str, Any], match: str) -> None:
         family.model(**inputs)
     with pytest.raises(ValueError, match=match):
         family.model.generate(**inputs, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("made", [Tensor.tolist, Tensor.numpy, list], ids=["list", "ndarray", "list of tensors"])
+def test_what_a_processor_returns_without_return_tensors_is_refused_by_its_name(family: Family, made: Callable) -> None:
+    inputs = dict(family.one_video())
+    for name in ("pixel_values_videos", "video_grid_thw", "input_ids", "attention_mask"):
+        if name not in inputs:
+            continue
+        bad = inputs | {name: made(inputs[name])}
+        got = type(bad[name]).__name__
+        both_ways(family, bad, rf"`{name}` is a {got}, but must be a tensor\. .*return_tensors=\"pt\"")
+        with pytest.raises(ValueError, match=f"`{name}` is a {got}"):
+            family.model(**bad, retention_ratio=1.0)
+        if name in family.case.video_inputs:
+            with pytest.raises(ValueError, match=f"`{name}` is a {got}"):
+                family.model.get_video_features(**family.videos_of(bad))
 
 
 def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -> None:

@@ -827,3 +827,11 @@ def test_refuses_what_is_no_video(video_tokens: Any, got: str) -> None:
     with pytest.raises(ValueError) as error:
         compress(video_tokens)
     assert "`video_tokens`" in str(error.value) and got in str(error.value)
+
+
+def test_sizes_without_values_are_enough_where_the_total_follows_from_them_alone() -> None:
+    sizes = torch.ones(8, 9, 4, device="meta")
+    assert len(compress(sizes, compression_rounding="exact").indices) == 18
+    for more in ({}, {"retention_ratio": 1.0}, {"compression_method": "random"}):
+        with pytest.raises(ValueError, match=r"`video_tokens` is on the device 'meta'.* Pass a tensor with values"):
+            compress(sizes, **more)

@@ -21,6 +21,7 @@ from transformers import AutoProcessor, GenerationConfig
 from vidcom2 import convert_llava_video as converter
 from vidcom2.convert_llava_video import Conversion, ConversionError, convert_llava_video, original_name, renamed
 from vidcom2.llava_video import VidCom2LlavaVideoForConditionalGeneration
+from vidcom2.whole_files import TakenError
 
 LAYER = "model.layers.1.self_attn.q_proj.weight"
 VISION_LAYER = f"{VISION}encoder.layers.1.mlp.fc1.bias"
@@ -203,18 +204,44 @@ def test_a_killed_run_leaves_nothing_that_loads_and_the_next_run_cleans_up(tmp_p
     write_original(tmp_path / "original")
     command = [sys.executable, "-c", KILLED, str(tmp_path / "original"), str(tmp_path / "converted")]
     assert subprocess.run(command, capture_output=True, timeout=300).returncode == -9
-    left = tmp_path / "converted.incomplete"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["converted.incomplete", "original"]
+    (left,) = (path for path in tmp_path.glob("converted.incomplete-*") if path.is_dir())
     with pytest.raises(OSError, match="no file named"):
         VidCom2LlavaVideoForConditionalGeneration.from_pretrained(left)
     convert(tmp_path)
-    assert not left.exists() and (tmp_path / "converted" / "config.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["converted", "original"]
+    assert (tmp_path / "converted" / "config.json").exists()
+
+
+def test_a_second_conversion_to_one_destination_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    """As of jobs that convert a checkpoint if it is missing, and that start together."""
+    weights = write_original(tmp_path / "original")
+    refusals = []
+
+    def start_another(what: str, done: float, total: float | None) -> None:
+        if not refusals:
+            with pytest.raises(TakenError, match=r"is being made by another process.*Wait for its end") as refusal:
+                convert(tmp_path)
+            refusals.append(refusal)
+
+    convert(tmp_path, progress=start_another)
+    assert refusals and {original_name(name) for name in tensors_of(tmp_path / "converted")} == weights.keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["converted", "original"]
+
+
+def test_a_folder_of_the_users_is_not_taken_for_a_conversion(tmp_path: Path) -> None:
+    write_original(tmp_path / "original")
+    mine = [tmp_path / "converted.incomplete", tmp_path / "converted.incomplete-0123abcd"]
+    for folder in mine:
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("years of work")
+    convert(tmp_path)
+    assert [(folder / "thesis.txt").read_text() for folder in mine] == ["years of work"] * 2
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     write_original(tmp_path / "original")
     (tmp_path / "converted").mkdir()
-    with pytest.raises(ConversionError, match="exists already"):
+    with pytest.raises(TakenError, match="exists already"):
         convert(tmp_path)
 
 
@@ -231,7 +258,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
 def refused(tmp_path: Path, match: str) -> None:
     with pytest.raises(ConversionError, match=match):
         convert(tmp_path)
-    assert not (tmp_path / "converted").exists() and not (tmp_path / "converted.incomplete").exists()
+    assert not list(tmp_path.glob("converted*"))
 
 
 @pytest.mark.parametrize("name", ["model.vision_resampler.weight", "model.layers.2.mlp.up_proj.weight", "extra"])

@@ -476,6 +476,9 @@ def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Pat
     code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
     assert code == 0, error
     assert (output / "answers.jsonl").read_text() == before
+    with locked(output / "answers.jsonl"):
+        code, _, error = vidcom2(*command(folder, data, output))
+    assert code == 2 and "another run is writing" in error and (output / "answers.jsonl").read_text() == before
     for more, reason in (
         (["--num-frames", 4], "`num_frames` was 6 and is 4"),
         (["--compression-rounding", "exact"], "`settings.compression_rounding` was None and is 'exact'"),

@@ -14,6 +14,8 @@ from transformers import (
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
+    WatermarkingConfig,
+    WatermarkLogitsProcessor,
 )
 from transformers.generation import EosTokenCriteria, SequenceBiasLogitsProcessor
 
@@ -138,6 +140,38 @@ def test_what_generate_makes_of_its_settings_is_shown_the_full_prompt(
         assert len(made_with) == len(other_made_with)
         for one, other in zip(made_with, other_made_with, strict=True):
             assert torch.equal(torch.as_tensor(one), torch.as_tensor(other)), name
+
+
+def test_a_watermark_is_made_of_the_full_prompt(family: Family) -> None:
+    """As by the caller's own processor, which sees the full prompt; its context reaches back to the video."""
+    inputs = family.one_video()
+    settings = {"seeding_scheme": "selfhash", "bias": 20.0}
+    context = inputs["input_ids"].shape[1] - 1
+    marked = run(family.model, inputs, watermarking_config=WatermarkingConfig(context_width=context, **settings))
+    size = family.model.config.get_text_config().vocab_size
+    own = WatermarkLogitsProcessor(size, "cpu", context_width=context, **settings)
+    assert torch.equal(marked, run(family.model, inputs, logits_processor=LogitsProcessorList([own])))
+    assert not torch.equal(marked, run(family.model, inputs))
+
+
+class Grammar:
+    """As the processors of grammar libraries: it is first called on the prompt, takes in one token of each row a call
+    from then on, and masks the scores in place. This grammar wants each token to be the one before it, plus 1."""
+
+    def __init__(self) -> None:
+        self.length: int | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        assert self.length in (None, input_ids.shape[1] - 1)
+        wanted = torch.full_like(input_ids[:, -1], 20) if self.length is None else input_ids[:, -1] + 1
+        self.length = input_ids.shape[1]
+        return scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).scatter(1, wanted[:, None], False), -1e9)
+
+
+def test_a_processor_with_a_state_takes_in_a_token_a_call(family: Family) -> None:
+    both, _ = batch_of_two(family)
+    out = new(run(family.model, both, logits_processor=LogitsProcessorList([Grammar()])), both)
+    assert out.tolist() == [list(range(20, 20 + NEW))] * 2
 
 
 def test_ngrams_of_the_dropped_tokens_are_not_repeated(family: Family) -> None:

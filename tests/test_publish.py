@@ -33,7 +33,15 @@ from vidcom2.hub_upload.publishing import (
     publish,
     remote_state,
 )
-from vidcom2.hub_upload.staging import StagedRepo, StagingError, complete, stage, stage_custom_generate
+from vidcom2.hub_upload.staging import (
+    LOCK,
+    StagedRepo,
+    StagingError,
+    complete,
+    stage,
+    stage_custom_generate,
+    staging_folder,
+)
 from vidcom2.options import OptionError
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
@@ -214,6 +222,24 @@ def test_staging_never_writes_over_files_and_leaves_nothing_half_done(
     with pytest.raises(StagingError, match=r"cannot write .*: No space left"):
         stage(local_base(onevision_folder), tmp_path / "staged", {}, card)
     assert not (tmp_path / "staged").exists()
+
+
+def test_two_processes_do_not_stage_in_one_folder(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
+    """The second would exchange the files that the first verifies and sends."""
+    folder = tmp_path / "staged"
+    with staging_folder(folder):
+        staged = stage(local_base(onevision_folder), folder, {"retention_ratio": 0.4}, card)
+        complete(staged)
+        refused = pytest.raises(StagingError, match=r"another process is staging in .* Wait for its end")
+        with refused, staging_folder(folder):
+            pass
+        assert LOCK not in staged.files
+    with staging_folder(folder):
+        again = stage(local_base(onevision_folder), folder, {"retention_ratio": 0.4}, card)
+    assert again.files == staged.files == tuple(sorted(files_of(folder)))
+    with staging_folder(tmp_path / "unused"):
+        pass
+    assert not (tmp_path / "unused").exists()
 
 
 def test_staging_again_replaces_the_earlier_staging_and_nothing_else(

@@ -11,9 +11,10 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
+from PIL import Image
 from reference import compressed_embeddings, new_tokens, position_arguments
 from test_forward import labels_of
-from test_generate import MODES, batch_of_two, run
+from test_generate import MODES, NEW, batch_of_two, defaults, run
 from torch import Tensor, nn
 from transformers import BatchFeature
 
@@ -382,3 +383,25 @@ def test_a_second_turn_of_whole_features_generates_as_its_pixels(attentive: Fami
         for given in (media, kept | encoded)
     ]
     assert torch.equal(*ours)
+
+
+# -- what qwen-vl-utils returns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tensor", "pictures"])
+def test_what_qwen_vl_utils_returns_is_compressed_alike(family: Family, kind: str) -> None:
+    """Float tensors (frames, 3, height, width), or lists of pictures, each beside its metadata:
+    `process_vision_info(messages, return_video_kwargs=True, return_video_metadata=True)`."""
+    frames, metadata = make_video(0), {"fps": 2.0, "frames_indices": list(range(8)), "total_num_frames": 8}
+    pictures = [Image.fromarray(frame.transpose(1, 2, 0)) for frame in frames]
+    videos = [(torch.from_numpy(frames).float() if kind == "tensor" else pictures, metadata)]
+    inputs = family.processor(
+        text=[family.prompt("What happens?", videos=1)],
+        videos=[video for video, _ in videos],
+        video_metadata=[metadata for _, metadata in videos],
+        padding=True,
+        return_tensors="pt",
+        do_sample_frames=False,
+    )
+    ours = run(family.model, inputs)[:, inputs["input_ids"].shape[1] :]
+    assert torch.equal(ours, new_tokens(family, inputs, RETENTION_RATIO, NEW, **defaults(family.stock)))

@@ -5,14 +5,18 @@ import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from models import EACH_MODEL, MODELS, ModelCase
 from test_cli import vidcom2
+from transformers import TorchAoConfig
+from transformers.quantizers import HfQuantizer
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.families import FAMILIES
+from vidcom2.hub_upload import verification_worker
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.rehearsal import rehearse_with_twin, shrunk
@@ -206,6 +210,63 @@ def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -
     (repo / "LICENSE-vidcom2").unlink()
     files = next(check for check in verify(str(repo)) if check.name == "files")
     assert files.status == "failed" and "Was it saved by the stock class, which leaves the code behind?" in files.detail
+
+
+class Quantizer(HfQuantizer):
+    """As those of Transformers, which may write the weights that they have quantized, or not."""
+
+    is_trainable = False
+    quantization_config = SimpleNamespace(quant_method="of_the_test")
+
+    def __init__(self, serializable: bool):
+        self.serializable = serializable
+
+    def is_serializable(self) -> bool:
+        return self.serializable
+
+
+def test_quantized_weights_are_verified_by_what_transformers_can_do_with_them(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it can read them does not mean that it can turn them back, nor write them at all."""
+    model_class = MODELS[0].model_class
+    monkeypatch.setattr(
+        verification_worker.Repo, "load", lambda self, *_, folder=None: model_class.from_pretrained(folder)
+    )
+
+    def as_of_torchao(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("transformers.modeling_utils.revert_weight_conversion", as_of_torchao)
+
+    def check(quantizer: Quantizer | None) -> str:
+        under_test = verification_worker.Repo(str(repo), None, "cpu", [])
+        under_test.model = model_class.from_pretrained(repo)
+        under_test.model.hf_quantizer = quantizer
+        return verification_worker.check_save(under_test)
+
+    with pytest.raises(NotImplementedError):
+        check(None)
+    assert check(Quantizer(serializable=True)).startswith(
+        "loads again, same tokens; saved with save_original_format=False"
+    )
+    with pytest.raises(verification_worker.Skipped, match="does not save weights that are quantized with of_the_test"):
+        check(Quantizer(serializable=False))
+
+
+@pytest.mark.slow
+def test_a_base_that_torchao_quantized_is_verified_with_its_weights(tmp_path: Path) -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    stock, processor = MODELS[0].build(**MODELS[0].build_arguments)
+    stock.save_pretrained(tmp_path / "full")
+    int8 = TorchAoConfig(quantization.Int8WeightOnlyConfig())
+    MODELS[0].stock_class.from_pretrained(tmp_path / "full", quantization_config=int8).save_pretrained(
+        tmp_path / "base"
+    )
+    processor.save_pretrained(tmp_path / "base")
+    arguments = ("--base", tmp_path / "base", "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
+    code, out, error = vidcom2("publish", *arguments, "--verify", "full")
+    assert code == 0 and out.count("passed") == 13, out + error
 
 
 @pytest.mark.parametrize("code", [0, 3])

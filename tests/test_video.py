@@ -1,8 +1,10 @@
 """`read_video`: upright frames, evenly spaced in time, with the times that processors need."""
 
 import itertools
+import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -326,7 +328,27 @@ def test_a_song_is_no_video_not_even_with_a_cover_picture(tmp_path: Path, cover:
         read_video(path, 4)
 
 
-@pytest.mark.parametrize("num_frames", [0, -3])
-def test_no_frames_cannot_be_asked_for(num_frames: int) -> None:
-    with pytest.raises(ValueError, match=f"`num_frames` is {num_frames}, but must be at least 1"):
-        read_video(DEMO_VIDEO, num_frames)
+@pytest.mark.parametrize(
+    ("arguments", "accepted"),
+    [
+        *(
+            ({"num_frames": wrong}, "a whole number, at least 1")
+            for wrong in (0, -3, "4", 4.0, float("nan"), True, None)
+        ),
+        *(
+            ({"size": wrong}, "height and width in pixels")
+            for wrong in ("84", 84, (84,), (84, 0), (84.0, 84), (True, True), (84, float("nan")))
+        ),
+        *(({"source": wrong}, "a path or an http(s) URL") for wrong in (3, None, b"clip.mp4", ["clip.mp4"])),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_kind_is_refused_by_its_name(arguments: dict[str, Any], accepted: str) -> None:
+    ((name, value),) = arguments.items()
+    with pytest.raises(VideoError, match=re.escape(f"`{name}` is {value!r}, but must be {accepted}")):
+        read_video(**{"source": DEMO_VIDEO, "num_frames": 4} | arguments)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    side = np.int64(84)
+    assert read_video(DEMO_VIDEO, np.int32(4), size=(side, side)).frames.shape == (4, 84, 84, 3)

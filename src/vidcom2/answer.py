@@ -12,7 +12,7 @@ from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTra
 
 from .configuration.compression_settings import SETTING_NAMES
 from .modeling.video_compression import VideoCompression
-from .options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint
+from .options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint, whole_number
 from .video import Video, read_video
 
 if TYPE_CHECKING:
@@ -103,8 +103,14 @@ def ask(
         "device_map": device_map,
     }
     # All that can be refused is refused before anything takes long.
+    if not isinstance(video, str | PathLike | Video):
+        raise OptionError(f"`video` is {video!r}, but must be a path, an http(s) URL, or what `read_video` returned.")
+    if not isinstance(question, str):
+        raise OptionError(f"`question` is {question!r}, but must be text.")
     if not question.strip():
         raise OptionError(f"`question` is {question!r}. Ask something about the video.")
+    num_frames = whole_number("num_frames", num_frames)
+    max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
     check_model(model, processor, placement, revision)
     if measure and settings and isinstance(model, PreTrainedModel):

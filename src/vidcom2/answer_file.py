@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .jsonl import as_line, complete_rows, write_whole
+from .jsonl import as_line, complete_rows
 from .options import OptionError, written_to
 from .run_record import check_record, locked, read_record, write_record
+from .whole_files import write_whole
 
 
 class AnswerFile:

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any
 
-from .jsonl import write_whole
 from .options import OptionError
+from .whole_files import write_whole
 
 ALL_TOKENS = "all tokens"
 # What the paper's Table 3 adds up, by the stages of it.

@@ -4,7 +4,6 @@ Only names change, so the weights are copied as bytes, shard by shard: memory do
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from .configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, check
 from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .tiny import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
 from .tiny import token_id
+from .whole_files import check_free, growing_folder
 
 # Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, float, float | None], None]
@@ -146,8 +146,8 @@ def convert_llava_video(
 ) -> Conversion:
     """Write an original LLaVA-Video checkpoint in this project's format. The source is not changed.
 
-    The destination appears under its name when it is whole: until then it is `{destination}.incomplete`, which has no
-    config, and which the next run replaces.
+    The destination appears under its name when it is whole. Until then it is a new folder beside it, named
+    `{destination}.incomplete-` and eight letters, which does not load; the next run removes what a killed one left.
 
     Args:
         source: folder with the original's config.json, safetensors files and tokenizer, as `hf download` leaves it.
@@ -156,6 +156,7 @@ def convert_llava_video(
 
     Raises:
         ConversionError: on anything missing, unknown, of another shape or pickled, by its name; nothing is written.
+        TakenError: if the destination exists, or another process is making it.
         ValueError: on a `spatial_pool_mode` outside the accepted set.
     """
     checked_choice("spatial_pool_mode", spatial_pool_mode, SPATIAL_POOL_MODES)
@@ -165,8 +166,7 @@ def convert_llava_video(
             f"there is no folder {source!r}. Download the original checkpoint first: "
             "hf download lmms-lab/LLaVA-Video-7B-Qwen2 --local-dir FOLDER"
         )
-    if target.exists():
-        raise ConversionError(f"{destination!r} exists already. Remove it or name another folder.")
+    check_free(target)
     original = _read_json(folder / "config.json")
     _check_computed(original)
     shards = [read_shard(path) for path in find_shards(folder)]
@@ -177,24 +177,16 @@ def convert_llava_video(
     config.dtype = DTYPES[embedding["dtype"]]
     num_bytes = sum(shard.num_bytes for shard in shards)
     target.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(target.parent).free
-    if free < num_bytes:
-        raise ConversionError(f"{destination!r} needs {num_bytes:,} bytes, but its disk has {free:,} left.")
-
-    incomplete = target.with_name(f"{target.name}.incomplete")
-    shutil.rmtree(incomplete, ignore_errors=True)
-    incomplete.mkdir()
-    try:
+    with growing_folder(target) as incomplete:
+        free = shutil.disk_usage(incomplete).free
+        if free < num_bytes:
+            raise ConversionError(f"{destination!r} needs {num_bytes:,} bytes, but its disk has {free:,} left.")
         _copy_weights(shards, incomplete, progress)
         _processor(original, config, tokenizer).save_pretrained(incomplete)
         if (folder / "generation_config.json").is_file():
             shutil.copyfile(folder / "generation_config.json", incomplete / "generation_config.json")
         config.architectures = [VidCom2LlavaVideoForConditionalGeneration.__name__]
         config.save_pretrained(incomplete)  # last: without it nothing loads
-        os.replace(incomplete, target)
-    except BaseException:
-        shutil.rmtree(incomplete, ignore_errors=True)
-        raise
     return Conversion(
         destination=str(target),
         num_tensors=sum(len(shard.tensors) for shard in shards),

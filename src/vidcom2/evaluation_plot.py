@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .jsonl import replaced_whole
+from .whole_files import growing_file
 
 # Told apart by colour and by shape, also without colour vision (the colours of Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -57,5 +57,5 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
 
 def save_png(figure: Any, path: Path) -> None:
     """Write a figure of matplotlib to a file that is there as a whole or not at all."""
-    with replaced_whole(path) as part:
+    with growing_file(path) as part:
         figure.savefig(part, dpi=150, format="png")

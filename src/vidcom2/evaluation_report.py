@@ -12,8 +12,8 @@ from .evaluation_candidates import AllTokens, Candidate
 from .evaluation_data import Question
 from .evaluation_folder import PLOT, RESULTS, TABLE
 from .evaluation_plot import draw_results
-from .jsonl import write_whole
 from .options import OptionError
+from .whole_files import write_whole
 
 NORMAL_97_5 = 1.959963984540054  # quantile of the normal distribution, for 95 % intervals
 RESAMPLES = 4000

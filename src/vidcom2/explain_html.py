@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from .options import DRAWN_BY
+from .whole_files import write_whole
+
 if TYPE_CHECKING:
     from .explain import Explanation
 
@@ -24,6 +27,7 @@ def draw_html(explanation: "Explanation", path: str) -> None:
     page = environment.from_string(template).render(
         title=explanation.title,
         subtitle=explanation.subtitle,
+        drawn_by=DRAWN_BY,
         with_u=explanation.frame_uniqueness is not None,
         with_heat=explanation.token_uniqueness is not None,
         with_merged=explanation.merged is not None,
@@ -33,7 +37,7 @@ def draw_html(explanation: "Explanation", path: str) -> None:
         grid={"rows": explanation.kept.shape[1], "columns": explanation.kept.shape[2], "covered": explanation.covered},
         tokens=[_tokens(explanation, index) for index in range(len(explanation.frames))],
     )
-    Path(path).write_text(page, encoding="utf-8")
+    write_whole(Path(path), page)
 
 
 def _card(explanation: "Explanation", index: int) -> dict[str, object]:

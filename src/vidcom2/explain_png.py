@@ -2,9 +2,13 @@
 
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+
+from .options import DRAWN_BY
+from .whole_files import growing_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +37,8 @@ STRIP, STRIP_TICKS, TICK_WIDTH = 0.8, 0.5, 0.6
 
 def draw_png(explanation: "Explanation", path: str) -> None:
     """Draw to the file `path`: at most 32 frames one by one, of longer videos the telling ones and a strip of all."""
-    drawing(explanation).savefig(path, dpi=DOTS_PER_INCH)
+    with growing_file(Path(path)) as part:
+        drawing(explanation).savefig(part, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
 
 
 def drawing(explanation: "Explanation") -> "Figure":

@@ -2,13 +2,12 @@
 
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from .options import OptionError
+from .whole_files import write_whole
 
 
 def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
@@ -84,22 +83,3 @@ def append_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
     file.write("".join(map(as_line, rows)))
     file.flush()
     os.fsync(file.fileno())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or, after an interruption, as it was."""
-    with replaced_whole(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def replaced_whole(path: Path) -> Iterator[Path]:
-    """A new file beside another, whose place it takes when it is written. Its name is one that no file has."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from .answer import (
 from .background import Background
 from .batches import encoded, joined, needs_tower_states, padded
 from .modeling.video_features import VidCom2VideoFeatures
-from .options import OptionError, is_out_of_memory, memory_reason, one_line
+from .options import OptionError, is_out_of_memory, memory_reason, one_line, whole_number
 from .video import Video, read_video
 from .video_requests import VideoRequest, request_of
 
@@ -123,8 +123,7 @@ def answer_many(
     }
     numbers = {"num_frames": num_frames, "max_new_tokens": max_new_tokens, "batch_size": batch_size, "workers": workers}
     for name, value in numbers.items():
-        if not isinstance(value, int) or value < 1:
-            raise OptionError(f"`{name}` is {value!r}, but must be a whole number, at least 1.")
+        whole_number(name, value)
     check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", "past_key_values"))
     check_model(model, processor, placement, revision)
     if model is None:

@@ -1,6 +1,7 @@
 """What the commands and `load_checkpoint` accept, checked before anything takes long: nothing here imports PyTorch,
 Transformers or PyAV."""
 
+import operator
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # what Transformers' models run on
+DRAWN_BY = "vidcom2 explain"  # what its drawings say of themselves
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 # Settings that not all families have, beside those of `CompressionSettings`, with what they accept.
 FAMILY_SETTINGS = {name: accepted for family in FAMILIES.values() for name, accepted in family.settings.items()}
@@ -29,6 +31,17 @@ class OptionError(ValueError):
 
 class CheckpointError(ValueError):
     """A checkpoint that is missing, unreadable or of a family that VidCom² does not know."""
+
+
+def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -> int:
+    """An argument that counts something, also as a number of NumPy. Raises an error of this class on another."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise error(f"`{name}` is {value!r}, but must be a whole number, at least 1.")
+    return number
 
 
 def check_given(name: str, value: str | None, without: str) -> None:
@@ -126,8 +139,19 @@ def check_drawing(output: Path) -> None:
         raise OptionError(f"`--output` is {str(output)!r}, but there is no folder {str(output.parent)!r}.")
     if output.is_dir():
         raise OptionError(f"`--output` is {str(output)!r}, but that is a folder. Name a file.")
+    if output.exists() and not _is_drawing(output):
+        raise OptionError(
+            f"`--output` is {str(output)!r}, but that file is no drawing of `vidcom2 explain`, and is not overwritten. "
+            "Name another, or remove it."
+        )
     if find_spec("matplotlib") is None:
         raise OptionError("the drawing needs matplotlib, which is not installed: pip install matplotlib.")
+
+
+def _is_drawing(path: Path) -> bool:
+    """Whether `vidcom2 explain` made the file, by what it writes near the beginning of each."""
+    with written_to(path), path.open("rb") as file:
+        return DRAWN_BY.encode() in file.read(4096)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .jsonl import write_whole
 from .options import OptionError, written_to
+from .whole_files import write_whole
 
 DIFFERENCES_SHOWN = 3
 

@@ -16,6 +16,7 @@ from .families import FAMILIES
 from .repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
 from .shipped_methods import code_of_method
+from .whole_files import write_whole
 
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
@@ -101,10 +102,8 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
         return
     target.mkdir(parents=True, exist_ok=True)
     for name, content in changed.items():
-        # Not onto a file that is there: that could be a link to one elsewhere.
-        incomplete = target / f".{name}.incomplete"
-        incomplete.write_bytes(content)
-        incomplete.replace(target / name)
+        # Not into a file that is there, which could be a link to one elsewhere; and several processes may save at once.
+        write_whole(target / name, content)
 
 
 def check_repo(

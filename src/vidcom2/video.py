@@ -1,6 +1,5 @@
 """Reading a video file: frames evenly spaced in time, with PyAV (its wheels bring FFmpeg along)."""
 
-import operator
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 from av.error import FFmpegError
 
+from .options import whole_number
 from .video_decoding import decode_in_order, decode_sought
 from .video_file import Progress, VideoError, local_file
 from .video_timeline import evenly_spaced, look_through
@@ -83,13 +83,14 @@ def read_video(
             from what a processor makes of frames in full size. By default as in the file.
 
     Raises:
-        VideoError: if the file is missing, cannot be fetched, or holds no decodable video. A file that is damaged in
-            part gives the frames that decode, and `Video.lost` says how many do not.
-        ValueError: if `num_frames` is below 1, or `size` is not of two positive numbers.
+        VideoError: on an argument outside what is accepted; if the file is missing, cannot be fetched, or holds no
+            decodable video. A file that is damaged in part gives the frames that decode, and `Video.lost` says how many
+            do not.
     """
-    if num_frames < 1:
-        raise VideoError(f"`num_frames` is {num_frames}, but must be at least 1.")
+    num_frames = whole_number("num_frames", num_frames, VideoError)
     size = _checked(size)
+    if not isinstance(source, str | PathLike):
+        raise VideoError(f"`source` is {source!r}, but must be a path or an http(s) URL.")
     source = fspath(source)
     with local_file(source, progress) as path:
         try:
@@ -123,9 +124,9 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     try:
-        height, width = (operator.index(side) for side in size)
+        height, width = (whole_number("size", side) for side in size)
     except (TypeError, ValueError):
-        height = width = 0
-    if height < 1 or width < 1:
-        raise VideoError(f"`size` is {size!r}, but must be height and width in pixels, such as (384, 672), or None.")
+        raise VideoError(
+            f"`size` is {size!r}, but must be height and width in pixels, such as (384, 672), or None."
+        ) from None
     return height, width

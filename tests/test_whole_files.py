@@ -1,0 +1,66 @@
+"""What this project writes appears whole, and never in the place of what it did not write."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from vidcom2 import whole_files
+from vidcom2.options import OptionError, check_drawing
+from vidcom2.whole_files import TakenError, growing_file, growing_folder, write_whole
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write_many_times(path: Path, content: str) -> None:
+    for _ in range(50):
+        write_whole(path, content)
+
+
+def test_processes_that_write_one_file_at_once_leave_it_whole(tmp_path: Path) -> None:
+    contents = ["a" * 100_000, "b" * 90_000]
+    spawn = multiprocessing.get_context("fork")
+    writers = [spawn.Process(target=write_many_times, args=(tmp_path / "x.json", content)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert (tmp_path / "x.json").read_text() in contents and names(tmp_path) == ["x.json"]
+
+
+def test_an_error_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("before")
+    (tmp_path / "x.json.part").write_text("a download of the user's")
+    with pytest.raises(OSError, match="full"), growing_file(tmp_path / "x.json") as part:
+        part.write_text("half of")
+        raise OSError("full")
+    assert (tmp_path / "x.json").read_text() == "before" and names(tmp_path) == ["x.json", "x.json.part"]
+
+
+def test_of_two_processes_that_make_a_folder_at_once_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_files, "_remove_leftovers", lambda target: None)  # both looked before either began
+    refused = pytest.raises(TakenError, match="was made by another process in the meantime")
+    with refused, growing_folder(tmp_path / "x") as first:
+        (first / "content").write_text("the first's")
+        with growing_folder(tmp_path / "x") as second:
+            (second / "content").write_text("the second's")
+    assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "the second's"
+    assert names(tmp_path / "x") == ["content"]
+
+
+def test_explain_draws_over_its_own_drawings_alone(tmp_path: Path) -> None:
+    from test_explain import explained
+
+    from vidcom2.explain import draw_html, draw_png
+
+    for name, draw in (("x.png", draw_png), ("x.html", draw_html)):
+        draw(explained(2), str(tmp_path / name))
+        check_drawing(tmp_path / name)
+        (tmp_path / name).write_bytes(b"the user's")
+        with pytest.raises(
+            OptionError, match=r"is no drawing of `vidcom2 explain`, and is not overwritten\. Name another"
+        ):
+            check_drawing(tmp_path / name)

@@ -138,13 +138,15 @@ class Served:
         videos: tuple[int, ...] = (0,),
         images: tuple[int, ...] = (),
         ratio: float | None = None,
+        **settings: Any,
     ) -> dict[str, Any]:
         media: dict[str, Any] = {}
         if videos:
             media["video"] = [(video(seed), {**METADATA, "do_sample_frames": False}) for seed in videos]
         if images:
             media["image"] = [image(seed) for seed in images]
-        arguments = {} if ratio is None else {"mm_processor_kwargs": {"retention_ratio": ratio}}
+        settings |= {} if ratio is None else {"retention_ratio": ratio}
+        arguments = {"mm_processor_kwargs": settings} if settings else {}
         prompt = self.prompt(text, len(videos), len(images))
         return {"prompt": prompt, **({"multi_modal_data": media} if media else {}), **arguments}
 

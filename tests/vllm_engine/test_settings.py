@@ -141,6 +141,9 @@ def test_flags_that_contradict_the_repo_or_each_other(llava: Served, qwen: Serve
     other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
     arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
     assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
+    named = refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
+    assert "`retention_ratio` is 0.5" in named and """--hf-overrides '{"retention_ratio": 0.5}'""" in named
+    assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
     assert "`--pipeline-parallel-size` is 2" in refusal(qwen, pipeline_parallel_size=2)
     assert "`--enable-dbo` or" in refusal(qwen, ubatch_size=2)
     drafter = {"method": "draft_model", "model": str(qwen.folder), "num_speculative_tokens": 2}

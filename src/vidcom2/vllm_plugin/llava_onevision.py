@@ -18,6 +18,7 @@ from vllm.model_executor.models.llava_onevision import (
 from vllm.model_executor.models.utils import WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from ..configuration.compression_settings import CompressionSettings
 from ..modeling.video_compression import VideoCompression
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
@@ -52,12 +53,12 @@ class CompressedLlavaVideosModel(CompressedVideosModel):
         for frames in pixel_values_videos:
             yield {"pixel_values_videos": frames[None]}
 
-    def compressed_video(self, features: Tensor, ratio: float, pixel_values_videos: Tensor) -> Tensor:
+    def compressed_video(self, features: Tensor, settings: CompressionSettings, pixel_values_videos: Tensor) -> Tensor:
         """As the mixin says."""
         video = features.flatten(0, -2)
         scored = self.scored_placeholders(video, num_frames=pixel_values_videos.shape[1])
         side = math.isqrt(scored.shape[1])
-        compression = self.compression_of(video[scored], (side, side), ratio)
+        compression = self.compression_of(video[scored], (side, side), settings)
         return compression.kept_among(video, scored.flatten(), self.kept_placeholders(compression))
 
     def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:

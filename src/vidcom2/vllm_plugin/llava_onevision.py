@@ -27,9 +27,21 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
     """Of a LLaVA family, whose frames are all squares of the same size."""
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """As the mixin says."""
+        """As the mixin says.
+
+        Raises:
+            ValueError: if frames are not of the tower's size, which would otherwise stop the engine in its step.
+        """
+        frames = video["pixel_values_videos"].data
+        pixels = self.info.get_hf_config().vision_config.image_size
+        height, width = frames.shape[-2:]
+        if (height, width) != (pixels, pixels):
+            raise ValueError(
+                f"`mm_processor_kwargs` makes frames of {height} × {width} pixels, but the model's vision tower takes "
+                f"{pixels} × {pixels}. Leave `size` and `crop_size` out."
+            )
         side = math.isqrt(self.info._get_num_frame_tokens(image_width=0, image_height=0))  # which follows the tower
-        return len(video["pixel_values_videos"].data), (side, side)
+        return len(frames), (side, side)
 
     def structure_tokens(self, num_frames: int) -> int:
         """Placeholders of a video outside the ratio: the newline at its end."""

@@ -17,6 +17,8 @@ from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
+from vidcom2.configuration.compression_settings import SETTING_NAMES
+
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
 RATIO = 0.25
@@ -138,13 +140,15 @@ class Served:
         videos: tuple[int, ...] = (0,),
         images: tuple[int, ...] = (),
         ratio: float | None = None,
+        **settings: Any,
     ) -> dict[str, Any]:
         media: dict[str, Any] = {}
         if videos:
             media["video"] = [(video(seed), {**METADATA, "do_sample_frames": False}) for seed in videos]
         if images:
             media["image"] = [image(seed) for seed in images]
-        arguments = {} if ratio is None else {"mm_processor_kwargs": {"retention_ratio": ratio}}
+        settings |= {} if ratio is None else {"retention_ratio": ratio}
+        arguments = {"mm_processor_kwargs": settings} if settings else {}
         prompt = self.prompt(text, len(videos), len(images))
         return {"prompt": prompt, **({"multi_modal_data": media} if media else {}), **arguments}
 
@@ -161,7 +165,8 @@ class Served:
         if "video" in media:
             named["videos"] = [frames for frames, _ in media["video"]]
             described = [{k: v for k, v in each.items() if k != "do_sample_frames"} for _, each in media["video"]]
-            named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False}
+            own = {k: v for k, v in request.get("mm_processor_kwargs", {}).items() if k not in SETTING_NAMES}
+            named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False} | own
         return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
 
     def expected(self, *requests: dict[str, Any], model: Any = None, new: int = NEW) -> list[list[int]]:
@@ -170,9 +175,8 @@ class Served:
 
     def _expected(self, request: dict[str, Any], model: Any, new: int) -> list[int]:
         inputs = self.inputs(request)
-        out = model.generate(
-            **inputs, **request.get("mm_processor_kwargs", {}), max_new_tokens=new, min_new_tokens=new, do_sample=False
-        )
+        settings = {k: v for k, v in request.get("mm_processor_kwargs", {}).items() if k in SETTING_NAMES}
+        out = model.generate(**inputs, **settings, max_new_tokens=new, min_new_tokens=new, do_sample=False)
         return out[0, inputs["input_ids"].shape[1] :].tolist()
 
 

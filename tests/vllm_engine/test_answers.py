@@ -48,9 +48,9 @@ def test_a_video_asked_again_is_encoded_once_and_for_another_ratio_anew(
     encoded = []
     whole = CompressedVideosModel.compression_of
 
-    def count(self: Any, tokens: Any, grid: Any, ratio: float) -> Any:
-        encoded.append(ratio)
-        return whole(self, tokens, grid, ratio)
+    def count(self: Any, tokens: Any, grid: Any, settings: Any) -> Any:
+        encoded.append(settings.retention_ratio)
+        return whole(self, tokens, grid, settings)
 
     monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
     requests = [served.request("First?", (11,), ratio=ratio) for ratio in (0.3, 0.6)]

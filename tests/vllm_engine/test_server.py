@@ -46,12 +46,18 @@ def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], 
     with urllib.request.urlopen(url + "models", timeout=30) as response:
         name = json.load(response)["data"][0]["id"]
     counts, answered = [], []
-    for ratio in (None, 0.5, 1.0):
-        body = {"model": name, "messages": [{"role": "user", "content": content}], "temperature": 0}
-        body |= {"max_tokens": NEW, "min_tokens": NEW, "return_token_ids": True}
-        if ratio is not None:
-            body["mm_processor_kwargs"] = {"retention_ratio": ratio}
-        reply = post(url + "chat/completions", body)
+
+    def first_token(reply: dict[str, Any]) -> float:
+        return reply["choices"][0]["logprobs"]["content"][0]["logprob"]
+
+    body = {"model": name, "messages": [{"role": "user", "content": content}], "temperature": 0}
+    body |= {"max_tokens": NEW, "min_tokens": NEW, "return_token_ids": True, "logprobs": True}
+
+    def ask(**settings: Any) -> dict[str, Any]:
+        return post(url + "chat/completions", body | ({"mm_processor_kwargs": settings} if settings else {}))
+
+    for settings in ({}, {"retention_ratio": 0.5}, {"retention_ratio": 1.0}):
+        reply = ask(**settings)
         assert "error" not in reply, reply
         counts.append(reply["usage"]["prompt_tokens"] - text - served.case.row.structure_tokens)
         answered.append(tuple(reply["choices"][0]["token_ids"]))
@@ -59,8 +65,18 @@ def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], 
     if served.case.name == "llava_onevision":
         assert counts[2] == served.case.scored_tokens
     assert len(set(answered)) > 1
-    refused = post(url + "chat/completions", body | {"mm_processor_kwargs": {"retention_ratio": 2}})
-    assert refused["error"] == 400 and "`retention_ratio` is 2" in refused["reason"]
+    halves = [ask(compression_method=method, retention_ratio=0.5) for method in ("vidcom2", "evs", "uniform_frames")]
+    assert {each["usage"]["prompt_tokens"] for each in halves} == {reply["usage"]["prompt_tokens"] - counts[2] // 2}
+    assert len({first_token(each) for each in halves}) == 3
+    for settings, reason in (
+        ({"retention_ratio": 2}, "`retention_ratio` is 2"),
+        ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil'"),
+        ({"vision_chunk_frames": 4}, "`vision_chunk_frames` is 4"),
+        ({"retention_rate": 0.5}, "`retention_rate` in `mm_processor_kwargs` is no setting"),
+    ):
+        refused = ask(**settings)
+        assert refused["error"] == 400 and reason in refused["reason"]
+    assert tuple(ask()["choices"][0]["token_ids"]) == answered[0]
 
 
 def test_tokens_sent_to_the_server_get_the_answer_of_the_transformers_class(server: tuple[str, Served]) -> None:

@@ -141,6 +141,9 @@ def test_flags_that_contradict_the_repo_or_each_other(llava: Served, qwen: Serve
     other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
     arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
     assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
+    named = refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
+    assert "`retention_ratio` is 0.5" in named and """--hf-overrides '{"retention_ratio": 0.5}'""" in named
+    assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
     assert "`--pipeline-parallel-size` is 2" in refusal(qwen, pipeline_parallel_size=2)
     assert "`--enable-dbo` or" in refusal(qwen, ubatch_size=2)
     drafter = {"method": "draft_model", "model": str(qwen.folder), "num_speculative_tokens": 2}
@@ -174,12 +177,14 @@ def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> st
 
 
 def test_two_settings_never_share_a_cache_entry(llava: Served, tmp_path: Path) -> None:
-    """Also where several engines share one cache, which knows the repo by its name alone."""
+    """Also where several engines share one cache, which knows the repo by its name alone. A request's own settings take
+    the place of the engine's, so that two engines may mean the same features."""
     all_settings = ({}, {"retention_ratio": 0.4}, {"compression_scoring": "released"})
     of_requests = ({}, {"retention_ratio": 0.5})
     keys = [cache_key(llava, settings, **each) for settings in all_settings for each in of_requests]
-    assert len(set(keys)) == 6
-    assert keys[0] == cache_key(llava, {})
+    assert keys[1] == keys[3]  # half of the tokens, whatever the engine's ratio
+    assert len(set(keys)) == 5
+    assert keys[0] == cache_key(llava, {}) == cache_key(llava, {}, **EXACT)
     case = CASES_BY_NAME["llava_video"]
     video = Served.saved(tmp_path, case, compression_rounding="exact")
     assert cache_key(video, {}) != cache_key(video, {"compression_newlines": "trailing"})

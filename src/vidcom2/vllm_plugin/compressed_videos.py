@@ -1,8 +1,10 @@
-"""What all families share in vLLM: each video brings a ratio, and has as many placeholders as tokens of it stay."""
+"""What all families share in vLLM: each video brings settings, and has as many placeholders as tokens of it stay."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +12,14 @@ from torch import Tensor
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate
+from vllm.transformers_utils.config import uses_mrope
 
+from ..configuration.compression_settings import CompressionSettings
 from ..modeling.compression import compress_with
 from ..modeling.video_compression import VideoCompression, VideoTokens
-from .settings import RATIO, engine_settings, kept_tokens, ratio_of, with_ratio
+from .settings import RATIO, engine_settings, kept_tokens, settings_of_request, without_settings
+
+SETTINGS = "vidcom2_settings"  # what travels with a video from the processor to the model
 
 # What vLLM's own classes, further back in the bases, bring along.
 VllmProcessor: Any = object
@@ -36,9 +42,13 @@ class CompressedVideosProcessor(VllmProcessor):
         """What stands in the prompt for a video of which so many tokens stay."""
         return [self.info.get_hf_config().video_token_id] * kept
 
-    def settings_of_features(self) -> dict[str, Any]:
-        """On which the features of a video depend."""
-        return self.settings.as_dict()
+    def request_settings(self, processor_kwargs: Mapping[str, object]) -> CompressionSettings:
+        """Those of the videos of a request with these `mm_processor_kwargs`."""
+        return settings_of_request(self.settings, processor_kwargs, uses_mrope(self.info.get_hf_config()))
+
+    def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
+        """On which the features of a video depend, in a request with these settings."""
+        return settings.as_dict()
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
         """As the parent's, for the most that a request can ask for: all tokens."""
@@ -47,26 +57,28 @@ class CompressedVideosProcessor(VllmProcessor):
         return inputs
 
     def _get_mm_hashes(self, inputs: Any) -> Any:
-        """As the parent's, which know of a request's ratio but not of the repo's settings: caches of vLLM may live
-        longer than an engine, and belong to several."""
-        hashes = dict(super()._get_mm_hashes(inputs))
+        """As the parent's, with the settings that hold for the request, be they its own or the repo's: caches of vLLM
+        may live longer than an engine, and belong to several."""
+        asked = inputs.hf_processor_mm_kwargs
+        settings = self.settings_of_features(self.request_settings(asked))
+        hashes = dict(super()._get_mm_hashes(replace(inputs, hf_processor_mm_kwargs=without_settings(asked))))
         if "video" in hashes:
-            algorithm, settings = self.info.ctx.get_mm_config().mm_hasher_algorithm, self.settings_of_features()
+            algorithm = self.info.ctx.get_mm_config().mm_hasher_algorithm
             hashes["video"] = [
                 MultiModalHasher.hash_kwargs(algorithm, video=each, settings=settings) for each in hashes["video"]
             ]
         return hashes
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:
-        fields = super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs)
-        return {**fields, RATIO: MultiModalFieldConfig.batched("video", keep_on_cpu=True)}
+        fields = super()._get_mm_fields_config(hf_inputs, without_settings(hf_processor_mm_kwargs))
+        return {**fields, SETTINGS: MultiModalFieldConfig.batched("video", keep_on_cpu=True)}
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
-        ratio = ratio_of(self.settings, hf_kwargs)
-        outputs = super()._apply_hf_processor_main(mm_items, _without_ratio(hf_kwargs))
+        settings = self.request_settings(hf_kwargs)
+        outputs = super()._apply_hf_processor_main(mm_items, without_settings(hf_kwargs))
         num_videos = mm_items.get_all_counts().get("video", 0)
         if num_videos:
-            outputs[RATIO] = torch.full((num_videos,), ratio, dtype=torch.float64)
+            outputs[SETTINGS] = [as_tensor(settings)] * num_videos
         return outputs
 
     def _get_prompt_updates(
@@ -75,63 +87,65 @@ class CompressedVideosProcessor(VllmProcessor):
         def placeholders(item: int) -> Any:
             video = out_mm_kwargs["video"][item]
             num_frames, grid = self.size_of(video)
-            settings = with_ratio(self.settings, video[RATIO].data.item())
+            settings = from_tensor(video[SETTINGS].data)
             return self.placeholders(video, kept_tokens(settings, num_frames, grid))
 
         return [
             PromptReplacement(modality="video", target=update.target, replacement=placeholders)
             if update.modality == "video"
             else update
-            for update in super()._get_prompt_updates(mm_items, _without_ratio(hf_processor_mm_kwargs), out_mm_kwargs)
+            for update in super()._get_prompt_updates(mm_items, without_settings(hf_processor_mm_kwargs), out_mm_kwargs)
         ]
 
 
-def _without_ratio(processor_kwargs: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in processor_kwargs.items() if name != RATIO}
+def as_tensor(settings: CompressionSettings) -> Tensor:
+    """(bytes,) uint8: settings as vLLM sends them between its processes, which takes nothing but numbers."""
+    return torch.tensor(list(json.dumps(settings.as_dict()).encode()), dtype=torch.uint8)
+
+
+def from_tensor(settings: Tensor) -> CompressionSettings:
+    """What `as_tensor` was given."""
+    return CompressionSettings(**json.loads(bytes(settings.tolist())))
 
 
 class CompressedVideosModel(VllmModel):
     """Comes before vLLM's model in the bases of a family's. A family adds `one_by_one` and `compressed_video`."""
-
-    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix)
-        self.settings = engine_settings(vllm_config.model_config.hf_config)
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
         """As the parent's, of the kept tokens of each video. vLLM asks for one modality at a time.
 
         The tower has one video at a time: vLLM's budget for it counts tokens that are left, not frames.
         """
-        ratios = kwargs.pop(RATIO, None)
-        if ratios is None:
+        of_videos = kwargs.pop(SETTINGS, None)
+        if of_videos is None:
             return super().embed_multimodal(**kwargs)
         kept = []
-        for video, ratio in zip(self.one_by_one(**kwargs), torch.as_tensor(ratios).flatten().tolist(), strict=True):
+        for video, settings in zip(self.one_by_one(**kwargs), of_videos, strict=True):
             (features,) = super().embed_multimodal(**video)
-            kept.append(self.compressed_video(features, ratio, **video))
+            kept.append(self.compressed_video(features, from_tensor(settings), **video))
         return tuple(kept)
 
     def one_by_one(self, **kwargs: Any) -> Iterator[dict[str, Any]]:
         """The arguments of `embed_multimodal` for some videos -> those for each of them."""
         raise NotImplementedError
 
-    def compressed_video(self, features: Tensor, ratio: float, **kwargs: Any) -> Tensor:
+    def compressed_video(self, features: Tensor, settings: CompressionSettings, **kwargs: Any) -> Tensor:
         """The parent's features of a video -> what takes the place of its placeholders."""
         raise NotImplementedError
 
-    def compression_of(self, tokens: Tensor, grid: tuple[int, int], ratio: float) -> VideoCompression:
+    def compression_of(self, tokens: Tensor, grid: tuple[int, int], settings: CompressionSettings) -> VideoCompression:
         """Of the scored tokens (T, M, D), as many as the processor has told vLLM.
 
         Raises:
             ValueError: if the method keeps another number.
         """
-        settings = with_ratio(self.settings, ratio)
         compression = compress_with(settings, VideoTokens(tokens, grid))
         expected = kept_tokens(settings, len(tokens), grid)
         if len(compression.indices) != expected:
             raise ValueError(
                 f"`compression_method={settings.compression_method!r}` keeps {len(compression.indices)} of "
-                f"{compression.num_tokens} tokens at a ratio of {ratio}, but {expected} of a video that shows nothing, "
-                "and vLLM counts before it has seen a video. Choose a method that keeps the same number of any."
+                f"{compression.num_tokens} tokens at a ratio of {settings.retention_ratio}, but {expected} of a video "
+                "that shows nothing, and vLLM counts before it has seen a video. Choose a method that keeps the same "
+                "number of any."
             )
         return compression

@@ -18,6 +18,7 @@ from vllm.model_executor.models.llava_onevision import (
 from vllm.model_executor.models.utils import WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from ..configuration.compression_settings import CompressionSettings
 from ..modeling.video_compression import VideoCompression
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
@@ -26,9 +27,21 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
     """Of a LLaVA family, whose frames are all squares of the same size."""
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """As the mixin says."""
+        """As the mixin says.
+
+        Raises:
+            ValueError: if frames are not of the tower's size, which would otherwise stop the engine in its step.
+        """
+        frames = video["pixel_values_videos"].data
+        pixels = self.info.get_hf_config().vision_config.image_size
+        height, width = frames.shape[-2:]
+        if (height, width) != (pixels, pixels):
+            raise ValueError(
+                f"`mm_processor_kwargs` makes frames of {height} × {width} pixels, but the model's vision tower takes "
+                f"{pixels} × {pixels}. Leave `size` and `crop_size` out."
+            )
         side = math.isqrt(self.info._get_num_frame_tokens(image_width=0, image_height=0))  # which follows the tower
-        return len(video["pixel_values_videos"].data), (side, side)
+        return len(frames), (side, side)
 
     def structure_tokens(self, num_frames: int) -> int:
         """Placeholders of a video outside the ratio: the newline at its end."""
@@ -52,12 +65,12 @@ class CompressedLlavaVideosModel(CompressedVideosModel):
         for frames in pixel_values_videos:
             yield {"pixel_values_videos": frames[None]}
 
-    def compressed_video(self, features: Tensor, ratio: float, pixel_values_videos: Tensor) -> Tensor:
+    def compressed_video(self, features: Tensor, settings: CompressionSettings, pixel_values_videos: Tensor) -> Tensor:
         """As the mixin says."""
         video = features.flatten(0, -2)
         scored = self.scored_placeholders(video, num_frames=pixel_values_videos.shape[1])
         side = math.isqrt(scored.shape[1])
-        compression = self.compression_of(video[scored], (side, side), ratio)
+        compression = self.compression_of(video[scored], (side, side), settings)
         return compression.kept_among(video, scored.flatten(), self.kept_placeholders(compression))
 
     def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:

@@ -13,6 +13,7 @@ from vllm.model_executor.models.llava_onevision import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from ..configuration.compression_settings import CompressionSettings
 from ..configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
 from ..modeling.modeling_vidcom2_llava_video import kept_placeholders, pooled_rows, scored_placeholders
 from ..modeling.video_compression import VideoCompression
@@ -50,11 +51,11 @@ class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOne
                 """pass `--hf-overrides '{"compression_newlines": "all"}'`."""
             )
 
-    def settings_of_features(self) -> dict[str, Any]:
+    def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
         """As the mixin says."""
         config = self.info.get_hf_config()
         own = {"newlines": config.compression_newlines, "pooling": config.spatial_pool_mode}
-        return super().settings_of_features() | own
+        return super().settings_of_features(settings) | own
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         if hf_kwargs.get("add_time_instruction"):

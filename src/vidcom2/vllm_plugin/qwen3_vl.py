@@ -14,6 +14,7 @@ from vllm.model_executor.models.qwen3_vl import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from ..configuration.compression_settings import CompressionSettings
 from .qwen_vl import CompressedQwenVideosModel, CompressedQwenVideosProcessor, tokens_of_grid
 
 
@@ -66,12 +67,17 @@ class CompressedQwen3VideosModel(CompressedQwenVideosModel):
         return other_tokens + t * max(grid)
 
     def compressed_video(
-        self, features: Tensor, ratio: float, video_grid_thw: Tensor, timestamps: Any = (), **kwargs: Any
+        self,
+        features: Tensor,
+        settings: CompressionSettings,
+        video_grid_thw: Tensor,
+        timestamps: Any = (),
+        **kwargs: Any,
     ) -> Tensor:
         """As the mixin says: the kept tokens, in each frame behind the embedded text of its time."""
         t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
         tokens = features[:, : self.visual_dim].unflatten(0, (t, -1))  # those of deeper layers are not scored
-        compression = self.compression_of(tokens, grid, ratio)
+        compression = self.compression_of(tokens, grid, settings)
         per_frame = compression.frame_budgets.tolist()
         group = torch.tensor(group_of_frames(per_frame, timestamps[0], self._tokenizer, self.config).full)
         shifts = _shifts(group, compression.indices.cpu(), grid, self.config)

@@ -23,6 +23,7 @@ from vllm.model_executor.models.qwen2_vl import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from ..configuration.compression_settings import CompressionSettings
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
 
@@ -170,11 +171,16 @@ class CompressedQwen2VideosModel(CompressedQwenVideosModel):
         return int(_places(t, h, w, t_factor).max()) + 1
 
     def compressed_video(
-        self, features: Tensor, ratio: float, video_grid_thw: Tensor, second_per_grid_ts: Any = None, **kwargs: Any
+        self,
+        features: Tensor,
+        settings: CompressionSettings,
+        video_grid_thw: Tensor,
+        second_per_grid_ts: Any = None,
+        **kwargs: Any,
     ) -> Tensor:
         """As the mixin says."""
         t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
-        compression = self.compression_of(features.unflatten(0, (t, -1)), grid, ratio)
+        compression = self.compression_of(features.unflatten(0, (t, -1)), grid, settings)
         seconds = 1.0 if second_per_grid_ts is None else float(second_per_grid_ts[0])
         t_factor = seconds * getattr(self.config.vision_config, "tokens_per_second", 1.0)
         places = torch.from_numpy(_places(t, *grid, t_factor))

@@ -1,10 +1,10 @@
-"""The settings of a repo as the engine can keep them: it counts placeholders before it sees features."""
+"""The settings of a repo and of a request, as far as vLLM can keep them: it counts tokens before it sees a video."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-import dataclasses
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,9 @@ from ..modeling.compression import compress_with
 from ..modeling.video_compression import VideoTokens
 
 RATIO = "retention_ratio"
+OF_THE_MODEL = ("compression_newlines", "spatial_pool_mode")  # as in Transformers, no call can set them
+OF_THE_TOWER = tuple(name for name in SETTING_NAMES if name.startswith("vision_"))
+OF_A_REQUEST = tuple(name for name in SETTING_NAMES if name not in OF_THE_TOWER)
 WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks at token ids alone
 
 
@@ -29,13 +32,19 @@ def engine_settings(hf_config: Any) -> CompressionSettings:
     """
     given = {name: getattr(hf_config, name) for name in SETTING_NAMES if hasattr(hf_config, name)}
     settings = CompressionSettings(**given)
+    check_engine_can_keep(settings, has_mrope=uses_mrope(hf_config))
+    return settings
+
+
+def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> None:
+    """Raises a ValueError on a setting with which vLLM could not count a video's tokens, or would ignore."""
     method = COMPRESSION_METHODS[settings.compression_method]
     # The others keep the same number whatever a video shows; of a user's own method that is checked where it runs.
     if method.reads("compression_rounding") and settings.compression_rounding != "exact":
         raise ValueError(
             f"`compression_rounding` is {settings.compression_rounding!r}, with which the number of kept tokens hangs "
-            'on what a video shows, but vLLM counts them before it has seen it. Set it to "exact" in config.json, or '
-            """pass `--hf-overrides '{"compression_rounding": "exact"}'`."""
+            'on what a video shows, but vLLM counts them before it has seen it. Set it to "exact": in config.json, by '
+            """`--hf-overrides '{"compression_rounding": "exact"}'`, or beside the other settings of the request."""
         )
     if "tower_states" in method.needs:
         raise ValueError(
@@ -47,12 +56,11 @@ def engine_settings(hf_config: Any) -> CompressionSettings:
             f"`vision_update_ratio` is {settings.vision_update_ratio!r}, but vLLM's vision tower computes every patch. "
             "Set it to 1.0."
         )
-    if settings.compression_positions != "consecutive" and not uses_mrope(hf_config):
+    if settings.compression_positions != "consecutive" and not has_mrope:
         raise ValueError(
             f"`compression_positions` is {settings.compression_positions!r}, but vLLM gives the tokens of a prompt "
             'consecutive positions. Set it to "consecutive".'
         )
-    return settings
 
 
 class SettingsAtStart(VerifyAndUpdateConfig):
@@ -86,6 +94,11 @@ class SettingsAtStart(VerifyAndUpdateConfig):
         settings = engine_settings(hf_config)
         if multimodal is None:
             return
+        for name, value in named_settings(multimodal.mm_processor_kwargs or {}):
+            raise ValueError(
+                f"`--mm-processor-kwargs` says that `{name}` is {value!r}, but settings of the server come from the "
+                f"repo. Pass `--hf-overrides '{json.dumps({name: value}, default=str)}'`."
+            )
         if multimodal.video_pruning_method not in ("evs", settings.compression_method):  # the first is vLLM's default
             raise ValueError(
                 f"`--video-pruning-method` is {multimodal.video_pruning_method!r}, but the repo's `compression_method` "
@@ -112,20 +125,79 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                 )
 
 
-def ratio_of(settings: CompressionSettings, processor_kwargs: Mapping[str, object]) -> float:
-    """The retention ratio of a request: of its `mm_processor_kwargs`, or the repo's.
+def settings_of_request(
+    engine: CompressionSettings, processor_kwargs: Mapping[str, object], has_mrope: bool
+) -> CompressionSettings:
+    """The settings with which a request's videos are compressed.
+
+    Args:
+        engine: the settings of every request that names none.
+        processor_kwargs: the request's `mm_processor_kwargs`. None stands for the engine's value.
+        has_mrope: whether the model has M-RoPE positions.
 
     Raises:
-        ValueError: outside (0, 1].
+        ValueError: on a setting that a request cannot have, and on a name that looks like a setting but is none.
     """
-    ratio = processor_kwargs.get(RATIO)
-    if ratio is None:
-        return settings.retention_ratio
-    return CompressionSettings(retention_ratio=ratio).retention_ratio  # type: ignore[arg-type]
+    for name, value in named_settings(processor_kwargs):
+        if name in OF_THE_TOWER:
+            raise ValueError(
+                f"`{name}` is {value!r} in a request, but vLLM's own vision tower encodes every video in its own way. "
+                "Leave it out of `mm_processor_kwargs`."
+            )
+        if name in OF_THE_MODEL:
+            raise ValueError(
+                f"`{name}` is {value!r} in a request, but it belongs to the model. Set it in config.json, or with "
+                "`--hf-overrides`, for all requests."
+            )
+    given = {name: processor_kwargs.get(name) for name in OF_A_REQUEST}
+    settings = engine.compression_settings(**given)
+    method = COMPRESSION_METHODS[settings.compression_method]
+    if method.function is not None and method.name != engine.compression_method:
+        raise ValueError(
+            f"`compression_method` is {method.name!r} in a request, but whether a registered method keeps as many "
+            "tokens as vLLM has counted shows only while a video is encoded, where an error stops the server. Set it "
+            "in config.json, or with `--hf-overrides`, for all requests."
+        )
+    check_engine_can_keep(settings, has_mrope)
+    return settings
 
 
-def with_ratio(settings: CompressionSettings, ratio: float) -> CompressionSettings:
-    return dataclasses.replace(settings, retention_ratio=ratio)
+def without_settings(processor_kwargs: Mapping[str, object]) -> dict[str, object]:
+    """What is the processor's own among the `mm_processor_kwargs` of a request."""
+    return {name: value for name, value in processor_kwargs.items() if name not in SETTING_NAMES + OF_THE_MODEL}
+
+
+def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Names and values of the settings among `mm_processor_kwargs` that are not None.
+
+    Raises:
+        ValueError: on a name that no processor has and that looks like a setting, which vLLM would ignore, and on a
+            setting inside of `videos_kwargs` and the like.
+    """
+    known = SETTING_NAMES + OF_THE_MODEL
+    for name, value in processor_kwargs.items():
+        if isinstance(value, Mapping):
+            for inner in value:
+                if inner in known or _looks_like_a_setting(inner):
+                    raise ValueError(
+                        f"`{inner}` stands inside of `{name}`, where only a processor's own arguments are read. Write "
+                        "settings of the compression directly into `mm_processor_kwargs`."
+                    )
+        elif value is not None and name in known:
+            yield name, value
+        elif _looks_like_a_setting(name) and name not in known:
+            close = difflib.get_close_matches(name.lower(), SETTING_NAMES, n=1)
+            hint = f"Did you mean `{close[0]}`? " if close else ""
+            raise ValueError(
+                f"`{name}` in `mm_processor_kwargs` is no setting. {hint}A request may set "
+                f"{', '.join(f'`{each}`' for each in OF_A_REQUEST)}."
+            )
+
+
+def _looks_like_a_setting(name: str) -> bool:
+    """Whether a name begins like a setting of the compression, or is a misspelt one."""
+    begins = name.lower().startswith(("compression_", "retention_", "vision_"))
+    return begins or bool(difflib.get_close_matches(name.lower(), SETTING_NAMES, cutoff=0.8))
 
 
 def kept_tokens(settings: CompressionSettings, num_frames: int, grid: tuple[int, int]) -> int:

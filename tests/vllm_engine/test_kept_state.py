@@ -1,0 +1,96 @@
+"""What the engine keeps of one request never shows in the answer of another."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import vllm
+from engines import CASES_BY_NAME, EXACT, Served, engine
+
+
+@pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl", "qwen3_vl"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Steps of 48 tokens, in which most videos do not fit, and room for the features of few videos."""
+    case = CASES_BY_NAME[request.param]
+    served = Served.saved(tmp_path_factory.mktemp(case.name), case, **EXACT)
+    served.llm = engine(
+        served.folder,
+        case,
+        max_num_batched_tokens=48,
+        max_num_seqs=2,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+    )
+    yield served
+    served.llm.llm_engine.engine_core.shutdown()
+
+
+def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The ratios of the videos that are encoded from here on."""
+    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
+
+    encoded: list[float] = []
+    whole = CompressedVideosModel.compression_of
+
+    def count(self: Any, tokens: Any, grid: Any, settings: Any) -> Any:
+        encoded.append(settings.retention_ratio)
+        return whole(self, tokens, grid, settings)
+
+    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
+    return encoded
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_request_that_is_aborted_in_its_prefill_leaves_nothing_behind(served: Served, steps: int) -> None:
+    """Neither in the place of the batch that the next one takes, nor among the features of its video."""
+    videos = (60, 61)
+    aborted = served.request("Is this one aborted?", videos, ratio=1.0)
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=8)
+    llm_engine = served.llm.llm_engine
+    name = llm_engine.add_request(f"aborted-{steps}", aborted, greedy)
+    for _ in range(steps):
+        assert not any(output.finished for output in llm_engine.step())
+    llm_engine.abort_request([name], internal=True)
+    while llm_engine.has_unfinished_requests():
+        llm_engine.step()
+    others = [served.request("And now?", videos, ratio=0.5), aborted, served.request("What is it?", videos[:1])]
+    assert served.answers(*others) == served.expected(*others)
+
+
+def test_features_that_were_dropped_are_computed_again_with_the_settings_of_their_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = count_encoded(monkeypatch)
+    requests = [served.request("What is it?", (70,), ratio=ratio) for ratio in (0.3, 0.7)]
+    expected = served.expected(*requests)
+    assert served.answers(*requests) == expected
+    assert sorted(encoded) == [0.3, 0.7]
+    for seed in range(100, 124):
+        served.answers(served.request("Next?", (seed,), ratio=1.0))
+    del encoded[:]
+    assert served.answers(*requests[::-1]) == expected[::-1]
+    assert sorted(encoded) == [0.3, 0.7]
+
+
+def test_arguments_of_the_processor_work_beside_settings(served: Served) -> None:
+    """With and without a ratio, for one video in one batch."""
+    sampled = {"do_sample_frames": True, **({"fps": 0.6} if served.case.name == "qwen3_vl" else {"num_frames": 4})}
+    requests = [
+        served.request("What happens?", (90,), ratio=ratio, **arguments)
+        for arguments in (sampled, {})
+        for ratio in (None, 0.5, 1.0)
+    ]
+    answers = served.answers(*requests)
+    assert answers == served.expected(*requests)
+    assert len({tuple(each) for each in answers}) > 3
+
+
+def test_frames_of_another_size_than_the_towers_are_refused_and_the_next_request_is_answered(served: Served) -> None:
+    """In the middle of a step it would stop the server for all."""
+    if served.case.row.mrope:
+        pytest.skip("its tower takes any size")
+    size = {"size": {"height": 56, "width": 56}}
+    with pytest.raises(ValueError, match=r"`mm_processor_kwargs` .* 56 × 56 .* 84 × 84"):
+        served.outputs(served.request(**size))
+    request = served.request("And now?")
+    assert served.answers(request) == served.expected(request)

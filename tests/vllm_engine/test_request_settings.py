@@ -1,0 +1,104 @@
+"""Settings of one request, in `mm_processor_kwargs`: honoured as by the Transformers class, or refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from engines import CASES_BY_NAME, EXACT, Served, engine
+
+HONOURED: list[dict[str, Any]] = [
+    {},
+    {"compression_method": "evs"},
+    {"compression_method": "uniform_frames", "retention_ratio": 0.5},
+    {"compression_method": "random"},
+    {"compression_scoring": "released"},
+    {"compression_frame_score": "max", "compression_temperature": 0.5},
+    {"compression_window": 3, "retention_ratio": 0.4},
+    {"compression_frame_weight": -1, "compression_video_weight": 0.5},
+    {"compression_rounding": "exact", "compression_scoring": None},
+]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil', .* Set it to \"exact\""),
+    ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
+    ({"compression_method": "dycoke", "retention_ratio": 0.1}, "`retention_ratio"),
+    ({"compression_method": "evs", "compression_window": 3}, "`compression_window` is 3, but"),
+    ({"compression_temperature": 0}, "`compression_temperature` is 0"),
+    ({"vision_update_ratio": 0.5}, "`vision_update_ratio` is 0.5 .* vision tower"),
+    ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
+    ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),
+    ({"retention_rate": 0.5}, "`retention_rate` .* Did you mean `retention_ratio`"),
+    ({"compresion_method": "evs"}, "`compresion_method` .* Did you mean `compression_method`"),
+    ({"compression_level": 3}, "`compression_level` .* no setting"),
+    ({"videos_kwargs": {"retention_ratio": 0.5}}, "`retention_ratio` .* inside of `videos_kwargs`"),
+]
+
+
+@pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    case = CASES_BY_NAME[request.param]
+    served = Served.saved(tmp_path_factory.mktemp(case.name), case, **EXACT)
+    served.llm = engine(served.folder, case)
+    yield served
+    served.llm.llm_engine.engine_core.shutdown()
+
+
+def test_settings_of_a_request_give_the_tokens_of_the_transformers_class(served: Served) -> None:
+    """Of one video, whose caches hold an entry for each; in one batch as one by one."""
+    requests = [served.request("What happens?", (4,), **settings) for settings in HONOURED]
+    expected = served.expected(*requests)
+    together = served.answers(*requests)
+    assert together == expected
+    assert [served.answers(each)[0] for each in reversed(requests)] == expected[::-1]
+    assert len({tuple(each) for each in expected}) > 5
+
+
+def test_a_video_is_encoded_once_for_all_requests_of_the_same_settings(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
+
+    encoded = []
+    whole = CompressedVideosModel.compression_of
+
+    def count(self: Any, tokens: Any, grid: Any, settings: Any) -> Any:
+        encoded.append(settings.compression_method)
+        return whole(self, tokens, grid, settings)
+
+    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
+    same = [{}, {"compression_method": "vidcom2"}, {"retention_ratio": None}, {"compression_window": None}]
+    for settings in [*same, {"compression_method": "evs"}, {"compression_method": "evs", "retention_ratio": 0.25}]:
+        served.outputs(served.request("What is it?", (12,), **settings))
+    assert encoded == ["vidcom2", "evs"]
+
+
+@pytest.mark.parametrize(("settings", "reason"), REFUSED, ids=lambda each: "" if isinstance(each, str) else str(each))
+def test_what_a_request_cannot_set_is_refused_and_the_next_is_answered(
+    served: Served, settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason) as refused:
+        served.outputs(served.request(**settings))
+    assert "\n" not in str(refused.value)
+    request = served.request(text="And now?")
+    assert served.answers(request) == served.expected(request)
+
+
+def test_only_the_operator_of_a_server_chooses_a_registered_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that keeps another number than was counted would stop the server for all."""
+    from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, CompressionMethod
+    from vidcom2.configuration.compression_settings import CompressionSettings
+    from vidcom2.vllm_plugin.settings import settings_of_request
+
+    monkeypatch.setitem(COMPRESSION_METHODS, "mine", CompressionMethod("mine", function=lambda *given: None))
+    mine, engines = {"compression_method": "mine"}, CompressionSettings(compression_rounding="exact")
+    with pytest.raises(ValueError, match=r"`compression_method` is 'mine' in a request, .* `--hf-overrides`"):
+        settings_of_request(engines, mine, has_mrope=False)
+    assert settings_of_request(CompressionSettings(**mine), {}, has_mrope=False).compression_method == "mine"
+
+
+def test_original_positions_are_those_of_mrope_and_of_no_other(served: Served) -> None:
+    request = served.request(compression_positions="original")
+    if served.case.row.mrope:
+        assert served.answers(request) == served.expected(request)
+    else:
+        with pytest.raises(ValueError, match="`compression_positions` is 'original'"):
+            served.outputs(request)

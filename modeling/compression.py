@@ -4,7 +4,6 @@ Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -96,7 +95,7 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     own = settings.compression_method in COMPILED_METHODS
     if own and (settings.compression_method != "vidcom2" or settings.compression_rounding == "exact"):
         return _compress(settings, video)
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled; the compiler itself takes seconds to import
+    if "_dynamo" not in vars(torch):  # nothing is compiled; the compiler itself takes seconds to import
         return _compress(settings, video)
     global _compress_uncompiled
     if _compress_uncompiled is None:

@@ -47,11 +47,13 @@ class Result:
     provenance: str
 
 
-def read_result(path: Path, models: Sequence[str]) -> Result:
+def read_result(path: Path, models: Sequence[str], files: str | None = None) -> Result:
     """A result file as a table: `{"birth_certificate": {...}, "rows": [{...}, ...]}`, or what lmms-eval writes.
 
     Args:
         models: names of the model that the card is about; the certificate's `model` must be one of them.
+        files: of a model in a folder, the `digest` of its files; that of the certificate, if it has one, must be the
+            same, since many folders have the same name.
 
     Raises:
         ResultsError: if it is another kind of file, lacks its provenance, or was measured on another model.
@@ -74,6 +76,12 @@ def read_result(path: Path, models: Sequence[str]) -> Result:
     if certificate["model"] not in models:
         raise ResultsError(
             f"{str(path)!r} was measured on {certificate['model']!r}, but the card is about {' or '.join(models)}."
+        )
+    measured = certificate.get("model_files")
+    if files is not None and measured is not None and measured != files:
+        raise ResultsError(
+            f"{str(path)!r} was measured on another model of the name {certificate['model']!r}, whose files are not "
+            "those of the base. Measure the base."
         )
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(_shown(row.get(name)) for name in columns) + " |" for row in rows]

@@ -12,6 +12,7 @@ from vidcom2.checkpoints import load_checkpoint, tiny_checkpoint
 from vidcom2.console import DEMO_VIDEO
 from vidcom2.devices import torch_device
 from vidcom2.explain import draw_png, explain
+from vidcom2.fingerprints import digest, model_files
 from vidcom2.options import OptionError
 from vidcom2.video import read_video
 
@@ -116,7 +117,8 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
 def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
     base_model = base.name if base.revision is not None else options.base_model
     models = [name for name in (base_model, base.name, options.target) if name is not None]
-    results = [read_result(path, models) for path in options.results or ()]
+    files = digest(model_files(base.folder)) if base.revision is None and options.results else None
+    results = [read_result(path, models, files) for path in options.results or ()]
     command = options.command(base.name, base.revision)
     with tempfile.TemporaryDirectory() as scratch:
         figure = Path(scratch, "figure.png")

@@ -4,7 +4,6 @@ Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -101,7 +100,7 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
             "`video_tokens` is on the device 'meta', which has sizes but no values, and what stays depends on values. "
             'Pass a tensor with values; sizes are enough for "vidcom2" with `compression_rounding="exact"`.'
         )
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled; the compiler itself takes seconds to import
+    if "_dynamo" not in vars(torch):  # nothing is compiled; the compiler itself takes seconds to import
         return _compress(settings, video)
     global _compress_uncompiled
     if _compress_uncompiled is None:

@@ -129,7 +129,7 @@ def test_a_device_is_looked_for_before_models_are_imported(tmp_path: Path) -> No
         given = arguments[-2].removeprefix("--").replace("-", "_")
         assert (code, shown) == (2, "") and error.count("\n") == 1, (arguments, error)
         assert f"`{given}` is 'cuda:77', but this machine has no such device" in error and "Try cpu" in error
-    assert {path for path in tmp_path.iterdir() if path.suffix != ".lock"} == {questions}
+    assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == {questions}
 
 
 def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

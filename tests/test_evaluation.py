@@ -612,3 +612,6 @@ def test_publish_takes_the_results(output: Path, folder: Path, tmp_path: Path) -
     assert code == 0, error
     card = (tmp_path / "x" / "README.md").read_text()
     assert table in card and "tiny-model on questions.jsonl" in card
+    base[2] = save_tiny(tmp_path / "other" / folder.name, seed=1)
+    code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
+    assert code == 2 and "was measured on another model of the name 'tiny-model'" in error

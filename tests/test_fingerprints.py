@@ -9,7 +9,7 @@ from test_cli import save_tiny
 
 from vidcom2 import fingerprints
 from vidcom2.checkpoints import load_checkpoint
-from vidcom2.fingerprints import fingerprint, model_files, model_identity
+from vidcom2.fingerprints import digest, fingerprint, model_files, model_identity
 from vidcom2.options import CheckpointError
 from vidcom2.toy import TOY_NAME
 
@@ -54,6 +54,7 @@ def test_a_large_file_is_known_by_its_size_its_time_and_samples(
         os.utime(path, (time, time))
         seen.add(fingerprint(path))
     assert len(seen) == 4 and not any("sha256" in each for each in seen)
+    assert len({digest({"model.safetensors": each}) for each in seen}) == 3  # whenever it was copied
     for changed in (0, size):  # the samples reach both ends
         path.write_bytes(b"a" * changed + b"c" + b"a" * (size - changed))
         os.utime(path, (1, 1))

@@ -24,6 +24,7 @@ from test_cli import save_tiny, vidcom2
 from vidcom2 import read_video
 from vidcom2.answer import prepare_inputs
 from vidcom2.checkpoints import load_checkpoint
+from vidcom2.fingerprints import digest, model_files
 from vidcom2.hub_upload.model_card import ResultsError, read_result
 from vidcom2.options import OptionError
 
@@ -242,6 +243,7 @@ def test_the_options_in_the_results_file_say_where_the_figures_come_from(
     certificate = json.loads(json.dumps(options.birth_certificate))  # as lmms-eval writes it
     command = "lmms-eval --model vidcom2 --model_args pretrained=tiny-model,num_frames=4 --tasks a_task --limit 2"
     assert certificate["command"] == command and certificate["model"] == "tiny-model"
+    assert certificate["model_files"] == digest(model_files(folder)) and certificate["model_commit"] is None
     assert certificate["lmms_eval"] == "9.9" and certificate["model_settings"]["retention_ratio"] == 0.5
     assert 0.5 <= certificate["kept_share"] < 0.6 and certificate["processes"] == 1 and certificate["torch"]
 

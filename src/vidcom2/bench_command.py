@@ -26,6 +26,7 @@ from .configuration.compression_methods import COMPRESSION_METHODS
 from .configuration.compression_settings import SETTING_NAMES
 from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_settings
 from .evaluation_candidates import Candidate, candidates_of
+from .fingerprints import certificate_of
 from .options import (
     OptionError,
     check_given,
@@ -337,6 +338,7 @@ def _measured_model(
             load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             parameters=sum(each.numel() for each in checkpoint.model.parameters()),
             weights="the checkpoint's" if size is None else f"random, seed {options.seed}",
+            **certificate_of(checkpoint.identity),
             **about_video,
             options={
                 name: getattr(options, name)

@@ -19,7 +19,7 @@ from .console import err, imported_files, one_line_errors, out, progress_bar, ta
 from .evaluation_candidates import Candidate, candidates_of
 from .evaluation_data import Question, read_questions
 from .evaluation_folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
-from .fingerprints import check_loaded, digest, model_identity
+from .fingerprints import certificate_of, check_loaded, model_identity
 from .options import (
     OptionError,
     check_given,
@@ -215,14 +215,15 @@ def _evaluated(
                 max_new_tokens=options.max_new_tokens,
                 progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
-        files = arguments["model_files"]
+        of_model = certificate_of(checkpoint.identity)
         certificate = birth_certificate(
             options.model_name,
             options.command(),
             **environment(checkpoint.model),
             cpu=cpu_name(),
-            # The folder by its name, and its files by one number: a path of this machine is nobody else's business.
-            arguments=arguments | {"model": options.model_name, "model_files": digest(files) if files else None},
+            **of_model,
+            # Without the folder's path: those of this machine are nobody else's business.
+            arguments=arguments | of_model | {"model": options.model_name},
             data=options.data.name,
             questions=len(questions),
             model_settings=checkpoint.model.config.compression_settings().as_dict(),

@@ -21,6 +21,7 @@ CHAT_TEMPLATES = "additional_chat_templates"
 RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
 HASHED_BYTES = 32 * 2**20  # a larger file is not read as a whole, since that takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
+CHANGED = " of "  # stands before the time of the last change
 
 
 def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
@@ -84,13 +85,23 @@ def check_loaded(identity: Mapping[str, Any] | None, arguments: Mapping[str, Any
         raise CheckpointError(f"the model {arguments['model']!r} was changed while it was loaded. Start again.")
 
 
+def certificate_of(identity: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a result file says of the model that was measured, beside its name: `model_commit` and `model_files`, one
+    number for its files (None of a Hub repo). Nothing for a model of which nothing is known."""
+    if identity is None:
+        return {}
+    files = identity["model_files"]
+    return {"model_commit": identity["model_commit"], "model_files": digest(files) if files else None}
+
+
 def digest(files: Mapping[str, str]) -> str:
-    """One number for the fingerprints of several files, which says nothing of where they lie."""
-    return hashlib.sha256("\n".join(f"{name} {files[name]}" for name in sorted(files)).encode()).hexdigest()
+    """One number for the fingerprints of several files, wherever they lie and whenever they were copied there."""
+    contents = (f"{name} {files[name].partition(CHANGED)[0]}" for name in sorted(files))
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()
 
 
 def fingerprint(path: Path) -> str:
-    """A file's sha256; of a large file its `stamp`, and the sha256 of samples from all over it.
+    """A file's sha256; of a large file the sha256 of samples from all over it, and its `stamp`.
 
     The samples tell files apart whose times were all set to the same, as is done in images of containers.
     """
@@ -102,14 +113,14 @@ def fingerprint(path: Path) -> str:
         for i in range(SAMPLES):
             file.seek(i * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
             samples.update(file.read(SAMPLE_BYTES))
-    return f"{stamp(path)}, samples {samples.hexdigest()[:16]}"
+    return f"samples {samples.hexdigest()[:16]}, {stamp(path)}"
 
 
 def stamp(path: Path) -> str:
     """A file's size and the time of its last change, which are known without reading it."""
     status = path.stat()
     changed = datetime.fromtimestamp(status.st_mtime, timezone.utc)
-    return f"{status.st_size} bytes of {changed.isoformat(timespec='microseconds')}"
+    return f"{status.st_size} bytes{CHANGED}{changed.isoformat(timespec='microseconds')}"
 
 
 def video_stamp(source: object) -> str | None:

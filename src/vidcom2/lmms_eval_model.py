@@ -26,6 +26,7 @@ from transformers.utils.logging import tqdm
 from .answer import ask
 from .birth_certificate import birth_certificate, cpu_name
 from .checkpoints import load_checkpoint
+from .fingerprints import certificate_of
 from .options import OptionError, check_video_file, import_methods
 from .run import environment
 from .video import VideoError, read_video
@@ -98,7 +99,7 @@ class VidCom2ForLmmsEval(lmms):
             **settings,
         )
         self.model, self.processor = checkpoint.model, checkpoint.processor
-        self._name, self._num_frames = pretrained, num_frames
+        self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
         # Questions about a video mostly follow each other, and long videos take long to decode.
         self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
 
@@ -172,6 +173,7 @@ class VidCom2ForLmmsEval(lmms):
             f"lmms-eval {shlex.join(words)}",
             **environment(self.model),
             cpu=cpu_name(),
+            **certificate_of(self._identity),
             lmms_eval=version("lmms-eval"),
             processes=self._world_size,
             num_frames=self._num_frames,

@@ -201,13 +201,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         features = None
         goes_on = CachedPrompt.attached_to(kwargs.get("past_key_values")) is not None
         if self.model.drops_tokens(kwargs) or (goes_on and kwargs.get("pixel_values_videos") is not None):
-            pop_settings(kwargs, super().forward)
+            pop_settings(kwargs, self.model.of_parent)
             features = self._video_features(kwargs, settings)
         if features is None:
             kwargs = self._with_whole_features(kwargs, settings)
         if features is None and not goes_on:
             return self._generate_full(kwargs)
-        pop_settings(kwargs, super().forward)
+        pop_settings(kwargs, self.model.of_parent)
         return self._generate_short(kwargs, features, settings)
 
     def _share_config(self) -> None:

@@ -162,7 +162,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: on settings, placeholders or inputs that cannot be compressed.
         """
-        overrides = pop_settings(inputs, super().forward)
+        overrides = pop_settings(inputs, self.of_parent)
         settings = self.config.compression_settings(**overrides)
         if only_video_features == "all":
             outputs = self._encode_whole(inputs, settings)

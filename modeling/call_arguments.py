@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeGuard
 
 from torch import Tensor
@@ -14,11 +14,11 @@ from ..configuration.compression_settings import SETTING_NAMES
 PREFIXES_OF_SETTINGS = ("compression_", "retention_", "vision_", "max_video")
 
 
-def pop_settings(arguments: dict[str, Any], *parent_methods: Callable) -> dict[str, Any]:
+def pop_settings(arguments: dict[str, Any], of_parent: Collection[str] = ()) -> dict[str, Any]:
     """Take the settings of VidCom² out of a call's arguments; None stands for the config's value.
 
     Args:
-        parent_methods: what the other arguments are for. Those that they name are theirs, whatever they begin with.
+        of_parent: names of arguments that the parent takes, whatever they begin with.
 
     Raises:
         ValueError: on a setting that does not exist, or is fixed when the model is loaded.
@@ -30,12 +30,9 @@ def pop_settings(arguments: dict[str, Any], *parent_methods: Callable) -> dict[s
                 f"Pass it to `from_pretrained`, or set `model.config.{name}`."
             )
     given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
-    looks_like_setting = [name for name in arguments if name.startswith(PREFIXES_OF_SETTINGS)]
-    if looks_like_setting:
-        of_parent = {name for method in parent_methods for name in inspect.signature(method).parameters}
-        for name in looks_like_setting:
-            if name not in of_parent and arguments[name] is not None:
-                raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
+    for name in arguments:
+        if name.startswith(PREFIXES_OF_SETTINGS) and name not in of_parent and arguments[name] is not None:
+            raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -66,6 +63,13 @@ def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None
         ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
         if getattr(model_class, name) is ours and parents is not None:
             setattr(model_class, name, _with_signature(ours, parents))
+
+
+def arguments_of_parent(model_class: type, mixin: type, *names: str) -> frozenset[str]:
+    """What the parent's methods of these names take, in a class that inherits a mixin's. When a class is made, since
+    `torch.compile` cannot look at signatures."""
+    methods = [getattr(super(mixin, model_class), name, None) for name in names]
+    return frozenset(name for method in methods if method is not None for name in inspect.signature(method).parameters)
 
 
 def _with_signature(method: Callable, parent_method: Callable) -> Callable:

@@ -106,7 +106,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 and images or videos on a cache of which nobody knows where its positions end.
         """
         check_tensors(inputs)
-        overrides = pop_settings(dict(inputs), super().forward)
+        overrides = pop_settings(dict(inputs), self.of_parent)
         settings = self.config.compression_settings(**overrides)
         memory = CachedPrompt.attached_to(inputs.get("past_key_values"))
         path = CallPath.PARENT if memory is None else CallPath.CONTINUE

@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,13 @@ from transformers.utils.generic import can_return_tuple
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.saved_with_code import SavedWithCode
-from .call_arguments import check_not_exported, check_tensors, pop_settings, take_parents_signatures
+from .call_arguments import (
+    arguments_of_parent,
+    check_not_exported,
+    check_tensors,
+    pop_settings,
+    take_parents_signatures,
+)
 from .compression import compress_with
 from .parent_classes import ParentModel
 from .video_compression import VideoCompression, VideoTokens
@@ -52,9 +58,13 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
+    of_parent: ClassVar[frozenset[str]]  # arguments of the parent's methods
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         take_parents_signatures(cls, VideoFeaturesMixin, "get_video_features")
+        # Both, since the parents hand on what the config says for arguments of `forward`.
+        cls.of_parent = arguments_of_parent(cls, VideoFeaturesMixin, "get_video_features", "forward")
 
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides
@@ -116,9 +126,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
         kwargs |= dict(zip(names, args))
         check_tensors(kwargs)
-        # The parents hand on what the config says for arguments of `forward`.
-        overrides = pop_settings(kwargs, super().get_video_features, super().forward)
-        settings = self.config.compression_settings(**overrides)
+        settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent))
         if settings.retention_ratio < 1.0:
             check_not_exported()
         needs = COMPRESSION_METHODS[settings.compression_method].needs

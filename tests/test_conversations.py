@@ -429,7 +429,7 @@ def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong
         run(family.model, {"input_ids": ids} | family.videos_of(inputs))
 
 
-LONG = "Tell me all that you know of it, and leave nothing out. " * 6
+LONG = "Tell me all that you know of it, and leave nothing out. " * 3
 # What each row of a batch asks in each turn; the first row's first turn is longer than the other's whole video.
 BATCHES = {
     "long text": [[("text", LONG), ("video", "What?")], [("text", "Why?")] * 2, [("text", "And?")] * 2],
@@ -508,15 +508,16 @@ def conversation_of(
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("by", "ratio"),
+    ("kind", "by", "ratio"),
     [
-        ("generate", RETENTION_RATIO),
-        ("generate", 1.0),
-        ("loop, mask over all", RETENTION_RATIO),
-        ("loop, mask over what is left", RETENTION_RATIO),
+        ("long text", "generate", RETENTION_RATIO),
+        ("long image", "generate", RETENTION_RATIO),
+        ("video later", "generate", RETENTION_RATIO),
+        ("video later", "generate", 1.0),
+        ("long image", "loop, mask over all", RETENTION_RATIO),
+        ("video later", "loop, mask over what is left", RETENTION_RATIO),
     ],
 )
-@pytest.mark.parametrize("kind", BATCHES)
 def test_a_batch_whose_longest_prompt_is_not_shortened_goes_on_as_each_alone(
     family: Family, kind: str, by: str, ratio: float
 ) -> None:

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vidcom2.bench_plot import draw_over_frames, draw_over_ratios, draw_stages
-from vidcom2.bench_results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
-from vidcom2.bench_tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
-from vidcom2.evaluation_report import pipes
+from vidcom2.evaluation.report import pipes
+from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
+from vidcom2.measuring.results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
+from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
 
 from .pages import ROOT, write_tables
 

@@ -37,7 +37,7 @@ from rich.table import Table
 from torch import Tensor
 
 import vidcom2
-from vidcom2.birth_certificate import cpu_name, git
+from vidcom2.records.provenance import cpu_name, git
 
 ROOT = Path(__file__).resolve().parents[1]
 # The baseline is a test helper, pinned to the released code's output there; it is no part of the package.

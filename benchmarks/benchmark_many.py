@@ -21,10 +21,10 @@ import typer
 from benchmarks.needle.dataset import video_of_level, write_video
 from benchmarks.needle.videos import LEVELS, questions_about
 from vidcom2 import answer_many, ask
-from vidcom2.birth_certificate import birth_certificate, cpu_name
+from vidcom2.answering.comparison import environment
+from vidcom2.answering.requests import requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.run import environment
-from vidcom2.video_requests import requests_of_folder
+from vidcom2.records.provenance import birth_certificate, cpu_name
 
 FRAMES = 16
 

@@ -38,10 +38,10 @@ from transformers.initialization import no_init_weights
 from transformers.masking_utils import flash_attention_mask
 
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
-from vidcom2.birth_certificate import birth_certificate
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.modeling import frame_encoding
-from vidcom2.modeling.exact_totals import exact_total
+from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.records.provenance import birth_certificate
 
 TOKENS_PER_FRAME, SIDE = 196, 384
 TEXT_TOKENS = 40  # of a chat template and a short question

@@ -26,10 +26,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import vidcom2.video
-from vidcom2.birth_certificate import birth_certificate, cpu_name
-from vidcom2.video import Video, read_video
-from vidcom2.video_timeline import look_through
+import vidcom2.video.reading
+from vidcom2.records.provenance import birth_certificate, cpu_name
+from vidcom2.video.reading import Video, read_video
+from vidcom2.video.timeline import look_through
 
 FPS, SECONDS, SIZE, KEY_EVERY = 25, 60, (1920, 1080), 250
 
@@ -68,7 +68,7 @@ def make_video(path: Path, minutes: int, b_frames: int) -> Path:
 
 def read_in_order(path: Path, num_frames: int) -> Video:
     """As `read_video` reads what cannot be sought."""
-    with mock.patch.object(vidcom2.video, "decode_sought", lambda *_: None):
+    with mock.patch.object(vidcom2.video.reading, "decode_sought", lambda *_: None):
         return read_video(path, num_frames)
 
 

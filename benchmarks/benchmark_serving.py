@@ -22,11 +22,11 @@ import torch
 import typer
 
 from benchmarks.vllm_server import vllm_server
-from vidcom2.bench_models import random_checkpoint
-from vidcom2.bench_sizes import MODEL_SIZES, SMALL
-from vidcom2.birth_certificate import birth_certificate, cpu_name
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
+from vidcom2.measuring.models import random_checkpoint
+from vidcom2.measuring.sizes import MODEL_SIZES, SMALL
+from vidcom2.records.provenance import birth_certificate, cpu_name
 
 # What `vllm bench serve` runs; on a CPU the command misses a distribution called vllm.
 BENCH = """

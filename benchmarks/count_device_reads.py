@@ -19,11 +19,11 @@ import torch
 import typer
 
 import vidcom2
-from vidcom2.answer import prepare_inputs
-from vidcom2.bench_models import random_checkpoint
-from vidcom2.bench_sizes import SMALL, size_named
-from vidcom2.bench_video import make_video
-from vidcom2.birth_certificate import birth_certificate
+from vidcom2.answering.ask import prepare_inputs
+from vidcom2.measuring.clip import make_video
+from vidcom2.measuring.models import random_checkpoint
+from vidcom2.measuring.sizes import SMALL, size_named
+from vidcom2.records.provenance import birth_certificate
 
 SHAPE = (32, 196, 896)
 NUM_FRAMES = 32

@@ -12,12 +12,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.hf_api import RepoFile
 
-from vidcom2.checkpoints import CheckpointError, check_settings_of, family_of
-from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.families import Family
-from vidcom2.repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
-
-from .hub_calls import hub_errors
+from ..checkpoints import CheckpointError, check_settings_of, family_of
+from ..configuration.compression_settings import SETTING_NAMES
+from ..families import Family
+from ..hub_calls import hub_errors
+from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
 # What a repo keeps of its base beside the weights. Whatever else may lie in a folder, a log or a token, must not be
 # published by accident.

@@ -11,10 +11,9 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from vidcom2.configuration.compression_settings import CompressionSettings
-from vidcom2.families import NATIVE_FAMILIES, Family
-from vidcom2.repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
-
+from ..configuration.compression_settings import CompressionSettings
+from ..families import NATIVE_FAMILIES, Family
+from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
-from vidcom2.options import OptionError, check_settings
+from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..options import OptionError, check_settings
 
 VERIFY_MODES = ("full", "twin", "none")
 

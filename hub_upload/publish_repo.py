@@ -8,16 +8,15 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from vidcom2.checkpoints import load_checkpoint, tiny_checkpoint
-from vidcom2.console import DEMO_VIDEO
-from vidcom2.devices import torch_device
-from vidcom2.explain import draw_png, explain
-from vidcom2.fingerprints import digest, model_files
-from vidcom2.options import OptionError
-from vidcom2.video import read_video
-
+from ..checkpoints import load_checkpoint, tiny_checkpoint
+from ..devices import torch_device
+from ..explain.explanation import draw_png, explain
+from ..hub_calls import HubUnreachable
+from ..options import OptionError
+from ..records.fingerprints import digest, model_files
+from ..tiny.toy import DEMO_VIDEO
+from ..video.reading import read_video
 from .base_checkpoint import Base, download_weights, hub_base, local_base
-from .hub_calls import HubUnreachable
 from .model_card import CardOptions, read_result
 from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state

@@ -15,10 +15,9 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.sha import git_hash
 
-from vidcom2.repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
-
+from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
+from ..repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
 from .base_checkpoint import download_weights, is_read
-from .hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
 from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER
 from .publish_options import PublishOptions
 from .staging import StagedRepo

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from vidcom2.checkpoints import no_progress_bars
-from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.repo_shape import CARD, CONFIG
-from vidcom2.shipped_code import CODE_FIELDS
-
+from ..checkpoints import no_progress_bars
+from ..configuration.compression_settings import SETTING_NAMES
+from ..repo_shape import CARD, CONFIG
+from ..shipping.shipped_code import CODE_FIELDS
 from .staging import StagedRepo
 
 # How a config calls its widths, depths and heads, which the tokens of a video do not depend on.

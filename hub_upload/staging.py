@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidcom2.repo_shape import CARD, CONFIG, sha256_of
-from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
-from vidcom2.whole_files import TakenError, locked
-
+from ..records.whole_files import TakenError, locked
+from ..repo_shape import CARD, CONFIG, sha256_of
+from ..shipping.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
 from .base_checkpoint import Base
 from .model_card import CardOptions, custom_generate_card, model_card
 

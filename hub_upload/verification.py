@@ -11,11 +11,10 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
 
-from vidcom2.families import NATIVE_FAMILIES
-from vidcom2.options import OptionError
-from vidcom2.repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
-
-from .hub_calls import PublishError, hub_errors
+from ..families import NATIVE_FAMILIES
+from ..hub_calls import PublishError, hub_errors
+from ..options import OptionError
+from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
 
 WORKER = Path(__file__).with_name("verification_worker.py")
 STDERR_LINES = 12  # shown of a worker that died

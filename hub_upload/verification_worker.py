@@ -29,7 +29,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 # What a repo looks like is said in one file, which needs nothing of `vidcom2`. It is read by its path: with its folder
 # on the path, a repo's code could import the package's other modules, and would seem whole without its own files.
-shape = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "repo_shape.py")))
+ABOVE = Path(__file__).parents[1]  # the package; the top of a checkout where links are missing
+SHAPE = next(file for top in (ABOVE, ABOVE / "src" / "vidcom2") if (file := top / "repo_shape.py").is_file())
+shape = SimpleNamespace(**runpy.run_path(str(SHAPE)))
 
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")

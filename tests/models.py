@@ -43,8 +43,8 @@ from vidcom2 import (
     VidCom2Qwen3VLMoeConfig,
     VidCom2Qwen3VLMoeForConditionalGeneration,
 )
-from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny import (
+from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from vidcom2.tiny.checkpoints import (
     tiny_llava_next_video,
     tiny_llava_onevision,
     tiny_qwen2_5_vl,
@@ -54,7 +54,7 @@ from vidcom2.tiny import (
     tiny_qwen3_vl,
     tiny_qwen3_vl_moe,
 )
-from vidcom2.tiny_llava_video import tiny_llava_video
+from vidcom2.tiny.llava_video import tiny_llava_video
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches

@@ -15,10 +15,10 @@ from transformers import AutoProcessor, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 import vidcom2
-from vidcom2.answer import Answer, prepare_inputs
-from vidcom2.modeling.processing_llava_video import time_instruction
+from vidcom2.answering.ask import Answer, prepare_inputs
+from vidcom2.modeling.families.processing_llava_video import time_instruction
 from vidcom2.options import OptionError
-from vidcom2.video import Video, VideoError, read_video
+from vidcom2.video.reading import Video, VideoError, read_video
 
 QUESTION = "What happens?"
 
@@ -90,8 +90,8 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
 @pytest.mark.parametrize("by", ["ask", "run"])
 def test_the_times_of_the_frames_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
     """Also where the model is of bfloat16, in which 201, 202 and 203 are two numbers."""
+    from vidcom2.answering.comparison import run
     from vidcom2.checkpoints import Checkpoint
-    from vidcom2.run import run
 
     if "second_per_grid_ts" not in family.case.video_inputs:
         pytest.skip("the model hears nothing of the times")
@@ -176,9 +176,9 @@ def test_without_a_model_the_toy_answers_and_says_so(clip: Path) -> None:
 
 
 def test_ask_is_the_function_also_when_its_module_is_imported() -> None:
-    import vidcom2.answer
+    import vidcom2.answering.ask
 
-    assert vidcom2.ask is vidcom2.answer.ask
+    assert vidcom2.ask is vidcom2.answering.ask.ask
 
 
 # -- the times --------------------------------------------------------------------------------------------------------

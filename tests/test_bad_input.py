@@ -137,7 +137,7 @@ def test_embeddings_with_videos_are_refused_and_without_are_the_parents(family: 
 
 def test_a_model_with_one_token_per_frame_is_compressed_no_further(tmp_path: Path) -> None:
     from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
-    from vidcom2.tiny import tiny_llava_onevision
+    from vidcom2.tiny.checkpoints import tiny_llava_onevision
 
     stock, processor = tiny_llava_onevision(image_size=28)
     stock.save_pretrained(tmp_path)
@@ -185,7 +185,7 @@ def test_one_frame_is_a_video(family: Family) -> None:
 def test_odd_patch_grids_work(tmp_path: Path, side: int) -> None:
     """5 x 5 and 7 x 7 patches are pooled to 3 x 3 and 4 x 4."""
     from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
-    from vidcom2.tiny import tiny_llava_onevision
+    from vidcom2.tiny.checkpoints import tiny_llava_onevision
 
     stock, processor = tiny_llava_onevision(image_size=side)
     stock.save_pretrained(tmp_path)

@@ -22,19 +22,19 @@ from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5MoeForCondition
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2 import bench as bench_module
-from vidcom2.answer import prepare_inputs
-from vidcom2.bench import OUT_OF_MEMORY, Series, bench, order
-from vidcom2.bench_models import config_and_processor, num_parameters, random_checkpoint
-from vidcom2.bench_plot import draw_all
-from vidcom2.bench_results import figures, fitted_exponent, new_file, read_results, write_results
-from vidcom2.bench_sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from vidcom2.bench_stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
-from vidcom2.bench_tables import efficiency_table, stage_table
+from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.candidates import AllTokens, Candidate, candidates_of
 from vidcom2.checkpoints import Checkpoint
-from vidcom2.evaluation_candidates import AllTokens, Candidate, candidates_of
 from vidcom2.hub_upload.model_card import read_result
+from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
+from vidcom2.measuring.models import config_and_processor, num_parameters, random_checkpoint
+from vidcom2.measuring.plot import draw_all
+from vidcom2.measuring.results import figures, fitted_exponent, new_file, read_results, write_results
+from vidcom2.measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
+from vidcom2.measuring.stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
+from vidcom2.measuring.tables import efficiency_table, stage_table
 from vidcom2.options import OptionError
-from vidcom2.video import Video, read_video
+from vidcom2.video.reading import Video, read_video
 
 EXACT = "vidcom2:compression_rounding=exact"
 # As the Hub's pages of the checkpoints say, in billions.
@@ -348,7 +348,7 @@ def test_random_weights_give_numbers(small: Checkpoint, dtype: torch.dtype) -> N
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.bench_models.free_bytes", lambda _: 20_000_000_000)
+    monkeypatch.setattr("vidcom2.measuring.models.free_bytes", lambda _: 20_000_000_000)
     with pytest.raises(OptionError, match=r"'llava-onevision-72b', whose weights take 146.* but cpu has 20.0 GB free"):
         name = "llava-onevision-72b"
         random_checkpoint(name, size_named(name), torch.device("cpu"), torch.bfloat16)

@@ -23,13 +23,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.cli import app
+from vidcom2.cli.app import app
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.families import FAMILIES
 from vidcom2.options import OptionError
-from vidcom2.tiny import tiny_llava_onevision
-from vidcom2.toy import toy_clips
-from vidcom2.video import VideoError, read_video
+from vidcom2.tiny.checkpoints import tiny_llava_onevision
+from vidcom2.tiny.toy import toy_clips
+from vidcom2.video.reading import VideoError, read_video
 
 FAST = ["--num-frames", "6", "--max-new-tokens", "2", "--repeats", "2"]
 
@@ -100,7 +100,7 @@ def test_another_method_answers_beside_ours(tiny_folder: Path) -> None:
 
 
 def test_the_table_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.cli.out", Console(width=80))
+    monkeypatch.setattr("vidcom2.cli.app.out", Console(width=80))
     _, shown, _ = vidcom2("run", *FAST)
     assert re.search(
         r"│ prefill, seconds  │ +\d\.\d{3} \(\d\.\d{3}–\d\.\d{3}\) │ +\d\.\d{3} \([^)]+\) │ +\d+\.\d\d× │", shown
@@ -173,8 +173,8 @@ def test_each_setting_is_an_option_of_run_and_explain(
         seen.append(getattr(checkpoint.model.config, setting))
         raise OptionError("seen")
 
-    monkeypatch.setattr("vidcom2.run.run", stop)
-    monkeypatch.setattr("vidcom2.explain.explain", stop)
+    monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
+    monkeypatch.setattr("vidcom2.explain.explanation.explain", stop)
     given = [f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
     vidcom2("explain", "-o", tmp_path / "out.html", *given)

@@ -74,7 +74,7 @@ FAST_MISTAKES = [
 IN_A_FRESH_PROCESS = """
 import json, sys
 from typer.testing import CliRunner
-from vidcom2.cli import app
+from vidcom2.cli.app import app
 results = [CliRunner().invoke(app, arguments) for arguments in [["--help"], ["--version"], *json.loads(sys.argv[1])]]
 heavy = sorted({"torch", "transformers", "av", "matplotlib"} & set(sys.modules))
 print(json.dumps([heavy, [[result.exit_code, result.stdout, result.stderr] for result in results]]))
@@ -133,7 +133,7 @@ def test_a_device_is_looked_for_before_models_are_imported(tmp_path: Path) -> No
 
 
 def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.video.read_video", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_: pytest.fail("decoded"))
     assert "cuda:77" in mistake("run", "--device", "cuda:77")
 
 
@@ -233,7 +233,7 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vidcom2.explain.draw_html", full)
+    monkeypatch.setattr("vidcom2.explain.explanation.draw_html", full)
     error = mistake("explain", "--num-frames", 2, "-o", tmp_path / "out.html")
     assert "out.html" in error and "No space left on device" in error
 
@@ -253,7 +253,7 @@ def no_memory_on_the_gpu() -> None:
 def test_out_of_memory_is_one_line_with_what_helps(
     allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.run.prepare_inputs", lambda *_: allocate())
+    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_: allocate())
     error = mistake("run", *FAST)
     assert error.startswith("Error: out of memory")
     for remedy in ("--num-frames", "--no-baseline", "--dtype bfloat16", "--device-map auto"):
@@ -273,7 +273,7 @@ BUGS = {
 def test_a_bug_of_ours_keeps_its_traceback_and_says_how_to_report_it(
     bug: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.run.prepare_inputs", lambda *_: bug())
+    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_: bug())
     code, shown, error = vidcom2("run", *FAST)
     assert code == 1 and not shown
     assert "Traceback (most recent call last)" in error and "in run_command" in error

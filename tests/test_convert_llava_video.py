@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers import AutoProcessor, GenerationConfig
 
 from vidcom2 import convert_llava_video as converter
-from vidcom2.convert_llava_video import Conversion, ConversionError, convert_llava_video, original_name, renamed
-from vidcom2.llava_video import VidCom2LlavaVideoForConditionalGeneration
-from vidcom2.whole_files import TakenError
+from vidcom2.llava_video.classes import VidCom2LlavaVideoForConditionalGeneration
+from vidcom2.llava_video.converter import Conversion, ConversionError, convert_llava_video, original_name, renamed
+from vidcom2.records.whole_files import TakenError
 
 LAYER = "model.layers.1.self_attn.q_proj.weight"
 VISION_LAYER = f"{VISION}encoder.layers.1.mlp.fc1.bias"
@@ -195,7 +195,7 @@ def test_a_failure_leaves_nothing_and_the_next_run_succeeds(tmp_path: Path) -> N
 
 KILLED = """
 import os, signal, sys
-from vidcom2.convert_llava_video import convert_llava_video
+from vidcom2.llava_video.converter import convert_llava_video
 convert_llava_video(sys.argv[1], sys.argv[2], progress=lambda what, done, total: os.kill(os.getpid(), signal.SIGKILL))
 """
 
@@ -381,7 +381,7 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
 
 MEASURE = """
 import resource, sys
-from vidcom2.convert_llava_video import convert_llava_video
+from vidcom2.llava_video.converter import convert_llava_video
 peaks = []
 for folder in sys.argv[1:]:
     convert_llava_video(folder + "/original", folder + "/converted")

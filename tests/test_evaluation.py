@@ -16,17 +16,17 @@ from PIL import Image
 from test_cli import save_tiny, vidcom2
 
 from vidcom2 import VideoCompression, compress, register_compression_method
-from vidcom2.answer import prepare_inputs
+from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.candidates import Candidate, candidates_of
+from vidcom2.answering.questions import Question, named_choice, normalised, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.evaluation import Batch, compressed_answers, evaluate
-from vidcom2.evaluation_candidates import Candidate, candidates_of
-from vidcom2.evaluation_data import Question, named_choice, normalised, read_questions
-from vidcom2.evaluation_report import paired_interval, summary, wilson, write_results
+from vidcom2.evaluation.evaluate import Batch, compressed_answers, evaluate
+from vidcom2.evaluation.report import paired_interval, summary, wilson, write_results
 from vidcom2.hub_upload.model_card import read_result
-from vidcom2.jsonl import append_rows
 from vidcom2.options import OptionError
-from vidcom2.run_record import locked
-from vidcom2.video import Video, VideoError
+from vidcom2.records.jsonl import append_rows
+from vidcom2.records.run_record import locked
+from vidcom2.video.reading import Video, VideoError
 
 ALL = "all tokens"
 
@@ -569,7 +569,7 @@ def test_a_second_run_on_the_same_folder_is_refused(folder: Path, data: Path, tm
             tried[0] = vidcom2(*command(folder, data, output))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vidcom2.evaluation.append_rows", meanwhile)
+        patch.setattr("vidcom2.evaluation.evaluate.append_rows", meanwhile)
         code, _, error = vidcom2(*command(folder, data, output))
     assert code == 0, error
     assert tried[0][0] == 2 and "another run is writing" in tried[0][2]

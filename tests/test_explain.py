@@ -13,11 +13,20 @@ from conftest import Family
 from make_clips import INTERRUPTION
 from PIL import Image
 
-from vidcom2.answer import prepare_inputs
+from vidcom2.answering.ask import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
-from vidcom2.explain import DIMMED, LIGHT, NOT_COVERED, OUTLINE_COLOR, Explanation, draw_html, draw_png, explain
-from vidcom2.explain_png import CHOSEN_FRAMES, MOST_FRAMES, drawing
-from vidcom2.video import read_video
+from vidcom2.explain.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
+from vidcom2.explain.explanation import (
+    DIMMED,
+    LIGHT,
+    NOT_COVERED,
+    OUTLINE_COLOR,
+    Explanation,
+    draw_html,
+    draw_png,
+    explain,
+)
+from vidcom2.video.reading import read_video
 
 LANDSCAPE, PORTRAIT = (54, 96), (96, 54)
 

@@ -9,9 +9,9 @@ from test_cli import save_tiny
 
 from vidcom2 import fingerprints
 from vidcom2.checkpoints import load_checkpoint
-from vidcom2.fingerprints import digest, fingerprint, model_files, model_identity
 from vidcom2.options import CheckpointError
-from vidcom2.toy import TOY_NAME
+from vidcom2.records.fingerprints import digest, fingerprint, model_files, model_identity
+from vidcom2.tiny.toy import TOY_NAME
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -15,7 +15,7 @@ from transformers import BatchFeature, DynamicCache, Trainer, TrainingArguments
 
 from vidcom2 import compress
 from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.modeling.prompt_positions import labels_at
+from vidcom2.modeling.prompt.prompt_positions import labels_at
 
 
 def labels_of(family: Family, inputs: BatchFeature) -> Tensor:

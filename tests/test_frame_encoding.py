@@ -13,8 +13,8 @@ from models import make_video
 from torch import Tensor
 from transformers import BatchFeature
 
-from vidcom2.modeling.frame_encoding import plan_frames
-from vidcom2.modeling.video_features import VidCom2VideoFeatures
+from vidcom2.modeling.encoding.frame_encoding import plan_frames
+from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from vidcom2 import VidCom2LlavaNextVideoConfig, VidCom2LlavaNextVideoForConditionalGeneration
-from vidcom2.modeling.prompt_positions import positions_made_for
-from vidcom2.tiny import TINY_TOWER
+from vidcom2.modeling.prompt.prompt_positions import positions_made_for
+from vidcom2.tiny.checkpoints import TINY_TOWER
 
 CASE = next(case for case in MODELS if case.name == "llava_next_video")
 CLOSE = {"rtol": 0, "atol": 1e-6}
@@ -150,7 +150,7 @@ def test_scaled_positions_reach_further(rope: dict[str, Any], expected: int) -> 
 
 def test_a_prompt_within_scaled_positions_is_not_warned_of(variant: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
-    monkeypatch.setattr("vidcom2.modeling.prompt_compression.logger.warning_once", warned.append)
+    monkeypatch.setattr("vidcom2.modeling.prompt.prompt_compression.logger.warning_once", warned.append)
     model, inputs = variant.load(), variant.inputs(variant.prompt("?", videos=1), videos=[make_video(0)])
     text = model.config.get_text_config()
     text.max_position_embeddings = 20

@@ -21,10 +21,10 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMul
 from vidcom2 import compress
 from vidcom2.configuration.configuration_vidcom2_llava_video import COMPRESSION_NEWLINES, VidCom2LlavaVideoConfig
 from vidcom2.configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, pooled_side, tokens_per_frame
-from vidcom2.convert_llava_video import convert_llava_video
-from vidcom2.llava_video import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
-from vidcom2.modeling.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny_llava_video import tiny_llava_video
+from vidcom2.llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
+from vidcom2.llava_video.converter import convert_llava_video
+from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from vidcom2.tiny.llava_video import tiny_llava_video
 
 SIZES = Sizes()  # 7 x 7 patches: pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}
@@ -431,7 +431,7 @@ def test_the_chat_template_tokenizes_decoded_videos_and_images(processor: LlavaV
 FILE_INPUTS = """
 import sys, torch
 from transformers import AutoProcessor
-import vidcom2.llava_video
+import vidcom2.llava_video.classes
 content = [{"type": "video", "path": sys.argv[2]}, {"type": "text", "text": "What?"}]
 inputs = AutoProcessor.from_pretrained(sys.argv[1]).apply_chat_template(
     [{"role": "user", "content": content}],

@@ -22,11 +22,11 @@ from make_clips import write_clip
 from test_cli import save_tiny, vidcom2
 
 from vidcom2 import read_video
-from vidcom2.answer import prepare_inputs
+from vidcom2.answering.ask import prepare_inputs
 from vidcom2.checkpoints import load_checkpoint
-from vidcom2.fingerprints import digest, model_files
 from vidcom2.hub_upload.model_card import ResultsError, read_result
 from vidcom2.options import OptionError
+from vidcom2.records.fingerprints import digest, model_files
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "data" / "lmms_eval_results.json"  # of a run here, without the paths of its machine
@@ -90,10 +90,10 @@ def module() -> Iterator[ModuleType]:
                 stand_in = ModuleType(name)
                 vars(stand_in).update(members)
                 patch.setitem(sys.modules, name, stand_in)
-        patch.delitem(sys.modules, "vidcom2.lmms_eval_model", raising=False)
+        patch.delitem(sys.modules, "vidcom2.evaluation.lmms_eval_model", raising=False)
         patch.setenv("ACCELERATE_USE_CPU", "true")
-        yield importlib.import_module("vidcom2.lmms_eval_model")
-        sys.modules.pop("vidcom2.lmms_eval_model", None)
+        yield importlib.import_module("vidcom2.evaluation.lmms_eval_model")
+        sys.modules.pop("vidcom2.evaluation.lmms_eval_model", None)
 
 
 @pytest.fixture(scope="module")

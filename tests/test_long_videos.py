@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from vidcom2 import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration, compress
-from vidcom2.tiny import tiny_qwen2_vl
+from vidcom2.tiny.checkpoints import tiny_qwen2_vl
 
 FRAMES = 768  # Qwen2-VL's upper bound at 2 frames a second
 

@@ -24,13 +24,13 @@ from test_evaluation import frames_of, write_lines
 
 import vidcom2 as package
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
-from vidcom2.answer import prepare_inputs
-from vidcom2.answer_file import AnswerFile
+from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.jsonl import as_line
 from vidcom2.options import OptionError
-from vidcom2.video import VideoError
-from vidcom2.video_requests import read_requests, request_of, requests_of_folder
+from vidcom2.records.answer_file import AnswerFile
+from vidcom2.records.jsonl import as_line
+from vidcom2.video.reading import VideoError
 
 TOKENS = dict.fromkeys(("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens"))
 
@@ -489,8 +489,10 @@ def test_the_same_command_goes_on_and_another_is_refused(
     kept, half = output.read_text().splitlines(keepends=True)[:4], output.read_text().splitlines()[5][:20]
     here.write_text("".join(kept) + half)
     reads: list[str] = []
-    original = package.many.read_video
-    monkeypatch.setattr("vidcom2.many.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw))
+    original = package.answering.many.read_video
+    monkeypatch.setattr(
+        "vidcom2.answering.many.read_video", lambda *args, **kw: reads.append(args[0]) or original(*args, **kw)
+    )
     arguments = command(folder, here, "--requests", data, "--batch-size", 3)
     before = sum("error" not in json.loads(line) for line in kept)
     code, shown, _ = vidcom2(*arguments, "--retention-ratio", 0.5)

@@ -23,14 +23,14 @@ from vidcom2 import (
     frame_budgets,
     register_compression_method,
 )
-from vidcom2.answer import prepare_inputs
+from vidcom2.answering.ask import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
 from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.console import DEMO_VIDEO
-from vidcom2.explain import DIMMED, LIGHT, draw_html, draw_png, explain
-from vidcom2.modeling.compression import OWN_METHODS
-from vidcom2.video import read_video
+from vidcom2.explain.explanation import DIMMED, LIGHT, draw_html, draw_png, explain
+from vidcom2.modeling.methods.compression import OWN_METHODS
+from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.video.reading import read_video
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
 METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")

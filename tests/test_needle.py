@@ -15,8 +15,8 @@ from benchmarks.needle.videos import BACKGROUNDS, COLOURS, LEVELS, SIZE, Needle,
 from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.toy import TOY_FOLDER, toy_clips
-from vidcom2.video import Video
+from vidcom2.tiny.toy import TOY_FOLDER, toy_clips
+from vidcom2.video.reading import Video
 
 SEEN = 45.0  # how near a pixel is to a colour, in RGB, to be of it
 

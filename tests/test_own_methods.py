@@ -21,11 +21,11 @@ from torch import Tensor
 from vidcom2 import VideoCompression, compress
 from vidcom2.hub_upload.verification import WORKER
 from vidcom2.modeling import temporal_uniqueness
-from vidcom2.modeling.method_dycoke import dycoke_budgets
-from vidcom2.modeling.method_evs import evs_total
-from vidcom2.modeling.method_uniform_frames import evenly_spaced
-from vidcom2.shipped_code import code_of
-from vidcom2.video_timeline import evenly_spaced as evenly_spaced_in_time
+from vidcom2.modeling.methods.method_dycoke import dycoke_budgets
+from vidcom2.modeling.methods.method_evs import evs_total
+from vidcom2.modeling.methods.method_uniform_frames import evenly_spaced
+from vidcom2.shipping.shipped_code import code_of
+from vidcom2.video.timeline import evenly_spaced as evenly_spaced_in_time
 
 METHODS = ("uniform_frames", "dycoke", "evs")
 IN_TIME = ("dycoke", "evs")  # those that compare frames

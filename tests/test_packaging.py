@@ -50,7 +50,7 @@ def test_a_wheel_installs_one_package_whole(wheel: zipfile.ZipFile) -> None:
         packaged <= set(names)
         and len(names) == len(set(names))
         and "vidcom2/py.typed" in names
-        and "vidcom2/explain.html" in names
+        and "vidcom2/explain/page.html" in names
     )
 
 
@@ -58,7 +58,7 @@ def test_the_source_distribution_holds_what_a_reader_and_the_build_need(built: P
     with tarfile.open(next(built.glob("*.tar.gz"))) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "pyproject.toml"}
-    assert texts <= names and "tests/test_packaging.py" in names and "modeling/compression.py" in names
+    assert texts <= names and "tests/test_packaging.py" in names and "modeling/methods/compression.py" in names
 
 
 def test_the_index_page_says_who_made_it_and_links_only_to_what_exists(metadata: Message) -> None:
@@ -71,7 +71,7 @@ def test_the_index_page_says_who_made_it_and_links_only_to_what_exists(metadata:
 def test_on_an_index_the_readme_has_no_link_into_the_repository(metadata: Message) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert RELATIVE_LINK.findall(readme) and not RELATIVE_LINK.findall(description(metadata))
-    assert "| `modeling/method_vidcom2.py` | the paper's Algorithm 1" in description(metadata)  # the text stays
+    assert "| `modeling/methods/method_vidcom2.py` | the paper's Algorithm 1" in description(metadata)  # the text stays
     outside = re.findall(r"\]\((https?://[^)]+)\)", readme)
     assert outside and all(f"]({link})" in description(metadata) for link in outside)
 

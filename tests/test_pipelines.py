@@ -9,7 +9,7 @@ from models import make_image, make_video
 from PIL import Image
 from transformers import pipeline
 
-from vidcom2.modeling.pipeline_video_text_to_text import VideoTextToTextPipeline
+from vidcom2.modeling.hosting.pipeline_video_text_to_text import VideoTextToTextPipeline
 
 TASKS = ("image-text-to-text", "any-to-any")
 GENERATION = {"max_new_tokens": 4, "do_sample": False}

@@ -16,11 +16,11 @@ from models import EACH_MODEL, MODELS, ModelCase
 
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.explain import explain
+from vidcom2.explain.explanation import explain
 from vidcom2.families import FAMILIES, NATIVE_FAMILIES
+from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload import publish_repo, publishing
 from vidcom2.hub_upload.base_checkpoint import hub_base, local_base
-from vidcom2.hub_upload.hub_calls import PublishError
 from vidcom2.hub_upload.model_card import MODEL_MARKER, CardOptions, ResultsError, model_card, read_result
 from vidcom2.hub_upload.publish_options import PublishOptions
 from vidcom2.hub_upload.publish_repo import prepare
@@ -44,7 +44,7 @@ from vidcom2.hub_upload.staging import (
 )
 from vidcom2.options import OptionError
 from vidcom2.repo_shape import listed_files
-from vidcom2.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
+from vidcom2.shipping.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
 
 TOKEN = "hf_test"
 BASE, REPO = "org/base", "org/vidcom2-model"

@@ -14,12 +14,12 @@ import pytest
 from test_cli import vidcom2
 
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
-from vidcom2.cli import DEMO_VIDEO
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
-from vidcom2.tiny import tiny_llava_onevision, tiny_qwen3_vl
-from vidcom2.tiny_llava_video import tiny_llava_video
+from vidcom2.tiny.checkpoints import tiny_llava_onevision, tiny_qwen3_vl
+from vidcom2.tiny.llava_video import tiny_llava_video
+from vidcom2.tiny.toy import DEMO_VIDEO
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ import torch
 from conftest import Family
 from test_cli import save_tiny, vidcom2
 
-from vidcom2 import run as run_module
-from vidcom2.answer import prepare_inputs
+from vidcom2.answering import comparison as run_module
+from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.comparison import run
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.console import DEMO_VIDEO
-from vidcom2.run import run
-from vidcom2.video import Video, read_video
+from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.video.reading import Video, read_video
 
 SECONDS = {0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3], 1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1]}  # of each call, the first as well
 
@@ -134,7 +134,7 @@ def test_a_prompt_longer_than_the_model_was_made_for_is_said_for_each_side(famil
 
 def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Video(**{name: value for name, value in vars(video).items() if name != "lost"}, lost=3)
-    monkeypatch.setattr("vidcom2.video.read_video", lambda *_: damaged)
+    monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_: damaged)
     arguments = ["run", "--max-new-tokens", 1, "--repeats", 1]
     assert "Damaged: 3 frames of the video could not be decoded" in " ".join(vidcom2(*arguments)[1].split())
     assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3
@@ -143,8 +143,8 @@ def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch:
 def test_times_of_answers_of_different_lengths_are_not_divided(capsys: pytest.CaptureFixture) -> None:
     from dataclasses import fields
 
-    from vidcom2.cli import _print_run
-    from vidcom2.run import Measured, Run
+    from vidcom2.answering.comparison import Measured, Run
+    from vidcom2.cli.app import _print_run
 
     def measured(new_tokens: int) -> Measured:
         values = {

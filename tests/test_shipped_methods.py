@@ -15,7 +15,7 @@ from test_cli import vidcom2
 from transformers import PreTrainedModel
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
-from vidcom2.shipped_methods import UnshippableMethodError, code_of_method
+from vidcom2.shipping.shipped_methods import UnshippableMethodError, code_of_method
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
 METHODS_FOLDER = Path(__file__).parent / "methods_of_users"
@@ -129,8 +129,8 @@ REFUSED = {
     "a whole package": (("mine_1", "import vidcom2\n" + HEAD + FUNCTION), "has `import vidcom2` in line 1"),
     "what is not shipped": (("mine_2", "from vidcom2 import ask\n" + HEAD + FUNCTION), "imports 'ask' from 'vidcom2'"),
     "a tool's module": (
-        ("mine_3", "from vidcom2.tiny import tiny_tokenizer\n" + HEAD + FUNCTION),
-        "imports 'tiny_tokenizer' from 'vidcom2.tiny'",
+        ("mine_3", "from vidcom2.tiny.checkpoints import tiny_tokenizer\n" + HEAD + FUNCTION),
+        "imports 'tiny_tokenizer' from 'vidcom2.tiny.checkpoints'",
     ),
     "a file beside it": (("mine_4", HEAD + "from beside_it import x\n" + FUNCTION), "imports 'beside_it' in line 2"),
     "more on the line": (("mine_8", "import math; " + HEAD + FUNCTION), "has more than an import in line 1"),
@@ -175,7 +175,7 @@ from vidcom2 import (
 
 
 def inner():
-    from vidcom2.modeling.exact_totals import exact_total
+    from vidcom2.modeling.methods.exact_totals import exact_total
     return exact_total
 """
     + FUNCTION

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import CLIPVisionConfig
 
 from vidcom2 import CompressionSettings, VidCom2LlavaOnevisionConfig
-from vidcom2.modeling.static_patches import LayerOutputs, least_similar, patch_states
+from vidcom2.modeling.encoding.static_patches import LayerOutputs, least_similar, patch_states
 
 NEARLY_ALL = 1 - 1e-9  # of any number of patches all are dynamic
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -320,7 +320,7 @@ def test_the_default_is_the_parents_own_computation(siglip: Family, monkeypatch:
     def forbidden(*_: Any) -> None:
         raise AssertionError("the parent's tower runs")
 
-    module = "vidcom2.modeling.llava_videos.patch_states"
+    module = "vidcom2.modeling.families.llava_videos.patch_states"
     monkeypatch.setattr(module, forbidden)
     inputs = siglip.one_video()
     siglip.model(**inputs)

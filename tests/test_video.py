@@ -13,9 +13,9 @@ from make_clips import HEIGHT, WIDTH, number_of, numbered, with_bad_packets, wri
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
-from vidcom2.console import DEMO_VIDEO
-from vidcom2.tiny import QWEN2_VL_TOKENS, tiny_tokenizer
-from vidcom2.video import VideoError, read_video
+from vidcom2.tiny.checkpoints import QWEN2_VL_TOKENS, tiny_tokenizer
+from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.video.reading import VideoError, read_video
 
 CONSTANT = [i / 25 for i in range(60)]
 # 60 frames, gaps between 0.02 and 1.00 s
@@ -77,7 +77,7 @@ def test_a_clip_comes_out_as_its_display_matrix_says(turn: Image.Transpose | Non
 
 def test_rotation_is_known_where_pyav_cannot_read_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spatial videos of phones have side data that PyAV has no name for; it then refuses to hand out any."""
-    from vidcom2 import video_decoding
+    from vidcom2.video import decoding as video_decoding
 
     class Frame:
         def __init__(self, rotation: int):
@@ -190,7 +190,7 @@ def test_a_stream_that_changes_its_size_keeps_the_first_one(tmp_path: Path) -> N
 
 
 def test_only_the_wanted_frames_are_converted_and_held(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vidcom2 import video_decoding
+    from vidcom2.video import decoding as video_decoding
 
     turned = []
     upright = video_decoding._upright

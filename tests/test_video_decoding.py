@@ -10,9 +10,10 @@ import pytest
 from make_clips import joined, start_later, with_bad_packets, write_clip
 from PIL import Image
 
-from vidcom2 import video, video_decoding
-from vidcom2.video import Video, VideoError, read_video
-from vidcom2.video_timeline import evenly_spaced, look_through
+from vidcom2.video import decoding as video_decoding
+from vidcom2.video import reading as video
+from vidcom2.video.reading import Video, VideoError, read_video
+from vidcom2.video.timeline import evenly_spaced, look_through
 
 NUM_FRAMES = 140
 CONSTANT = [i / 25 for i in range(NUM_FRAMES)]

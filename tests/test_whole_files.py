@@ -7,7 +7,7 @@ import pytest
 
 from vidcom2 import whole_files
 from vidcom2.options import OptionError, check_drawing
-from vidcom2.whole_files import TakenError, growing_file, growing_folder, write_whole
+from vidcom2.records.whole_files import TakenError, growing_file, growing_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_of_two_processes_that_make_a_folder_at_once_one_does(tmp_path: Path, mo
 def test_explain_draws_over_its_own_drawings_alone(tmp_path: Path) -> None:
     from test_explain import explained
 
-    from vidcom2.explain import draw_html, draw_png
+    from vidcom2.explain.explanation import draw_html, draw_png
 
     for name, draw in (("x.png", draw_png), ("x.html", draw_html)):
         draw(explained(2), str(tmp_path / name))

@@ -11,7 +11,7 @@ from vidcom2 import (
     most_unique_tokens,
     register_compression_method,
 )
-from vidcom2.modeling.method_random import random_scores
+from vidcom2.modeling.methods.method_random import random_scores
 
 SETTINGS = ("compression_rounding", "compression_temperature")
 

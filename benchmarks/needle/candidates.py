@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, cat, full, stack
 
-from vidcom2.evaluation import Batch
-from vidcom2.evaluation_candidates import Candidate
+from vidcom2.answering.candidates import Candidate
+from vidcom2.evaluation.evaluate import Batch
 
 from ..baselines import BASELINES
 

@@ -14,19 +14,25 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from vidcom2.answer import prepare_inputs
-from vidcom2.birth_certificate import birth_certificate, cpu_name
+from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.candidates import AllTokens, Candidate
+from vidcom2.answering.comparison import environment
+from vidcom2.answering.questions import Question, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.console import progress_bar
-from vidcom2.evaluation import evaluate
-from vidcom2.evaluation_candidates import AllTokens, Candidate
-from vidcom2.evaluation_data import Question, read_questions
-from vidcom2.evaluation_report import summary
+from vidcom2.cli.console import progress_bar
+from vidcom2.evaluation.evaluate import evaluate
+from vidcom2.evaluation.report import summary
 from vidcom2.modeling import static_patches
-from vidcom2.modeling.static_patches import REFERENCE_INTERVAL, UNCHANGED, first_keys, num_dynamic, split_at_cuts
-from vidcom2.run import environment
-from vidcom2.toy import TOY_FOLDER
-from vidcom2.video import read_video
+from vidcom2.modeling.encoding.static_patches import (
+    REFERENCE_INTERVAL,
+    UNCHANGED,
+    first_keys,
+    num_dynamic,
+    split_at_cuts,
+)
+from vidcom2.records.provenance import birth_certificate, cpu_name
+from vidcom2.tiny.toy import TOY_FOLDER
+from vidcom2.video.reading import read_video
 
 from .candidates import (
     UPDATE_RATIOS,

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor, PreTrainedTokenizerFast
 
-from vidcom2.tiny import CHAT_TEMPLATE, LLAVA_TOKENS, chat_tokenizer, untrained_llava_onevision
+from vidcom2.tiny.checkpoints import CHAT_TEMPLATE, LLAVA_TOKENS, chat_tokenizer, untrained_llava_onevision
 
 from .drawing import PATCH_SIZE, SIZE
 from .videos import LEVELS, make_needle, questions_about

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.toy import TOY_FOLDER
+from vidcom2.tiny.toy import TOY_FOLDER
 
 from .dataset import video_of_level, write_video
 from .encoded import Encoded, encoded_videos

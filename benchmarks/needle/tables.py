@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from vidcom2.evaluation_plot import draw_results
-from vidcom2.evaluation_report import cell, pipes
+from vidcom2.evaluation.plot import draw_results
+from vidcom2.evaluation.report import cell, pipes
 
 from ..pages import ROOT, write_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS, UPDATE_RATIOS

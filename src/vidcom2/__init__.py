@@ -12,11 +12,9 @@ from typing import Any
 
 import lazy_loader
 
+# In a checkout three rooms lie at its top, where links lead. Git on Windows makes no links: there they are looked for.
 if not (Path(__file__).parent / "modeling").is_dir():
-    raise ImportError(
-        "this checkout of vidcom2 has no links to its folders `modeling`, `configuration` and `hub_upload`. On Windows "
-        "clone it with `git clone -c core.symlinks=true`, or install it without `-e`."
-    )
+    __path__.append(str(Path(__file__).resolve().parents[2]))
 
 _exported, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
@@ -32,11 +30,11 @@ def __dir__() -> list[str]:
 
 
 def _write_code(saved: object, folder: str | PathLike[str]) -> None:
-    importlib.import_module(f"{__name__}.shipped_code").write_code(saved, folder)
+    importlib.import_module(f"{__name__}.shipping.shipped_code").write_code(saved, folder)
 
 
 def _check_repo(saved: object, repo: str, token: object, revision: str | None) -> None:
-    importlib.import_module(f"{__name__}.shipped_code").check_repo(saved, repo, token, revision)
+    importlib.import_module(f"{__name__}.shipping.shipped_code").check_repo(saved, repo, token, revision)
 
 
 # Cheap to import: the standard library alone.

@@ -1,29 +1,38 @@
 """What `vidcom2` exports. Type checkers read it, and so does `__init__.py`, which imports each name on first use."""
 
-from .answer import ask
+from .answering.ask import ask
+from .answering.many import AnsweredRequest, answer_many
 from .configuration.compression_settings import CompressionSettings
-from .llava_video import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
-from .many import AnsweredRequest, answer_many
-from .modeling.compression import compress, register_compression_method
-from .modeling.frame_budgets import frame_budgets
-from .modeling.modeling_vidcom2_llava_next_video import (
+from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
+from .modeling.families.modeling_vidcom2_llava_next_video import (
     VidCom2LlavaNextVideoConfig,
     VidCom2LlavaNextVideoForConditionalGeneration,
 )
-from .modeling.modeling_vidcom2_llava_onevision import (
+from .modeling.families.modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionConfig,
     VidCom2LlavaOnevisionForConditionalGeneration,
 )
-from .modeling.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig, VidCom2Qwen2_5_VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5Config, VidCom2Qwen3_5ForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig, VidCom2Qwen3_5MoeForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig, VidCom2Qwen3VLForConditionalGeneration
-from .modeling.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig, VidCom2Qwen3VLMoeForConditionalGeneration
-from .modeling.prompt_positions import labels_at
-from .modeling.token_ranking import most_unique_tokens
-from .modeling.video_compression import TokenMerge, VideoCompression, VideoTokens
-from .video import Video, read_video
+from .modeling.families.modeling_vidcom2_qwen2_5_vl import (
+    VidCom2Qwen2_5_VLConfig,
+    VidCom2Qwen2_5_VLForConditionalGeneration,
+)
+from .modeling.families.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration
+from .modeling.families.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5Config, VidCom2Qwen3_5ForConditionalGeneration
+from .modeling.families.modeling_vidcom2_qwen3_5_moe import (
+    VidCom2Qwen3_5MoeConfig,
+    VidCom2Qwen3_5MoeForConditionalGeneration,
+)
+from .modeling.families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig, VidCom2Qwen3VLForConditionalGeneration
+from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
+    VidCom2Qwen3VLMoeConfig,
+    VidCom2Qwen3VLMoeForConditionalGeneration,
+)
+from .modeling.methods.compression import compress, register_compression_method
+from .modeling.methods.frame_budgets import frame_budgets
+from .modeling.methods.token_ranking import most_unique_tokens
+from .modeling.methods.video_compression import TokenMerge, VideoCompression, VideoTokens
+from .modeling.prompt.prompt_positions import labels_at
+from .video.reading import Video, read_video
 
 __all__ = [
     "AnsweredRequest",

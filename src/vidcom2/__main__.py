@@ -1,6 +1,6 @@
 """`python -m vidcom2`."""
 
-from .cli import main
+from .cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -17,13 +17,13 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .configuration.compression_settings import CompressionSettings, check_all_read
 from .devices import torch_device
 from .families import FAMILIES, Family
-from .fingerprints import folder_identity, hub_identity
-from .hub_upload.hub_calls import TRANSPORT_ERRORS
+from .hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
-from .toy import TOY_FOLDER, TOY_NAME
+from .records.fingerprints import folder_identity, hub_identity
+from .tiny.toy import TOY_FOLDER, TOY_NAME
 
 if TYPE_CHECKING:
-    from .modeling.compressed_generation import VidCom2GenerationMixin
+    from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 NAMES_SHOWN = 3  # of weights that do not fit
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
-    from .modeling.compressed_generation import VidCom2GenerationMixin
+    from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Family:
     def model_class(self) -> type[VidCom2GenerationMixin]:
         """The generating class; `inner_class` of it is the one without a head."""
         if not self.native:
-            import_module(f".{self.module}", __package__)  # which makes it known to Transformers' Auto classes
-        return _imported(f"modeling.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration")
+            import_module(".llava_video.classes", __package__)  # which makes it known to Transformers' Auto classes
+        return _imported(f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration")
 
     @property
     def uncompressed_class(self) -> type[PreTrainedModel]:
@@ -88,7 +88,7 @@ FAMILIES: dict[str, Family] = {
             name="LLaVA-OneVision",
             module="llava_onevision",
             classes="VidCom2LlavaOnevision",
-            tiny="tiny.tiny_llava_onevision",
+            tiny="tiny.checkpoints.tiny_llava_onevision",
             frame="a frame: 14 × 14 tokens",
             square=True,
             # Table 1 (average over its benchmarks) and Table 2.
@@ -107,7 +107,7 @@ FAMILIES: dict[str, Family] = {
             name="LLaVA-Video",
             module="llava_video",
             classes="VidCom2LlavaVideo",
-            tiny="tiny_llava_video.tiny_llava_video",
+            tiny="tiny.llava_video.tiny_llava_video",
             frame="a frame: 13 × 13 tokens, and a newline after each row",
             square=True,
             published=Published(
@@ -126,7 +126,7 @@ FAMILIES: dict[str, Family] = {
             name="LLaVA-NeXT-Video",
             module="llava_next_video",
             classes="VidCom2LlavaNextVideo",
-            tiny="tiny.tiny_llava_next_video",
+            tiny="tiny.checkpoints.tiny_llava_next_video",
             frame="a frame: 12 × 12 tokens of the square in its middle",
             square=True,
         ),
@@ -135,7 +135,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen2-VL",
             module="qwen2_vl",
             classes="VidCom2Qwen2VL",
-            tiny="tiny.tiny_qwen2_vl",
+            tiny="tiny.checkpoints.tiny_qwen2_vl",
             frame="two frames together: a token for 28 × 28 pixels",
             # The paper's figure on Qwen2-VL.
             published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
@@ -145,7 +145,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen2.5-VL",
             module="qwen2_5_vl",
             classes="VidCom2Qwen2_5_VL",
-            tiny="tiny.tiny_qwen2_5_vl",
+            tiny="tiny.checkpoints.tiny_qwen2_5_vl",
             frame="two frames together: a token for 28 × 28 pixels",
         ),
         Family(
@@ -153,7 +153,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3-VL",
             module="qwen3_vl",
             classes="VidCom2Qwen3VL",
-            tiny="tiny.tiny_qwen3_vl",
+            tiny="tiny.checkpoints.tiny_qwen3_vl",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -161,7 +161,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3-VL-MoE",
             module="qwen3_vl_moe",
             classes="VidCom2Qwen3VLMoe",
-            tiny="tiny.tiny_qwen3_vl_moe",
+            tiny="tiny.checkpoints.tiny_qwen3_vl_moe",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -169,7 +169,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3.5",
             module="qwen3_5",
             classes="VidCom2Qwen3_5",
-            tiny="tiny.tiny_qwen3_5",
+            tiny="tiny.checkpoints.tiny_qwen3_5",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -177,7 +177,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3.5-MoE",
             module="qwen3_5_moe",
             classes="VidCom2Qwen3_5Moe",
-            tiny="tiny.tiny_qwen3_5_moe",
+            tiny="tiny.checkpoints.tiny_qwen3_5_moe",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
     )

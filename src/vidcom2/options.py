@@ -248,7 +248,7 @@ def _ask_the_hub(name: str, revision: str | None) -> None:
         RevisionNotFoundError,
     )
 
-    from .hub_upload.hub_calls import TRANSPORT_ERRORS
+    from .hub_calls import TRANSPORT_ERRORS
 
     def refused(reason: str) -> CheckpointError:
         return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")

@@ -15,8 +15,8 @@ from vllm.multimodal.processing import PromptReplacement, PromptUpdate
 from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_settings import CompressionSettings
-from ..modeling.compression import compress_with
-from ..modeling.video_compression import VideoCompression, VideoTokens
+from ..modeling.methods.compression import compress_with
+from ..modeling.methods.video_compression import VideoCompression, VideoTokens
 from .settings import RATIO, engine_settings, kept_tokens, settings_of_request, without_settings
 
 SETTINGS = "vidcom2_settings"  # what travels with a video from the processor to the model

@@ -15,8 +15,8 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
-from ..modeling.modeling_vidcom2_llava_video import kept_placeholders, pooled_rows, scored_placeholders
-from ..modeling.video_compression import VideoCompression
+from ..modeling.families.modeling_vidcom2_llava_video import kept_placeholders, pooled_rows, scored_placeholders
+from ..modeling.methods.video_compression import VideoCompression
 from .llava_onevision import CompressedLlavaVideosProcessor, VidCom2LlavaOnevisionForVllm
 
 
@@ -62,7 +62,7 @@ class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOne
             raise ValueError(
                 "`add_time_instruction` is True, but vLLM has made tokens of the prompt before it knows the video. "
                 "Write the instruction into the prompt; "
-                "`vidcom2.modeling.processing_llava_video.time_instruction` gives it."
+                "`vidcom2.modeling.families.processing_llava_video.time_instruction` gives it."
             )
         return super()._apply_hf_processor_main(mm_items, {**hf_kwargs, "add_time_instruction": False})
 

@@ -14,8 +14,8 @@ from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from ..modeling.compression import compress_with
-from ..modeling.video_compression import VideoTokens
+from ..modeling.methods.compression import compress_with
+from ..modeling.methods.video_compression import VideoTokens
 
 RATIO = "retention_ratio"
 OF_THE_MODEL = ("compression_newlines", "spatial_pool_mode")  # as in Transformers, no call can set them

@@ -1,0 +1,1 @@
+"""From pixels to the features of the tokens that stay."""

@@ -1,0 +1,1 @@
+"""The families of models, each by what differs from its parent classes."""

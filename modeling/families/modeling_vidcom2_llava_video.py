@@ -1,0 +1,155 @@
+"""LLaVA-Video with VidCom²: what differs from LLaVA-OneVision."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.utils.generic import can_return_tuple
+
+from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
+from ...configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
+from ..methods.video_compression import VideoCompression
+from .modeling_vidcom2_llava_onevision import (
+    VidCom2LlavaOnevisionForConditionalGeneration,
+    VidCom2LlavaOnevisionModel,
+)
+
+
+def pooled_rows(
+    image_features: Tensor, config: VidCom2LlavaVideoConfig, bilinear: Callable[[Tensor], Tensor], newline: Tensor
+) -> Tensor:
+    """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim), pooled by
+    `config.spatial_pool_mode`, LLaVA-OneVision's `bilinear` among them, and with the newline (dim,) behind each row."""
+    if config.spatial_pool_mode == "bilinear":
+        pooled = bilinear(image_features)
+    else:
+        pool = nn.functional.avg_pool2d if config.spatial_pool_mode == "average" else nn.functional.max_pool2d
+        grid = image_features.unflatten(1, (config.patches_per_side, -1)).permute(0, 3, 1, 2)
+        pooled = pool(grid, kernel_size=2).permute(0, 2, 3, 1).flatten(1, 2)
+    side = pooled_side(config.patches_per_side, config.spatial_pool_mode)
+    rows = pooled.unflatten(1, (side, side))
+    newlines = newline.to(rows).expand(*rows.shape[:2], 1, -1)
+    return torch.cat([rows, newlines], dim=2).flatten(1, 2)
+
+
+def kept_placeholders(compression: VideoCompression, config: VidCom2LlavaVideoConfig) -> Tensor:
+    """Int64: which placeholders of a video stay, in the order of their features: those of the kept tokens, and the
+    newlines of `config.compression_newlines`."""
+    num_frames = len(compression.frame_budgets)
+    patches, mode = config.patches_per_side, config.spatial_pool_mode
+    side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
+    newlines = config.compression_newlines
+    rows = torch.arange(num_frames * side, device=compression.indices.device)  # counted through all frames
+    if newlines == "occupied":
+        rows = (compression.indices // side).unique_consecutive()
+    tokens = scored_placeholders(compression.num_tokens, side, rows.device)[compression.indices]
+    indices = torch.cat([tokens, rows * (side + 1) + side])
+    if newlines == "trailing" and len(tokens) < compression.num_tokens:  # a video that is whole stays as it is
+        return indices[(indices // per_frame).argsort(stable=True)]
+    return indices.sort().values
+
+
+def scored_placeholders(num_tokens: int, side: int, device: torch.device) -> Tensor:
+    """(num_tokens,) int64: the placeholder of each scored token, where rows of `side` tokens end with a newline."""
+    tokens = torch.arange(num_tokens, device=device)
+    return tokens + tokens // side
+
+
+class LlavaVideoModel(LlavaOnevisionModel):
+    """The uncompressed LLaVA-Video, without a language model head.
+
+    Modifications:
+        - `apply_pooling` pools a frame by `config.spatial_pool_mode` and ends each of its rows with the newline.
+        - `get_video_features` has no newline at the end of the video.
+
+    As in the original, a frame passes the projector before it is pooled. Images are LLaVA-OneVision's.
+    """
+
+    config: VidCom2LlavaVideoConfig
+
+    def apply_pooling(self, image_features: Tensor) -> Tensor:
+        """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim)."""
+        return pooled_rows(image_features, self.config, super().apply_pooling, self.image_newline)
+
+    @can_return_tuple
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        vision_feature_layer: int | list[int] | None = None,
+        vision_feature_select_strategy: str | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Encode videos (num_videos, num_frames, channels, height, width) as the original does.
+
+        Returns:
+            The parent's output, with `pooler_output` (num_videos, num_frames · side · (side + 1), dim).
+        """
+        outputs = cast(Any, super()).get_video_features(
+            pixel_values_videos,
+            vision_feature_layer=vision_feature_layer,
+            vision_feature_select_strategy=vision_feature_select_strategy,
+            **kwargs | {"return_dict": True},
+        )
+        outputs.pooler_output = outputs.pooler_output[:, :-1]  # the parent's newline
+        return outputs
+
+
+class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration):
+    """The uncompressed LLaVA-Video: LLaVA-OneVision around a `LlavaVideoModel`."""
+
+    config: VidCom2LlavaVideoConfig
+
+    def __init__(self, config: VidCom2LlavaVideoConfig):
+        super(LlavaOnevisionForConditionalGeneration, self).__init__(config)  # whose own builds the stock inner model
+        self.model = LlavaVideoModel(config)
+        self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        self.post_init()
+
+
+class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
+    """LLaVA-Video without its head, with the language model on the compressed prompt.
+
+    Modifications of LLaVA-OneVision with VidCom²:
+        - the parent is the uncompressed LLaVA-Video.
+        - the scored tokens are those of a frame's grid (13 × 13 in the released checkpoints) without its newlines,
+          which are structure, outside `retention_ratio`. `config.compression_newlines` says which stay, and where.
+
+    With `"trailing"` the features enter the language model in another order than in the uncompressed prompt: a frame's
+    kept tokens, then its newlines. Their placeholders, and so `prompt_positions`, are those of `"all"`, in ascending
+    order: they tell which positions of the prompt a frame still fills, not which feature came from which.
+    """
+
+    config: VidCom2LlavaVideoConfig
+    ends_with_newline = False
+
+    def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
+        """(placeholders, dim) of a video -> (num_frames, tokens_per_frame, dim) without the newlines."""
+        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+        return video.unflatten(0, (num_frames, side, side + 1))[:, :, :-1].flatten(1, 2)
+
+    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
+        """The kept tokens and the newlines of `config.compression_newlines`, in the order of their features."""
+        per_frame = tokens_per_frame(self.config.patches_per_side, self.config.spatial_pool_mode)
+        return kept_placeholders(compression, self.config), len(compression.frame_budgets) * per_frame
+
+    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
+        """As the mixin says: each row of tokens ends with a newline."""
+        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+        return scored_placeholders(compression.num_tokens, side, compression.indices.device)
+
+
+class VidCom2LlavaVideoForConditionalGeneration(
+    VidCom2LlavaOnevisionForConditionalGeneration, LlavaVideoForConditionalGeneration
+):
+    """LLaVA-Video that keeps only the distinctive tokens of each video. For checkpoints written by
+    `vidcom2 convert-llava-video`, with `LlavaVideoProcessor`.
+
+    Modifications of LLaVA-OneVision with VidCom²:
+        - the parent is the uncompressed LLaVA-Video, and the inner `model` a `VidCom2LlavaVideoModel`.
+    """
+
+    config: VidCom2LlavaVideoConfig
+    inner_class = VidCom2LlavaVideoModel

@@ -1,0 +1,43 @@
+"""Qwen2.5-VL with VidCom²: what differs from the parent classes."""
+
+from torch import Tensor
+from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLModel
+from transformers.vision_utils import get_vision_window_index
+
+from ...configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+
+
+class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
+    """Qwen2.5-VL without its head, with the language model on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video.
+        - `forward` leaves the dropped tokens out of the prompt.
+        - M-RoPE positions are computed on the full prompt, and every survivor keeps its own (t, h, w), with t in time:
+          `second_per_grid_ts`.
+    """
+
+    config: VidCom2Qwen2_5_VLConfig
+
+    def tower_order(self, video_grid_thw: Tensor) -> Tensor:
+        """As the mixin says: window by window, for the window attention of the tower."""
+        tower = self.visual
+        return get_vision_window_index(video_grid_thw, tower.spatial_merge_size, tower.window_size, tower.patch_size)[0]
+
+
+class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_VLForConditionalGeneration):
+    """Qwen2.5-VL that keeps only the distinctive tokens of each video. Same weights, same processor.
+
+    Modifications:
+        - the inner `model` is a `VidCom2Qwen2_5_VLModel`.
+        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+
+    Prompts without video, and `retention_ratio=1.0`, take the parent's path, with positions that are the
+    conversation's own, also while other chats run on the same model.
+    """
+
+    config: VidCom2Qwen2_5_VLConfig
+    inner_class = VidCom2Qwen2_5_VLModel
+    output_class = VidCom2QwenCausalLMOutputWithPast

@@ -1,0 +1,34 @@
+"""Qwen3.5-MoE with VidCom²: what differs from the parent classes."""
+
+from typing import Any
+
+from transformers import Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeModel
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import load_balancing_loss_func
+
+from ...configuration.configuration_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig
+from ..prompt.mixture_of_experts import MixtureOfExpertsMixin
+from .qwen_videos import QwenVideoModelMixin
+
+
+class VidCom2Qwen3_5MoeModel(QwenVideoModelMixin, Qwen3_5MoeModel):
+    """Qwen3.5-MoE without its head, with the language model on the compressed prompt.
+
+    Modifications: those of `VidCom2Qwen3_5Model`.
+    """
+
+    config: VidCom2Qwen3_5MoeConfig
+    frames_stand_apart = True
+
+
+class VidCom2Qwen3_5MoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3_5MoeForConditionalGeneration):
+    """Qwen3.5-MoE that keeps only the distinctive tokens of each video. Same weights, same processor.
+
+    Modifications: those of `VidCom2Qwen3_5ForConditionalGeneration`, and
+        - the inner `model` is a `VidCom2Qwen3_5MoeModel`.
+        - `aux_loss` and `router_logits` are over the compressed prompt.
+    """
+
+    config: VidCom2Qwen3_5MoeConfig
+    inner_class = VidCom2Qwen3_5MoeModel
+    input_modalities: Any = ("image", "video", "text")
+    load_balancing_loss = staticmethod(load_balancing_loss_func)

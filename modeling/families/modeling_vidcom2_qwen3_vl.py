@@ -1,0 +1,38 @@
+"""Qwen3-VL with VidCom²: what differs from the parent classes."""
+
+from transformers import Qwen3VLForConditionalGeneration, Qwen3VLModel
+
+from ...configuration.configuration_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+
+
+class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
+    """Qwen3-VL without its head, with the language model on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video, and the deepstack features of the same tokens for
+          each of the first decoder layers. Scores come from the tokens alone, as in the authors' code.
+        - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
+          and stay, also where the frame keeps nothing.
+        - M-RoPE positions are computed on the full prompt, and every survivor keeps its own (t, h, w).
+    """
+
+    config: VidCom2Qwen3VLConfig
+    frames_stand_apart = True
+
+
+class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
+    """Qwen3-VL that keeps only the distinctive tokens of each video. Same weights, same processor.
+
+    Modifications:
+        - the inner `model` is a `VidCom2Qwen3VLModel`.
+        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+
+    Prompts without video, and `retention_ratio=1.0`, take the parent's path, with positions that are the
+    conversation's own, also while other chats run on the same model.
+    """
+
+    config: VidCom2Qwen3VLConfig
+    inner_class = VidCom2Qwen3VLModel
+    output_class = VidCom2QwenCausalLMOutputWithPast

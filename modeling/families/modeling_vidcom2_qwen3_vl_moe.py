@@ -1,0 +1,31 @@
+"""Qwen3-VL-MoE with VidCom²: what differs from the parent classes."""
+
+from transformers import Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeModel
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func
+
+from ...configuration.configuration_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeConfig
+from ..prompt.mixture_of_experts import MixtureOfExpertsMixin
+from .qwen_videos import QwenVideoModelMixin
+
+
+class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
+    """Qwen3-VL-MoE without its head, with the language model on the compressed prompt.
+
+    Modifications: those of `VidCom2Qwen3VLModel`.
+    """
+
+    config: VidCom2Qwen3VLMoeConfig
+    frames_stand_apart = True
+
+
+class VidCom2Qwen3VLMoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3VLMoeForConditionalGeneration):
+    """Qwen3-VL-MoE that keeps only the distinctive tokens of each video. Same weights, same processor.
+
+    Modifications: those of `VidCom2Qwen3VLForConditionalGeneration`, and
+        - the inner `model` is a `VidCom2Qwen3VLMoeModel`.
+        - `aux_loss` and `router_logits` are over the compressed prompt.
+    """
+
+    config: VidCom2Qwen3VLMoeConfig
+    inner_class = VidCom2Qwen3VLMoeModel
+    load_balancing_loss = staticmethod(load_balancing_loss_func)

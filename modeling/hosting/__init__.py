@@ -1,0 +1,1 @@
+"""Where this project's classes meet those of Transformers."""

@@ -1,0 +1,60 @@
+"""What the mixins take from the classes that they come before in the bases of a family's, told to type checkers.
+
+At run time a mixin has no parent: `super()` finds the family's.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import Cache, PreTrainedModel
+
+    from ...configuration.family_config import FamilyConfig
+
+    Model = TypeVar("Model", bound="ParentModel")
+
+    class ParentModel(PreTrainedModel):
+        """A video LLM with or without a head."""
+
+        config: FamilyConfig
+        config_class: type[FamilyConfig]
+
+        def forward(self, **inputs: Any) -> Any: ...
+        def get_image_features(self, **inputs: Any) -> Any: ...
+        def get_video_features(self, **inputs: Any) -> Any: ...
+
+        # `model.to("cuda")` is wrong by Transformers' own annotations, which are `Module.to`'s, `self` included.
+        def to(self: Model, *args: Any, **kwargs: Any) -> Model: ...
+        def cuda(self: Model, *args: Any, **kwargs: Any) -> Model: ...
+
+    class ParentLlavaModel(ParentModel):
+        """LLaVA's, without a head."""
+
+        vision_tower: Any
+        image_newline: Tensor
+
+    class ParentQwenModel(ParentModel):
+        """Qwen's, without a head."""
+
+        visual: Any
+
+        def get_rope_index(self, input_ids: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]: ...
+
+    class ParentModelWithHead(ParentModel):
+        """With a head."""
+
+        def generate(self, **arguments: Any) -> Any: ...
+        def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
+        def _prefill(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]: ...
+        def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None: ...
+        def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    class ParentCache(Cache):
+        """A KV cache of any kind."""
+
+        def get_conv_state(self, *args: Any, **kwargs: Any) -> Any: ...  # not in Transformers 5.19
+
+else:
+    ParentModel = ParentLlavaModel = ParentQwenModel = ParentModelWithHead = ParentCache = object

@@ -1,0 +1,1 @@
+"""Which tokens stay: the methods, on tensors alone."""

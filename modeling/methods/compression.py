@@ -1,0 +1,271 @@
+"""Compressing one video by any method: the operator `compress`, and how methods are added.
+
+Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
+from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from .method_dycoke import dycoke
+from .method_evs import evs
+from .method_random import random_tokens
+from .method_uniform_frames import uniform_frames
+from .method_vidcom2 import vidcom2
+from .video_compression import TokenMerge, VideoCompression, VideoTokens
+
+Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
+UsersMethod = TypeVar("UsersMethod", bound=Method)
+
+# What the rows of `COMPRESSION_METHODS` that are this project's own compute.
+OWN_METHODS: dict[str, Method] = {
+    "vidcom2": vidcom2,
+    "random": random_tokens,
+    "uniform_frames": uniform_frames,
+    "dycoke": dycoke,
+    "evs": evs,
+}
+COMPILED_METHODS = ("vidcom2", "uniform_frames", "dycoke", "evs")  # not random: a graph makes no generator
+WEIGHT_TOLERANCE = 1e-3  # how far from 1 the weights of a merged token may add up
+
+
+def compress(
+    video_tokens: Tensor | VideoTokens,
+    retention_ratio: float = 0.25,
+    *,
+    compression_method: str = "vidcom2",
+    compression_scoring: str = "paper",
+    compression_rounding: str = "ceil",
+    compression_temperature: float = 0.01,
+    compression_frame_score: str = "mean",
+    compression_window: int | None = None,
+    compression_positions: str = "consecutive",
+    compression_frame_weight: float = 1.0,
+    compression_video_weight: float = 1.0,
+    vision_chunk_frames: int | None = 32,
+    vision_update_ratio: float = 1.0,
+) -> VideoCompression:
+    """Select, or merge, the tokens of one video.
+
+    Args:
+        video_tokens: (num_frames, tokens_per_frame, dim), any float dtype, any device; or `VideoTokens`, which some
+            methods need.
+        retention_ratio: fraction of the tokens to keep, in (0, 1].
+        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and those of
+            the vision tower, `vision_chunk_frames` and `vision_update_ratio`, are for models, and select nothing.
+
+    Returns:
+        A `VideoCompression` on the device of `video_tokens`. The kept features are
+        `compression.kept(video_tokens.flatten(0, 1))`. No gradient flows through the selection.
+
+    Raises:
+        ValueError: if a setting is outside its accepted set or not read by the method, or if `video_tokens` is no
+            non-empty 3-D float tensor or lacks what the method needs.
+    """
+    settings = CompressionSettings(
+        retention_ratio=retention_ratio,
+        compression_method=compression_method,
+        compression_scoring=compression_scoring,
+        compression_rounding=compression_rounding,
+        compression_temperature=compression_temperature,
+        compression_frame_score=compression_frame_score,
+        compression_window=compression_window,
+        compression_positions=compression_positions,
+        compression_frame_weight=compression_frame_weight,
+        compression_video_weight=compression_video_weight,
+        vision_chunk_frames=vision_chunk_frames,
+        vision_update_ratio=vision_update_ratio,
+    )
+    return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
+
+
+def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
+    """`compress` with settings that are already checked.
+
+    Where the sizes of what is kept follow from the sizes of the video, `torch.compile` takes this into its graph;
+    elsewhere it would break the graph at each size, so the whole runs outside.
+    """
+    own = settings.compression_method in COMPILED_METHODS
+    if own and (settings.compression_method != "vidcom2" or settings.compression_rounding == "exact"):
+        return _compress(settings, video)
+    if getattr(video.tokens, "is_meta", False):
+        raise ValueError(
+            "`video_tokens` is on the device 'meta', which has sizes but no values, and what stays depends on values. "
+            'Pass a tensor with values; sizes are enough for "vidcom2" with `compression_rounding="exact"`.'
+        )
+    if "_dynamo" not in vars(torch):  # nothing is compiled; the compiler itself takes seconds to import
+        return _compress(settings, video)
+    global _compress_uncompiled
+    if _compress_uncompiled is None:
+        _compress_uncompiled = torch.compiler.disable(_compress)
+    return _compress_uncompiled(settings, video)
+
+
+@torch.no_grad()
+def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
+    _check_video_tokens(video.tokens)
+    method = COMPRESSION_METHODS[settings.compression_method]
+    _check_needs(method, video)
+    with _without_autocast(video.tokens.device.type):
+        if settings.retention_ratio == 1.0:
+            compression = _whole(method, video, settings)
+        elif method.function is None:
+            compression = OWN_METHODS[method.name](video, settings)
+        else:
+            compression = _users(method, video, settings)
+    return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
+
+
+_compress_uncompiled: Any = None  # made when it is needed
+
+
+def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """All tokens, with the scores of a method of this project."""
+    num_frames, tokens_per_frame, _ = video.tokens.shape
+    indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
+    whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
+    if method.function is not None:
+        return whole
+    scored = OWN_METHODS[method.name](video, settings)
+    return replace(scored, indices=whole.indices, frame_budgets=whole.frame_budgets, merge=None)
+
+
+def _users(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """What a registered method returns, checked."""
+    assert method.function is not None
+    version = None if video.tokens.is_inference() else video.tokens._version
+    compression = _checked(method.name, method.function(video, settings), video)
+    if version is not None and video.tokens._version != version:
+        raise ValueError(
+            f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute on a "
+            "copy: `.float()` is none of float32."
+        )
+    return compression
+
+
+def register_compression_method(
+    name: str, *, settings: Sequence[str] = (), needs: Sequence[str] = ()
+) -> Callable[[UsersMethod], UsersMethod]:
+    """Make a function selectable as `compression_method=name`, in every model and in `compress`.
+
+    The function is given the `VideoTokens` of one video and the `CompressionSettings` of the call, without gradients
+    and outside autocast. It returns a `VideoCompression`: `indices` and `frame_budgets`, and the scores and the merge
+    if it has them. What it returns is checked. At `retention_ratio=1.0` all tokens stay, and it is not called.
+
+    Args:
+        settings: names of the settings that it reads, beside `retention_ratio`. Others must be at their default.
+        needs: `"grid"` and `"tower_states"`, if it looks at these fields of `VideoTokens`.
+
+    Raises:
+        ValueError: if the name is taken by another module's method or another function, a setting or need is not
+            known, or what is registered is no function.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of a compression method is {name!r}, but must be a string that is not empty.")
+    for what, given, known in (("settings", settings, SETTING_NAMES), ("needs", needs, NEEDS)):
+        if isinstance(given, str) or not set(given) <= set(known):
+            raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
+
+    def register(function: UsersMethod) -> UsersMethod:
+        registered: Any = function
+        if not inspect.isfunction(registered):
+            raise ValueError(f"method {name!r} is a {type(function).__name__}, but must be a function. Wrap it in one.")
+        taken = COMPRESSION_METHODS.get(name)
+        if taken is not None and (taken.function is None or _place(taken.function) != _place(function)):
+            owner = "this project" if taken.function is None else ".".join(_place(taken.function))
+            raise ValueError(f"`compression_method` {name!r} is taken by {owner}; choose another name.")
+        COMPRESSION_METHODS[name] = CompressionMethod(name, tuple(settings), tuple(needs), function)
+        return function
+
+    return register
+
+
+def _place(function: Method) -> tuple[str, str]:
+    """A function that is defined again in the same place, by a reload or in a notebook, is a new version of itself."""
+    return function.__module__, function.__qualname__
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager:
+    """Mixed-precision training would turn the matrix products to half precision."""
+    if not torch.amp.is_autocast_available(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
+
+
+def _check_video_tokens(video_tokens: Tensor) -> None:
+    if not isinstance(video_tokens, Tensor) or not video_tokens.is_floating_point() or video_tokens.ndim != 3:
+        got = (
+            f"{video_tokens.dtype} of shape {tuple(video_tokens.shape)}"
+            if isinstance(video_tokens, Tensor)
+            else type(video_tokens).__name__
+        )
+        raise ValueError(
+            f"`video_tokens` is {got}, but must be a float tensor (num_frames, tokens_per_frame, dim); "
+            "compress the videos of a batch one at a time."
+        )
+    if 0 in video_tokens.shape:
+        raise ValueError(
+            f"`video_tokens` has shape {tuple(video_tokens.shape)}: the video is empty. "
+            "Pass at least one frame with one token."
+        )
+
+
+def _check_needs(method: CompressionMethod, video: VideoTokens) -> None:
+    missing = [name for name in method.needs if getattr(video, name) is None]
+    if missing:
+        raise ValueError(
+            f"`compression_method={method.name!r}` looks at {' and '.join(f'`{name}`' for name in missing)} of the "
+            "video, which a tensor of tokens does not tell. Pass `VideoTokens` with these fields; models do."
+        )
+
+
+def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> VideoCompression:
+    """What a registered method returned, or a ValueError that says what is wrong with it."""
+
+    def require(holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise ValueError(f"`compression_method={name!r}` returned {otherwise}.")
+
+    require(isinstance(compression, VideoCompression), f"a {type(compression).__name__}, not a `VideoCompression`")
+    num_frames, per_frame, _ = video.tokens.shape
+    num_tokens, device = num_frames * per_frame, video.tokens.device
+    for field, length in (("indices", None), ("frame_budgets", num_frames)):
+        value = getattr(compression, field)
+        shape = "(K,)" if length is None else f"({length},)"
+        fits = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim == 1 and value.device == device
+        require(fits and length in (None, len(value)), f"`{field}` that are not int64 {shape} on {device}")
+    indices = compression.indices
+    require(len(indices) > 0, "no token at all: keep at least one of a video")
+    in_order = bool((indices.diff() > 0).all()) and int(indices[0]) >= 0 and int(indices[-1]) < num_tokens
+    require(in_order, f"`indices` that do not ascend within the {num_tokens} tokens")
+    kept_of_frames = (indices // per_frame).bincount(minlength=num_frames)
+    agree = torch.equal(kept_of_frames, compression.frame_budgets)
+    require(agree, "`frame_budgets` that are not what `indices` keep of each frame")
+    for field, size in (("frame_uniqueness", (num_frames,)), ("token_uniqueness", (num_frames, per_frame))):
+        value = getattr(compression, field)
+        fits = value is None or (isinstance(value, Tensor) and value.is_floating_point() and value.shape == size)
+        require(fits, f"`{field}` that is no float tensor of shape {size}")
+    if compression.merge is not None:
+        is_mean = _is_mean(compression.merge, len(indices), num_tokens)
+        require(is_mean, "a `merge` that is no weighted mean of tokens, its weights adding up to 1, for each kept one")
+    return compression
+
+
+def _is_mean(merge: TokenMerge, num_kept: int, num_tokens: int) -> bool:
+    if not isinstance(merge, TokenMerge) or any(not isinstance(each, Tensor) or each.ndim != 1 for each in merge):
+        return False
+    outputs, inputs, weights = merge
+    if not len(outputs) == len(inputs) == len(weights) or not weights.is_floating_point():
+        return False
+    for places, size in ((outputs, num_kept), (inputs, num_tokens)):
+        if places.dtype != torch.int64 or not bool(((places >= 0) & (places < size)).all()):
+            return False
+    sums = torch.zeros(num_kept, device=weights.device).index_add(0, outputs, weights.float())
+    return bool(((sums - 1).abs() < WEIGHT_TOLERANCE).all())

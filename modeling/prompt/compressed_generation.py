@@ -1,0 +1,575 @@
+"""The models with a head of all families: loss, logits and `generate` on the compressed prompt.
+
+forward   takes the compressed prompt's hidden states from the inner model; labels follow the tokens;
+generate  compresses, calls the parent's `generate`, and puts the caller's full prompt back in front.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin
+from transformers.generation import utils as generation_utils
+from transformers.utils.generic import ModelOutput, can_return_tuple
+
+from ...configuration.compression_settings import CompressionSettings, with_settings
+from ...configuration.saved_with_code import SavedWithCode
+from ..encoding.video_features import VidCom2VideoFeatures
+from ..hosting.call_arguments import (
+    check_compressible,
+    pop_settings,
+    take_parents_signatures,
+    wants_some_rows,
+    without_settings,
+    without_token_types,
+)
+from ..hosting.parent_classes import ParentModelWithHead
+from ..hosting.registration import register_like
+from .call_description import CallDescription, CallPath, NewVideos
+from .conversation_cache import CachedPrompt
+from .prompt_compression import PromptRecord, VidCom2ModelMixin
+from .prompt_positions import IGNORED_LABEL, labels_at, positions_by_order, take
+from .short_prompt import CompressedPrompt, ShortPrompt
+
+CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
+GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
+
+
+class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
+    """Comes before the parent class in the bases of a model with a head. A family says:
+
+    - `inner_class`, its `VidCom2ModelMixin` around the parent's inner model;
+    - `output_class`, the parent's output with a `prompt_positions` field;
+    - `config`, its config.
+    """
+
+    inner_class: type[VidCom2ModelMixin]
+    output_class: type[Any]  # a dataclass
+    hides_mask_from_head = False  # the parent's head does not get the mask, which is the caller's, over the full prompt
+    model: VidCom2ModelMixin
+    get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VidCom2GenerationMixin, "forward")
+        register_like(cls)
+
+    def __init__(self, config: Any, *args: Any, **settings: Any):
+        """
+        Args:
+            config: the family's, or the stock class's, which gets the default settings.
+            **settings: replace those of the config; `from_pretrained(..., config=config, ...)` passes them here.
+
+        Raises:
+            ValueError: if `config` is another family's, or a setting is outside its accepted set.
+        """
+        super().__init__(with_settings(config, self.config_class, pop_settings(settings)), *args, **settings)
+        # The parent has built its own inner model. Ours has other methods and the same weights.
+        self.model.__class__ = self.inner_class
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # forward
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @can_return_tuple
+    def forward(self, labels: Tensor | None = None, logits_to_keep: int | Tensor = 0, **inputs: Any) -> ModelOutput:
+        """The parent's `forward` on the compressed prompt.
+
+        Logits have the parent's shape, a row for each position of `input_ids` or of those that `logits_to_keep` names:
+        at a dropped token the row is that of the last token kept before it. In training with `labels`, where nobody
+        needs these, there are only the L' rows of the compressed prompt, padded on the left. In both cases the loss is
+        over the labels of the kept tokens. The KV cache holds the compressed prompt and remembers it.
+
+        Args:
+            labels, logits_to_keep: as the parent's, over the caller's prompt.
+            **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
+
+        Returns:
+            The parent's output, and `prompt_positions`, int64 with an entry for each row of the logits: the position in
+            `input_ids` of the token that it belongs to, -1 at padding; None if nothing was compressed. `attentions`
+            are those of the compressed prompt.
+
+        Raises:
+            ValueError: on settings, placeholders, labels or inputs that cannot be compressed.
+        """
+        self._share_config()
+        if inputs.get("compressed_prompt") is not None:
+            raise ValueError(
+                "`compressed_prompt` is what `generate` hands to a custom generation loop, and `forward` cannot take "
+                "it. Get the arguments of each step from the model's `prepare_inputs_for_generation`."
+            )
+        call = None
+        if not inputs.get("is_compressed"):
+            call = self.model.describe(inputs)
+            inputs = without_settings(inputs) | {"call": call}
+        if call is None or call.path is not CallPath.COMPRESS:
+            return self._output(
+                super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
+            )
+        loss_arguments = {name: inputs.pop(name, None) for name in ("shift_labels", "num_items_in_batch")}
+        check_compressible(inputs)
+        if labels is not None:
+            _check_labels(labels, inputs["input_ids"], loss_arguments["shift_labels"], logits_to_keep)
+        record = PromptRecord(logits_to_keep)
+        if self.hides_mask_from_head:
+            record.attention_mask = inputs.pop("attention_mask", None)
+        outputs = super().forward(**inputs, prompt_record=record, return_dict=True)
+        prompt = record.prompt
+        if labels is not None:
+            outputs.loss = self._loss(outputs.logits, prompt, labels, **loss_arguments)
+        self._balance_experts(outputs, prompt)
+        if labels is not None and self.training:
+            return self._output(outputs, prompt.positions)
+        positions = prompt.at_positions(prompt.positions, logits_to_keep, before_first=-1)
+        if wants_some_rows(logits_to_keep):  # the inner model has picked them
+            outputs.logits = outputs.logits.view(*positions.shape, -1)
+        else:
+            outputs.logits = prompt.at_positions(outputs.logits)
+        if outputs.hidden_states is not None:
+            outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
+        return self._output(outputs, positions)
+
+    def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
+        """In a mixture of experts: the loss that keeps these equally busy, in the outputs and added to their loss."""
+
+    def _output(self, outputs: ModelOutput, prompt_positions: Tensor | None = None) -> ModelOutput:
+        known = self.output_class.__dataclass_fields__.keys()
+        output = self.output_class(**{name: outputs[name] for name in outputs if name in known})
+        for name in outputs.keys() - known:  # of a parent `forward` that another library replaced
+            output[name] = outputs[name]
+        if prompt_positions is not None:
+            output.prompt_positions = prompt_positions
+        return output
+
+    def _loss(
+        self,
+        logits: Tensor,
+        prompt: ShortPrompt,
+        labels: Tensor,
+        shift_labels: Tensor | None,
+        num_items_in_batch: Any,
+    ) -> Tensor:
+        """The model's own loss over the labels of the compressed prompt's tokens."""
+        if shift_labels is not None:  # the label of each position's next token
+            labels = torch.cat([torch.full_like(shift_labels[:, :1], IGNORED_LABEL), shift_labels[:, :-1]], dim=1)
+        # The first token follows nothing. With padding before it, the shifted loss would predict it from that.
+        is_first = (prompt.positions >= 0).cumsum(dim=1) == 1
+        short = labels_at(labels, prompt.positions).masked_fill(is_first, IGNORED_LABEL)
+        arguments = {}
+        if shift_labels is not None:
+            arguments["shift_labels"] = torch.cat([short[:, 1:], shift_labels[:, -1:]], dim=1)
+        if num_items_in_batch is not None:
+            given, left = ((each[:, 1:] != IGNORED_LABEL).sum() for each in (labels, short))
+            if given == left:
+                arguments["num_items_in_batch"] = num_items_in_batch
+            elif (torch.as_tensor(num_items_in_batch).to(given.device) != given).any():
+                # With a number of these labels alone the loss is the mean over what is left of them. Of other batches
+                # that were counted too, nobody knows here how many are left.
+                raise ValueError(
+                    f"`num_items_in_batch` counts labels of several batches or devices, among them the {int(given)} "
+                    f"labels of this one's full prompts, of which the compressed ones have {int(left)} left. Set the "
+                    f"labels of video placeholders and of each prompt's first token to {IGNORED_LABEL} in the data "
+                    "collator. Or set `model.accepts_loss_kwargs = False` before the `Trainer` is made: it then takes "
+                    "the mean of the batches' losses, whatever their numbers of labels."
+                )
+        vocab_size = self.config.get_text_config().vocab_size
+        return self.loss_function(logits=logits, labels=short, vocab_size=vocab_size, **arguments)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # generate
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(self, *args: Any, **kwargs: Any) -> ModelOutput | Tensor:
+        """The parent's `generate` on the compressed prompt.
+
+        Takes the parent's arguments, and the settings of `CompressionSettings` for this call. Sequences begin with the
+        caller's full `input_ids`; streamers, logits processors, stopping criteria and length limits, the caller's and
+        those that `generate` makes, see the full prompt too. The KV cache holds the compressed one and remembers it,
+        so that a returned `past_key_values` goes into the next turn together with the whole conversation as
+        `input_ids`.
+
+        Raises:
+            ValueError: on settings, placeholders or inputs that cannot be compressed.
+        """
+        kwargs |= dict(zip(GENERATE_ARGUMENTS, args))
+        inputs = kwargs.pop("inputs", None)
+        if inputs is not None:
+            kwargs.setdefault("input_ids", inputs)
+        self._share_config()
+        if kwargs.get("mm_encoder_outputs") is not None:
+            # Copies, since `generate` repeats the features in place for beams.
+            kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
+        self._check_cache(kwargs)
+        call = self.model.describe(kwargs)
+        self._check_unknown_cache(kwargs, call.settings)
+        kwargs = without_settings(kwargs)
+        if call.path is CallPath.PARENT:
+            return self._generate_full(self._with_all_features(kwargs, call))
+        return self._generate_compressed(kwargs, call)
+
+    def _share_config(self) -> None:
+        """A config that was put in place of the head's is the inner model's as well.
+
+        Raises:
+            ValueError: if it asks for tuples of every call, in which the parent misses what the inner model gives it.
+        """
+        if self.model.config is not self.config:
+            self.model.config = self.config
+        if not self.config.return_dict:
+            raise ValueError(
+                "`config.return_dict` is False, with which Transformers' own class fails, since it would get a tuple "
+                "of its inner model. Set it to True, and pass `return_dict=False` to the calls that shall give tuples."
+            )
+
+    def _with_all_features(self, kwargs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
+        """With the features of all tokens, marked as such: the `forward` of a step does not hear of a call's ratio."""
+        encoded = kwargs.get("mm_encoder_outputs") or {}
+        if call.videos is NewVideos.PIXELS:
+            video = self.model(**kwargs, call=call, only_video_features="all", return_dict=True)
+            kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
+        elif call.videos is NewVideos.ALL_FEATURES:
+            given = encoded["video"]
+            video = VidCom2VideoFeatures(
+                pooler_output=given.pooler_output, deepstack_features=getattr(given, "deepstack_features", None)
+            )
+        else:
+            return kwargs
+        return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}
+
+    def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
+        """The parent's path, but the positions of a conversation are kept with its cache, not with the model."""
+        cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
+        if input_ids is None or kwargs.get("position_ids") is not None:
+            return super().generate(**kwargs)
+        mask = self._mask_of_padding(kwargs)
+        if not self.model.uses_mrope:
+            is_first = cache is None or cache.get_seq_length() == 0
+            result = super().generate(**kwargs)
+            if is_first:
+                prompt = CachedPrompt.of_full_prompt(mask, None)
+                self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
+            return result
+        rotary, rope_deltas = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
+        order = positions_by_order(mask)
+        kwargs["position_ids"] = torch.stack([order, *(order.expand(3, -1, -1) if rotary is None else rotary)])
+        result = super().generate(**kwargs)
+        offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
+        prompt = CachedPrompt.of_full_prompt(mask, offset, rotary)
+        self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
+        return result
+
+    def _remember(self, prompt: CachedPrompt, kwargs: dict[str, Any], *caches: Any) -> None:
+        """Attach what is to be known of a prompt to the caches that `generate` filled from it."""
+        beams = self._generation_setting(kwargs, "num_beams") or 1
+        prompt = prompt.repeated(max(beams, self._generation_setting(kwargs, "num_return_sequences") or 1))
+        if beams > 1 and prompt.is_short:
+            prompt = replace(prompt, lost="it was filled by beam search, and holds other beams than those returned")
+        for cache in caches:
+            prompt.attach_to(cache)
+
+    def _generate_compressed(self, kwargs: dict[str, Any], call: CallDescription) -> ModelOutput | Tensor:
+        """The parent's `generate` on a prompt, or a conversation, that is compressed."""
+        check_compressible(kwargs)
+        features = None
+        if call.videos is NewVideos.PIXELS:
+            features = self.model(**kwargs, call=call, only_video_features="kept", return_dict=True)
+        elif call.videos is NewVideos.KEPT_FEATURES:
+            features = kwargs["mm_encoder_outputs"]["video"]
+        # 1. The conversation: what is in the cache, and what is new.
+        kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
+        input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
+        cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
+        _check_whole_conversation(input_ids, mask, cached)
+        self._check_generation(kwargs, cached, call.settings)
+
+        # 2. The short prompt: the new tokens without the dropped ones.
+        new = kwargs | {name: kwargs[name][:, cached.prompt_length :] for name in ("input_ids", "attention_mask")}
+        prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, call.settings)
+        self._check_last_token(prompt)
+
+        # 3. The parent generates. It is given the caller's whole `input_ids`, for all that looks at them, and the
+        #    compressed conversation, which the model runs. It skips by itself what is in the cache.
+        padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
+        short_ids = take(input_ids, prompt.cached.positions, padding)
+        arguments = without_token_types(kwargs) | {
+            "compressed_prompt": CompressedPrompt(short_ids, mask),
+            "attention_mask": prompt.inputs["attention_mask"],
+            "position_ids": _after_cached(prompt.inputs["position_ids"], cached),
+        }
+        if features is not None:
+            arguments["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
+            arguments.pop("pixel_values_videos", None)
+        self._keep_lookup_from_placeholders(arguments)
+        result = super().generate(**arguments)
+
+        # 4. What the cache stands for stays with the cache.
+        self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
+        return result
+
+    # What `generate` asks of the model on its way. `input_ids` are the caller's full prompt throughout, so that logits
+    # processors, stopping criteria, streamers and lengths see it. Mask, positions and cache are of the compressed one.
+
+    def _prefill(
+        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> ModelOutput:
+        prompt = model_kwargs.get("compressed_prompt")
+        if prompt is None:
+            return super()._prefill(input_ids, generation_config, model_kwargs, *args, **kwargs)
+        model_kwargs["compressed_prompt"] = replace(prompt, is_in_ids=True)  # in chunks of them, too
+        try:
+            return super()._prefill(prompt.shorten(input_ids), generation_config, model_kwargs, *args, **kwargs)
+        finally:
+            model_kwargs["compressed_prompt"] = prompt
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        compressed_prompt: CompressedPrompt | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The parent's inputs of a step. Those of a compressed prompt are marked as such, for `forward`."""
+        kwargs["next_sequence_length"] = next_sequence_length
+        if compressed_prompt is None:
+            return super().prepare_inputs_for_generation(input_ids, **kwargs)
+        if next_sequence_length is None and not compressed_prompt.is_in_ids:
+            input_ids = compressed_prompt.shorten(input_ids)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs) | {"is_compressed": True}
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """For beams, features are repeated prompt by prompt, which the parent tells apart by their placeholders."""
+        prompt = model_kwargs.get("compressed_prompt")
+        if prompt is None or input_ids is None:
+            return super()._expand_inputs_for_generation(expand_size, *args, input_ids=input_ids, **model_kwargs)
+        _, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, *args, input_ids=prompt.ids, **model_kwargs
+        )
+        return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """A static cache needs no room for the dropped tokens."""
+        *others, max_cache_length = args
+        prompt = model_kwargs.get("compressed_prompt")
+        if prompt is not None:
+            max_cache_length -= prompt.num_dropped
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *others, max_cache_length, **kwargs)
+
+    def _get_logits_processor(self, *args: Any, model_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        """A penalty looks at the mask, to find where each prompt begins."""
+        return super()._get_logits_processor(*args, model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)
+
+    def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
+        """An assistant drafts from the caller's whole prompt as text."""
+        whole = _with_full_mask(model_kwargs)
+        if whole is not model_kwargs:
+            whole = {name: whole[name] for name in whole if name not in ("compressed_prompt", "position_ids")}
+        return super()._get_candidate_generator(*args, model_kwargs=whole, **kwargs)
+
+    def _keep_lookup_from_placeholders(self, arguments: dict[str, Any]) -> None:
+        """Prompt lookup proposes copies of the prompt. A placeholder among them would ask for a feature that is not
+        there."""
+        if self._generation_setting(arguments, "prompt_lookup_num_tokens") is not None:
+            suppressed = self._generation_setting(arguments, "suppress_tokens") or []
+            arguments["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
+
+    def _mask_of_padding(self, kwargs: dict[str, Any]) -> Tensor:
+        """(B, L) the caller's mask; without one, 0 at pad tokens, as `generate` infers it."""
+        if kwargs.get("attention_mask") is not None:
+            return kwargs["attention_mask"]
+        input_ids = kwargs["input_ids"]
+        pad, eos = (self._generation_setting(kwargs, name) for name in ("pad_token_id", "eos_token_id"))
+        if pad is None or pad in (eos if isinstance(eos, list) else [eos]):
+            return torch.ones_like(input_ids)
+        return (input_ids != pad).long()
+
+    def _generation_setting(self, kwargs: dict[str, Any], name: str) -> Any:
+        for source in (kwargs.get(name), kwargs.get("generation_config"), self.generation_config):
+            value = getattr(source, name, None) if hasattr(source, "to_diff_dict") else source
+            if value is not None:
+                return value
+        return None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Caches that are stored
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def cache_memory(past_key_values: Any) -> dict[str, Tensor]:
+        """What a KV cache remembers of its conversation, to be stored beside its keys and values.
+
+        Args:
+            past_key_values: the cache that `generate` or `forward` filled.
+
+        Returns:
+            Tensors by name, of a few bytes per token: `safetensors` and `torch.save` take them.
+
+        Raises:
+            ValueError: if the cache remembers nothing, or cannot be continued.
+        """
+        known = getattr(past_key_values, "cached_prompt", None)
+        if known is None:
+            raise ValueError(
+                f"`past_key_values` is a {type(past_key_values).__name__} that remembers no conversation. Pass the "
+                "cache that this model's `generate` or `forward` filled."
+            )
+        return known.as_tensors()
+
+    @staticmethod
+    def restore_cache_memory(past_key_values: Any, memory: dict[str, Tensor]) -> None:
+        """Give a cache that was rebuilt from its keys and values the memory of its conversation back.
+
+        Args:
+            past_key_values: a cache that holds the same tokens.
+            memory: what `cache_memory` returned.
+
+        Raises:
+            ValueError: if the memory is of another cache.
+        """
+        prompt, length = CachedPrompt.from_tensors(memory), int(past_key_values.get_seq_length())
+        rows = getattr(past_key_values.layers[0], "keys", None)
+        if length < prompt.length or (rows is not None and len(rows) != len(prompt.positions)):
+            raise ValueError(
+                f"`memory` is of a cache that held {prompt.length} tokens or more of {len(prompt.positions)} prompts, "
+                f"but `past_key_values` holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the memory of "
+                "this cache."
+            )
+        prompt.attach_to(past_key_values)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Bad input
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _check_generation(self, kwargs: dict[str, Any], cached: CachedPrompt, settings: CompressionSettings) -> None:
+        if self._generation_setting(kwargs, "prefill_chunk_size") is not None and not CHUNKS_FEATURES:
+            raise ValueError(
+                "`prefill_chunk_size` with videos needs a newer Transformers, which splits video features into the "
+                "chunks. Leave it out or upgrade."
+            )
+        # Of a model with recurrent states the parent refuses prompt lookup too, and says so.
+        if self.model.uses_mrope and not self._is_stateful and kwargs.get("assistant_model") is not None:
+            raise ValueError(
+                "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt. Leave it out, or use "
+                "`prompt_lookup_num_tokens`."
+            )
+        if self._generation_setting(kwargs, "token_healing"):
+            raise ValueError("`token_healing` writes the prompt anew from its text, without its videos. Leave it out.")
+        original = settings.compression_positions == "original" and not self.model.uses_mrope
+        if original and self._generation_setting(kwargs, "use_cache") is False:
+            raise ValueError(
+                '`compression_positions="original"` leaves gaps between positions, and without a cache Transformers '
+                "takes a prompt with gaps for several prompts in a row. Leave `use_cache=False` out, or use "
+                '`compression_positions="consecutive"`.'
+            )
+        if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get("past_key_values")) is None:
+            past = kwargs["input_ids"][:, : cached.prompt_length]
+            if self.model.is_placeholder(past).any():
+                raise ValueError(
+                    f"`past_key_values` holds {cached.prompt_length} tokens with images or videos among them, but not "
+                    "where their positions end: another model filled it. Pass a cache that this model's `generate` or "
+                    "`forward` filled, or start anew without it."
+                )
+
+    def _check_cache(self, kwargs: dict[str, Any]) -> None:
+        cache = kwargs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            return
+        for name in ("prompt_lookup_num_tokens", "assistant_model"):
+            if self._generation_setting(kwargs, name) is not None:
+                raise ValueError(
+                    f"`{name}` cannot go on from a filled `past_key_values`: Transformers would feed the prompt again. "
+                    "Leave it out, or start anew without the cache."
+                )
+        if CachedPrompt.attached_to(cache) is not None:
+            for name in ("num_beams", "num_return_sequences"):
+                if (self._generation_setting(kwargs, name) or 1) > 1:
+                    raise ValueError(
+                        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each "
+                        "prompt. Repeat its rows by `reorder_cache`, and the prompts, or start anew without it."
+                    )
+
+    def _check_unknown_cache(self, kwargs: dict[str, Any], settings: CompressionSettings) -> None:
+        """Of a cache without a memory, what its tokens are must follow from `input_ids`."""
+        cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
+        if cache is None or input_ids is None or not CachedPrompt.is_unknown(cache):
+            return
+        length = int(cache.get_seq_length())
+        held, new = input_ids[:, :length], input_ids[:, length:]
+        remedy = (
+            "Give the cache its memory back (`restore_cache_memory`, with what `cache_memory` returned when it was "
+            "stored), or start anew without it"
+        )
+        encoded = kwargs.get("mm_encoder_outputs") or {}
+        given = {
+            "video": (kwargs.get("pixel_values_videos"), encoded.get("video"), self.config.video_token_id),
+            "image": (kwargs.get("pixel_values"), encoded.get("image"), self.config.image_token_id),
+        }
+        for kind, (pixels, features, token) in given.items():
+            if pixels is None and features is None and (new == token).any():
+                raise ValueError(
+                    f"`past_key_values` holds {length} tokens, and nobody remembers of which prompt. `input_ids` has "
+                    f"{kind} placeholders behind these, so that it is not the conversation that the cache holds, but "
+                    f"perhaps that of which a compressed prompt is left. {remedy}."
+                )
+        if settings.retention_ratio < 1.0 and (held == self.config.video_token_id).any():
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens with videos among them, and nobody remembers whether they "
+                f"were compressed. {remedy}, or pass `retention_ratio=1.0` if they were not."
+            )
+        grids = (kwargs.get("image_grid_thw"), kwargs.get("video_grid_thw"))
+        if self.model.uses_mrope and self.model.is_placeholder(held).any() and all(each is None for each in grids):
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens with images or videos among them, and nobody remembers where "
+                f"their positions end. {remedy}, or pass the `image_grid_thw` and `video_grid_thw` of the whole "
+                "conversation."
+            )
+
+    def _check_last_token(self, prompt: ShortPrompt) -> None:
+        if self.model.uses_mrope and self.model.is_placeholder(prompt.inputs["input_ids"][:, -1]).any():
+            raise ValueError(
+                "A prompt ends in a placeholder of an image or a video, from which Transformers would count the "
+                "positions of the answer. End it with text, as chat templates do."
+            )
+
+
+def _with_full_mask(model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    prompt = model_kwargs.get("compressed_prompt")
+    if prompt is None:
+        return model_kwargs
+    rows = model_kwargs["position_ids"].shape[-2]
+    repeated = prompt.full_mask.repeat_interleave(rows // len(prompt.full_mask), dim=0)
+    return model_kwargs | {"attention_mask": repeated}
+
+
+def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:
+    """(..., n) -> (..., P + n): zeros for the cached tokens, which nobody reads."""
+    return torch.cat([value.new_zeros(*value.shape[:-1], cached.length), value], dim=-1)
+
+
+def _check_whole_conversation(input_ids: Tensor, mask: Tensor, cached: CachedPrompt) -> None:
+    if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
+        raise ValueError(
+            f"`input_ids` {tuple(input_ids.shape)} and `attention_mask` {tuple(mask.shape)} must both cover the whole "
+            f"conversation, the {cached.prompt_length} tokens of `past_key_values` and at least one more."
+        )
+
+
+def _check_labels(labels: Tensor, input_ids: Tensor, shift_labels: Tensor | None, logits_to_keep: int | Tensor) -> None:
+    for name, value in (("labels", labels), ("shift_labels", shift_labels)):
+        if value is not None and value.shape != input_ids.shape:
+            raise ValueError(
+                f"`{name}` is {tuple(value.shape)}, but `input_ids` is {tuple(input_ids.shape)}. Give each token of "
+                f"the full prompt its label, {IGNORED_LABEL} where none counts."
+            )
+    if wants_some_rows(logits_to_keep):
+        raise ValueError(
+            f"`logits_to_keep` is {logits_to_keep}, but `labels` need the logits of the whole prompt. Pass one of them."
+        )

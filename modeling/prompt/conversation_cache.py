@@ -1,0 +1,309 @@
+"""What a KV cache remembers of its conversation: which tokens of the prompt it holds, and which positions follow.
+
+Why does the cache change its class? Keys and values do not tell how long the prompt was before it was compressed, and
+the turns that follow need to know. The model cannot remember it, since it may serve other chats in between. So the
+memory lives with the cache. A wrapper around the cache would not do: Transformers and its users ask
+`isinstance(cache, StaticCache)`, write to its layers, compile for its type, and keep the object that they passed to
+`generate`, which never sees a wrapper. A subclass made on the spot stays the same object and the same kind of cache,
+and its memory follows when rows are reordered, repeated or cropped, and when it is copied.
+"""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..hosting.parent_classes import ParentCache
+from .prompt_positions import take
+
+
+@dataclass(frozen=True)
+class CachedPrompt:
+    """What a KV cache holds of the caller's conversation.
+
+    Attributes:
+        positions: (B, P) the caller's prompt position of each cached token, -1 at padding.
+        prompt_length: the number of the caller's tokens that the cache stands for, dropped ones among them.
+        position_offset: (B, 1) position of the next token minus number of tokens; None where positions are their order.
+        media_offset: (B, 1) the same before images and videos, which the parent puts elsewhere than text after a video
+            whose frames reach further in time than the text behind it; None if it is the same.
+        is_short: whether tokens were dropped, so that only this project's classes can go on from the cache.
+        lost: why nobody can go on from it, if so.
+        num_remembered: for how many of the cached tokens, counted from the first, it is known which are padding; None
+            for all of them.
+    """
+
+    positions: Tensor
+    prompt_length: int
+    position_offset: Tensor | None = None
+    media_offset: Tensor | None = None
+    is_short: bool = True
+    lost: str | None = None
+    num_remembered: int | None = None
+
+    @property
+    def length(self) -> int:
+        return self.positions.shape[1]
+
+    @functools.cached_property
+    def is_padded(self) -> bool:
+        return bool((self.positions < 0).any())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the parent class continues the cache correctly by itself."""
+        return not self.is_short and self.position_offset is None
+
+    @staticmethod
+    def attached_to(cache: Any) -> "CachedPrompt | None":
+        """What continuing a cache takes. None if the cache is empty, plain, or of an unknown conversation."""
+        known = getattr(cache, "cached_prompt", None)
+        return known if known is not None and not known.is_plain and cache.get_seq_length() > 0 else None
+
+    @staticmethod
+    def is_unknown(cache: Any) -> bool:
+        """Whether a cache holds tokens of which nobody remembers anything, as one rebuilt from its tensors does."""
+        return cache is not None and getattr(cache, "cached_prompt", None) is None and cache.get_seq_length() > 0
+
+    @classmethod
+    def of(cls, cache: Any, num_rows: int, device: torch.device) -> "CachedPrompt":
+        """What `cache` holds: what it remembers, and one token of the caller's for each that came after.
+
+        Raises:
+            ValueError: if what it remembers does not fit it, or the prompts it is to go on with.
+        """
+        length = 0 if cache is None else int(cache.get_seq_length())
+        known = cls.attached_to(cache)
+        if known is None:
+            nothing = torch.empty(num_rows, 0, dtype=torch.long, device=device)
+            known = cls(nothing, 0, is_short=False)
+        known._check_not_lost()
+        if length < known.length or len(known.positions) != num_rows:
+            what = "compressed to " if known.is_short else "of "
+            raise ValueError(
+                f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts {what}"
+                f"{known.length} tokens, and there are {num_rows} prompts now. Pass it as `generate` returned it, with "
+                "the same rows, or start anew without it."
+            )
+        later = torch.arange(length - known.length, device=device).expand(num_rows, -1)
+        num_remembered = known.num_remembered
+        if num_remembered is None and later.shape[1]:
+            num_remembered = known.length
+        return replace(known.extended(later, later.shape[1]), num_remembered=num_remembered)
+
+    @classmethod
+    def of_full_prompt(
+        cls, mask: Tensor, position_offset: Tensor | None, rotary: Tensor | None = None
+    ) -> "CachedPrompt":
+        """An uncompressed prompt.
+
+        Args:
+            mask: (B, L) of the prompt.
+            position_offset: (B, 1) as the attribute; None where positions are the order of the tokens.
+            rotary: (3, B, L) its positions t, h and w, if it holds images or videos.
+        """
+        positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
+        positions = torch.where(mask.bool(), positions, -1)
+        media_offset = None
+        if rotary is not None:  # a whole conversation goes on after the last token, and so do images and videos
+            last = positions.amax(dim=1, keepdim=True).clamp(min=0)
+            following = rotary[1:].amax(dim=0).gather(1, last.to(rotary.device)) + 1
+            media_offset = following - mask.long().sum(dim=1, keepdim=True)
+        return cls(positions, mask.shape[1], position_offset, media_offset, is_short=False)
+
+    def mask_with_new(self, mask: Tensor | None, num_new: int, device: torch.device) -> Tensor:
+        """The mask (B, P + n) over the P cached tokens and n new ones.
+
+        Args:
+            mask: the caller's, over these tokens or over the whole conversation. Without one all tokens count, but not
+                the padding of the compressed prompt.
+
+        Raises:
+            ValueError: if the mask is none of these, or could be either.
+        """
+        is_token = (self.positions >= 0).to(device)
+        if mask is None:
+            return torch.cat([is_token, is_token.new_ones(len(is_token), num_new)], dim=1).long()
+        lengths = self.prompt_length + num_new, self.length + num_new
+        shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        accepted = [(len(is_token), length) for length in lengths]
+        if shape not in accepted:
+            raise ValueError(
+                f"`attention_mask` is {shape}, but there are {len(is_token)} prompts, and the cache stands for "
+                f"{self.prompt_length} tokens of the conversation, compressed to {self.length}, before {num_new} "
+                f"new ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, over the {lengths[1]} "
+                "that are left, or none."
+            )
+        over_left = mask
+        if shape == accepted[0]:
+            over_whole = torch.cat([take(mask, self.positions, 0), mask[:, self.prompt_length :]], dim=1)
+            if shape != accepted[1] or torch.equal(over_whole, over_left):
+                return over_whole
+            # A batch whose longest prompt lost nothing is as long as before. What each mask says of its padding tells.
+            known = slice(self.num_remembered)
+            fits_whole, fits_left = (
+                torch.equal(each[:, : self.length].bool()[:, known], is_token[:, known])
+                for each in (over_whole, over_left)
+            )
+            if fits_whole == fits_left:
+                raise ValueError(
+                    f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of "
+                    "it, which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell "
+                    "which. Hide no token that was attended before, or leave the mask out."
+                )
+            if fits_whole:
+                return over_whole
+        return over_left
+
+    def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
+        """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""
+        positions = torch.where(positions >= 0, positions + self.prompt_length, -1)
+        return replace(
+            self,
+            positions=torch.cat([self.positions.to(positions.device), positions], dim=1),
+            prompt_length=self.prompt_length + num_tokens,
+        )
+
+    def rows(self, indices: Tensor) -> "CachedPrompt":
+        """For a cache whose rows were picked, repeated or reordered by `indices` (B',)."""
+        of_rows = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
+        picked = {name: of[indices.to(of.device)] for name, of in of_rows.items() if of is not None}
+        return replace(self, **picked)
+
+    def repeated(self, repeats: int) -> "CachedPrompt":
+        """For `repeats` sequences of each prompt, side by side, as beams are."""
+        rows = torch.arange(len(self.positions), device=self.positions.device)
+        return self.rows(rows.repeat_interleave(repeats))
+
+    def attach_to(self, cache: Any) -> None:
+        if cache is not None:
+            cache.__class__ = remembering(type(cache))
+            cache.cached_prompt = self
+
+    def as_tensors(self) -> dict[str, Tensor]:
+        """The memory in a form that is stored beside keys and values.
+
+        Raises:
+            ValueError: if nobody can continue the cache.
+        """
+        self._check_not_lost()
+        tensors = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
+        numbers = {name: getattr(self, name) for name in ("prompt_length", "is_short", "num_remembered")}
+        given = {name: value for name, value in tensors.items() if value is not None}
+        return given | {name: torch.tensor(int(value)) for name, value in numbers.items() if value is not None}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "CachedPrompt":
+        """What `as_tensors` gave.
+
+        Raises:
+            ValueError: if it is something else.
+        """
+        fields: dict[str, Any] = dict(tensors)
+        if not {"positions", "prompt_length", "is_short"} <= fields.keys() <= cls.__dataclass_fields__.keys():
+            raise ValueError(f"The memory of a cache holds {sorted(fields)}. Pass what `cache_memory` returned.")
+        for name in ("prompt_length", "num_remembered"):
+            if name in fields:
+                fields[name] = int(fields[name])
+        fields["is_short"] = bool(fields["is_short"])
+        return cls(**fields)
+
+    def _check_not_lost(self) -> None:
+        if self.lost is not None:
+            raise ValueError(f"`past_key_values` cannot be continued: {self.lost}. Start anew without it.")
+
+
+class RemembersPrompt(ParentCache):
+    """Comes before a cache's own class in its bases: what it remembers follows its rows and its length."""
+
+    cached_prompt: CachedPrompt | None = None
+    in_use = False  # by a model of this project, at this moment
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._follow(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._follow(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        if self.cached_prompt is not None:
+            self.cached_prompt = self.cached_prompt.repeated(repeats)
+
+    def _follow(self, indices: Tensor) -> None:
+        if self.cached_prompt is not None:
+            self.cached_prompt = self.cached_prompt.rows(torch.as_tensor(indices))
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        super().crop(*args, **kwargs)
+        known, length = self.cached_prompt, self.get_seq_length()
+        if length == 0:
+            self.cached_prompt = None
+        elif known is not None and length < known.length and known.is_short:
+            lost = f"it was cropped to {length} tokens, into a prompt that was compressed to {known.length}"
+            self.cached_prompt = replace(known, lost=lost)
+        elif known is not None and length < known.length:
+            self.cached_prompt = replace(known, positions=known.positions[:, :length], prompt_length=length)
+
+    def reset(self) -> None:
+        super().reset()
+        self.cached_prompt = None
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_user()
+        return super().update(*args, **kwargs)
+
+    # Of linear attention, before it writes to the states; 5.19 has no `get_conv_state`, and 5.23 asks nothing else.
+
+    def has_previous_state(self, *args: Any, **kwargs: Any) -> bool:
+        self._check_user()
+        return super().has_previous_state(*args, **kwargs)
+
+    def get_conv_state(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_user()
+        return super().get_conv_state(*args, **kwargs)
+
+    def _check_user(self) -> None:
+        known = self.cached_prompt
+        if known is not None and known.is_short and not self.in_use:
+            raise ValueError(
+                f"`past_key_values` holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
+                f"{known.length}, and another model cannot go on from it. Go on with the model that filled it (after "
+                "`custom_generate`, with the same again), or start anew without the cache."
+            )
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For `copy.deepcopy` and `pickle`, which find classes by name, and this one has none."""
+        _, _, *state = super().__reduce_ex__(protocol)
+        return _new_remembering, (type(self).__bases__[1],), *state
+
+
+@functools.cache
+def remembering(cache_class: type) -> type:
+    """`cache_class` with a memory of its prompt."""
+    if issubclass(cache_class, RemembersPrompt):
+        return cache_class
+    return type(cache_class.__name__, (RemembersPrompt, cache_class), {"__module__": cache_class.__module__})
+
+
+def _new_remembering(cache_class: type) -> Any:
+    return object.__new__(remembering(cache_class))
+
+
+@contextmanager
+def using(cache: Any) -> Iterator[None]:
+    """While a model of this project writes to the cache."""
+    if not isinstance(cache, RemembersPrompt):
+        yield
+        return
+    cache.in_use = True
+    try:
+        yield
+    finally:
+        cache.in_use = False

@@ -1,0 +1,433 @@
+"""The inner models of all families: video LLMs without a head that leave the dropped video tokens out of the prompt.
+
+A video LLM's prompt holds one placeholder per video token. The inner model drops the placeholders of dropped tokens,
+with their mask and positions, and hands the shorter prompt and the kept features to the parent class, which never
+learns that the prompt was longer. Whoever calls it, a class with a head or another library, so runs the language model
+on the compressed prompt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+from transformers.utils.generic import ModelOutput, can_return_tuple
+
+from ...configuration.compression_settings import CompressionSettings, with_settings
+from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
+from ..hosting.call_arguments import (
+    check_compressible,
+    check_no_gaps,
+    check_tensors,
+    is_2d,
+    pop_settings,
+    take_parents_signatures,
+    wants_some_rows,
+    whole_videos,
+    without_settings,
+    without_token_types,
+)
+from ..hosting.registration import register_like
+from ..methods.video_compression import VideoCompression
+from .call_description import CallDescription, CallPath, NewVideos, videos_of
+from .conversation_cache import CachedPrompt, using
+from .prompt_positions import positions_by_order, positions_made_for, remaining_positions, take
+from .short_prompt import ShortPrompt
+
+logger = logging.get_logger(__name__)
+
+
+class PromptRecord:
+    """What passes between a model with a head and its inner model, through the parent's `forward` between them.
+
+    Args:
+        logits_to_keep: of the caller: the positions of the prompt for which hidden states are wanted.
+
+    Attributes:
+        attention_mask: the caller's, where the parent's `forward` shall not see it.
+        prompt: what the inner model made of the prompt, where it ran another one than the caller's.
+    """
+
+    attention_mask: Tensor | dict[str, Any] | None = None
+    prompt: ShortPrompt
+
+    def __init__(self, logits_to_keep: int | Tensor = 0):
+        self.logits_to_keep = logits_to_keep
+
+
+class VidCom2ModelMixin(VideoFeaturesMixin):
+    """Comes before the parent's inner model in a class's bases. A family adds what is its own:
+
+    - `encode_videos`, the parent's features, and the tokens among them that are scored;
+    - `scored_placeholders` and `placeholders`, where a video's tokens stand, if it has structure tokens as well;
+    - `features_for_parent`, the form in which the parent's `forward` takes the features;
+    - `rotary_positions`, if positions are more than the order of the tokens.
+    """
+
+    uses_mrope = False  # positions (t, h, w), beside the order of the tokens
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        take_parents_signatures(cls, VidCom2ModelMixin, "forward")
+        register_like(cls)
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any):
+        super().__init__(with_settings(config, self.config_class, {}), *args, **kwargs)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a family decides
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
+        """For M-RoPE: positions of n new tokens in the full prompt, (3, B, n), and of the text token after them (B, 1).
+
+        Args:
+            new: the arguments of `forward`, for the new tokens, among them a mask (B, n).
+            start: (B, 1) the first position after those in the KV cache.
+        """
+        raise NotImplementedError
+
+    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+        """For M-RoPE: the parent's positions of an uncompressed prompt (3, B, L), and its `rope_deltas` (B, 1); None
+        each for a prompt of text."""
+        raise NotImplementedError
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a call asks for
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def describe(self, inputs: dict[str, Any]) -> CallDescription:
+        """What a call of `forward` or `generate` with these arguments asks for.
+
+        Raises:
+            ValueError: on settings outside their accepted set, videos that are given twice or do not fit the settings,
+                and images or videos on a cache of which nobody knows where its positions end.
+        """
+        check_tensors(inputs)
+        overrides = pop_settings(dict(inputs), self.of_parent)
+        settings = self.config.compression_settings(**overrides)
+        memory = CachedPrompt.attached_to(inputs.get("past_key_values"))
+        path = CallPath.PARENT if memory is None else CallPath.CONTINUE
+        call = CallDescription(settings, memory, videos_of(inputs, settings, overrides), path)
+        if call.drops_tokens or self._has_media_after_cached(inputs):
+            return replace(call, path=CallPath.COMPRESS)
+        return call
+
+    def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
+        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text.
+
+        Raises:
+            ValueError: if nobody knows where the cached turn's positions end.
+        """
+        if not self.uses_mrope or inputs.get("position_ids") is not None:
+            return False
+        pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
+        encoded = (inputs.get("mm_encoder_outputs") or {}).values()
+        if all(each is None for each in (*pixels, *encoded)):
+            return False
+        cache = inputs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:
+            return False
+        if CachedPrompt.attached_to(cache) is None:
+            raise ValueError(
+                f"Images or videos follow the {int(cache.get_seq_length())} tokens of `past_key_values`, and it is not "
+                "known where their positions end: another model filled it, or `position_ids` were passed. Pass a cache "
+                "that this model's `generate` or `forward` filled, `position_ids`, or start anew without it."
+            )
+        return True
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # forward
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @can_return_tuple
+    def forward(
+        self,
+        call: CallDescription | None = None,
+        prompt_record: PromptRecord | None = None,
+        only_video_features: str | None = None,
+        is_compressed: bool = False,
+        **inputs: Any,
+    ) -> ModelOutput:
+        """The parent's `forward` on the compressed prompt.
+
+        Hidden states have a row for each position of `input_ids`, as the parent's: at a dropped token it is that of the
+        last token kept before it, from which the compressed prompt predicts what follows. So a head and a loss of
+        another library may pair them with the caller's own labels. `attentions` are those of the compressed prompt.
+        `router_logits` of a mixture of experts have a row for each position too, in which those of the compressed
+        prompt's tokens are as often as can be: a loss that counts them under the caller's mask counts each alike.
+
+        Args:
+            **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
+            call: from this project's class with a head, which has described the call already.
+            prompt_record: from the same class, which takes the rows of the compressed prompt itself.
+            only_video_features: `"kept"` or `"all"`: return these features of the videos, and do nothing else. Through
+                `forward`, because accelerate and FSDP have a module's weights in place only there.
+            is_compressed: from `generate`, for a prompt that it has compressed, and the steps after it: mask and
+                positions are the compressed prompt's.
+
+        Raises:
+            ValueError: on settings, placeholders or inputs that cannot be compressed.
+        """
+        if is_compressed:
+            with using(inputs.get("past_key_values")):
+                return super().forward(**self._with_features_for_parent(inputs), return_dict=True)
+        call = call or self.describe(inputs)
+        inputs = without_settings(inputs)
+        if only_video_features is not None:
+            return self._only_video_features(only_video_features, inputs, call.settings)
+        if prompt_record is not None and prompt_record.attention_mask is not None:
+            mask = prompt_record.attention_mask
+            inputs["attention_mask"] = mask.to(inputs["input_ids"].device) if isinstance(mask, Tensor) else mask
+        with using(inputs.get("past_key_values")):
+            if call.path is CallPath.COMPRESS:
+                return self._forward_compressed(inputs, call, prompt_record)
+            inputs = self._with_all_features(inputs, call)
+            if call.memory is not None:
+                return super().forward(**self._continued(inputs, call.memory), return_dict=True)
+            return self._forward_full(inputs)
+
+    def _only_video_features(
+        self, which: str, inputs: dict[str, Any], settings: CompressionSettings
+    ) -> VidCom2VideoFeatures:
+        if which == "kept":
+            return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
+        outputs = self._encode_whole(inputs, settings)
+        videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # some parents keep frames apart
+        return VidCom2VideoFeatures(**{**outputs, "pooler_output": videos}).without_tower_states()
+
+    def _with_features_for_parent(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        encoded = inputs.get("mm_encoder_outputs") or {}
+        if not isinstance(encoded.get("video"), VidCom2VideoFeatures):
+            return inputs
+        return inputs | {"mm_encoder_outputs": encoded | {"video": self._for_parent(encoded["video"])}}
+
+    def _with_all_features(self, inputs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
+        """The inputs with features of all video tokens. Pixels would make the parent call our encoder, which drops."""
+        if call.videos is not NewVideos.PIXELS:
+            return self._with_features_for_parent(inputs)
+        encoded = {"video": self._encode_whole(inputs, call.settings)} | self._encoded_images(inputs)
+        given = inputs.get("mm_encoder_outputs") or {}
+        return self._with_features_for_parent(
+            inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
+        )
+
+    def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
+        """The parent's path. What there is to know of the prompt stays with the cache, not with the model."""
+        if inputs.get("position_ids") is not None:
+            return super().forward(**inputs, return_dict=True)
+        cache = inputs.get("past_key_values")
+        if not self.uses_mrope:
+            is_first = cache is None or cache.get_seq_length() == 0
+            outputs = super().forward(**inputs, return_dict=True)
+            if is_first and outputs.past_key_values is not None:
+                CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.past_key_values)
+            return outputs
+        # The parent would keep `rope_deltas` on the model, where they meet other chats.
+        position_ids, rope_deltas = self.full_rotary_positions(inputs)
+        outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
+        if outputs.past_key_values is not None:
+            mask = _mask_of_new(outputs, inputs)
+            if rope_deltas is None:  # a prompt of text: the parent counts its padding
+                rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
+            CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
+        return outputs
+
+    def _continued(self, inputs: dict[str, Any], memory: CachedPrompt) -> dict[str, Any]:
+        """The inputs of a step on a cache with a memory, with a mask and positions that fit what the cache holds.
+
+        Positions of the caller's own stay, and so does a mask of 4 dimensions.
+        """
+        given, has_positions = inputs.get("attention_mask"), inputs.get("position_ids") is not None
+        is_own_mask = given is not None and not is_2d(given)  # it says nothing about positions
+        needs_mask = memory.is_short and not is_own_mask and (given is not None or memory.is_padded)
+        if has_positions and not needs_mask:
+            return inputs
+        new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
+        held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
+        mask = held.mask_with_new(None if is_own_mask else given, new.shape[1], new.device)
+        if self._is_stateful and (new.shape[1] > 1 or not has_positions):
+            check_no_gaps(mask, held.length)
+        inputs = inputs | {"attention_mask": given if is_own_mask else mask}
+        if has_positions:
+            return inputs
+        position_ids = positions_by_order(mask)[:, -new.shape[1] :]
+        if memory.position_offset is not None:
+            moved = position_ids + memory.position_offset.to(position_ids.device)
+            position_ids = torch.stack([position_ids, *[moved] * 3]) if self.uses_mrope else moved
+        return inputs | {"position_ids": position_ids}
+
+    def new_features(self, inputs: dict[str, Any], call: CallDescription) -> VidCom2VideoFeatures | None:
+        """The features of new videos, with what is kept of them; None where the prompt needs none to be shortened."""
+        if call.videos is NewVideos.PIXELS:
+            return self._only_video_features("kept", inputs, call.settings)
+        return inputs["mm_encoder_outputs"]["video"] if call.videos is NewVideos.KEPT_FEATURES else None
+
+    def _encoded_images(self, inputs: dict[str, Any]) -> dict[str, ModelOutput]:
+        if inputs.get("pixel_values") is None:
+            return {}
+        return {"image": self._encode(self.get_image_features, inputs)}
+
+    def _forward_compressed(
+        self, inputs: dict[str, Any], call: CallDescription, record: PromptRecord | None
+    ) -> ModelOutput:
+        check_compressible(inputs)
+        input_ids = inputs["input_ids"]
+        cached = CachedPrompt.of(inputs.get("past_key_values"), len(input_ids), input_ids.device)
+        mask = cached.mask_with_new(inputs.get("attention_mask"), input_ids.shape[1], input_ids.device)
+        new = inputs | {"attention_mask": mask[:, cached.length :]}
+        features = self.new_features(inputs, call)
+        prompt = self.short_prompt(new, cached, mask[:, : cached.length], features, call.settings)
+        encoded = self._encoded_images(inputs)
+        if features is not None:
+            encoded["video"] = features
+        short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
+        short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
+        outputs = super().forward(**self._with_features_for_parent(short), return_dict=True)
+        prompt.cached.attach_to(outputs.past_key_values)
+        if record is not None:
+            record.prompt = prompt
+            if wants_some_rows(record.logits_to_keep):
+                picked = prompt.at_positions(outputs.last_hidden_state, record.logits_to_keep)
+                outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # of a bool mask (N, dim): one prompt
+            return outputs
+        if outputs.get("router_logits") is not None:
+            outputs.router_logits = prompt.spread(outputs.router_logits, new["attention_mask"])
+        outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
+        if outputs.hidden_states is not None:
+            outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
+        return outputs
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # The prompt
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def short_prompt(
+        self,
+        new: dict[str, Any],
+        cached: CachedPrompt,
+        cached_mask: Tensor,
+        features: VidCom2VideoFeatures | None,
+        settings: CompressionSettings,
+    ) -> ShortPrompt:
+        """The new tokens of a prompt without the dropped ones.
+
+        Args:
+            new: the arguments of `forward` for the n new tokens, among them `input_ids` and a mask (B, n).
+            cached: what is in the KV cache before them.
+            cached_mask: (B, P) over the cached tokens.
+            features: of the videos among the new tokens; None if nothing is dropped.
+            settings: how they were compressed.
+        """
+        if settings.compression_positions == "original" and not self.uses_mrope:
+            self._check_original_positions()
+        input_ids = new["input_ids"]
+        attended = new["attention_mask"].bool()
+        kept = attended & self._kept(input_ids, attended, None if features is None else features.video_compressions)
+        positions = remaining_positions(kept)
+        is_token = positions >= 0
+        mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
+        if self._is_stateful:
+            check_no_gaps(mask, cached.length)
+        extended = cached.extended(positions, input_ids.shape[1])
+        order = positions_by_order(mask)[:, cached.length :]
+        offset = cached.position_offset
+        if cached.media_offset is not None and self.is_placeholder(input_ids).any():
+            offset, extended = cached.media_offset, replace(extended, media_offset=None)
+        offset = 0 if offset is None else offset.to(input_ids.device)
+        start = cached_mask.sum(dim=1, keepdim=True) + offset
+        num_tokens = mask.sum(dim=1, keepdim=True)
+        if self.uses_mrope:  # survivors keep their own (t, h, w), beside the order that attention masks look at
+            rotary, following = self.rotary_positions(new, start)
+            position_ids = torch.stack([order, *(take(row, positions, 0) for row in rotary)])
+            offset = following - num_tokens
+        elif settings.compression_positions == "original":
+            position_ids = take(start + positions_by_order(attended), positions, 0)
+            offset = start + attended.sum(dim=1, keepdim=True) - num_tokens
+        else:
+            position_ids = order + offset * is_token
+        if isinstance(offset, Tensor):
+            extended = replace(extended, position_offset=offset)
+        self._warn_of_length(position_ids)
+        short_ids = take(input_ids, positions, self.padding_token(input_ids, kept))
+        inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
+        is_short = cached.is_short or features is not None
+        return ShortPrompt(kept, positions, inputs, replace(extended, is_short=is_short))
+
+    def _check_original_positions(self) -> None:
+        attention = self.config.get_text_config()._attn_implementation or ""
+        if "flash" in attention:
+            raise ValueError(
+                f'`compression_positions="original"` leaves gaps between positions, and {attention!r} takes a prompt '
+                'with gaps for several prompts in a row. Load the model with `attn_implementation="sdpa"`, or use '
+                '`compression_positions="consecutive"`.'
+            )
+
+    def _warn_of_length(self, position_ids: Tensor) -> None:
+        limit = positions_made_for(self.config.get_text_config())
+        if limit is None or (not self.uses_mrope and position_ids.shape[-1] <= limit):
+            return
+        last = int(position_ids[-3:].max()) if self.uses_mrope else position_ids.shape[-1] - 1
+        if last >= limit:
+            logger.warning_once(
+                f"The compressed prompt reaches position {last}, but the language model was made for {limit} "
+                "(`max_position_embeddings` and its scaling): its answer may be poor. Pass fewer frames or a smaller "
+                "`retention_ratio`."
+            )
+
+    def _kept(self, input_ids: Tensor, attended: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
+        """(B, L) bool: False at the placeholders of dropped tokens.
+
+        Raises:
+            ValueError: if the placeholders of each prompt do not belong to whole videos, or some are masked.
+        """
+        kept = torch.ones_like(input_ids, dtype=torch.bool)
+        if compressions is None:
+            return kept
+        is_video = input_ids == self.config.video_token_id
+        indices, sizes = zip(*map(self.placeholders, compressions), strict=True)
+        counts = is_video.sum(dim=1).tolist()
+        if not any(counts):
+            raise ValueError(
+                f"There are {len(sizes)} videos, but no placeholders for them among the new tokens. Videos of earlier "
+                "turns are in `past_key_values`: leave their pixels out."
+            )
+        if not whole_videos(counts, sizes):
+            raise ValueError(
+                f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
+                f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
+                "and don't truncate the prompt."
+            )
+        stays = [
+            torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
+            for index, size in zip(indices, sizes, strict=True)
+        ]
+        kept = kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
+        num_hidden = int((kept & is_video & ~attended).sum())
+        if num_hidden:
+            raise ValueError(
+                f"`attention_mask` hides {num_hidden} video placeholders whose tokens are kept. Leave the video out of "
+                "the prompt, or a prompt that is masked as a whole out of the batch."
+            )
+        return kept
+
+    def is_placeholder(self, input_ids: Tensor) -> Tensor:
+        """Which tokens, bool of the same shape, stand for images or videos."""
+        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
+        return torch.isin(input_ids, special)
+
+    def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
+        """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""
+        is_text = kept & ~self.is_placeholder(input_ids)
+        first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
+        return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
+
+
+def _mask_of_new(outputs: Any, inputs: dict[str, Any]) -> Tensor:
+    """(B, n) the mask of the n new tokens."""
+    mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
+    if is_2d(mask):
+        return mask[:, -hidden_states.shape[1] :]
+    return torch.ones_like(hidden_states[..., 0], dtype=torch.long)

@@ -1,0 +1,1 @@
+"""Prompts, videos and questions in; answers out."""

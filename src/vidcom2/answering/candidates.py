@@ -1,0 +1,117 @@
+"""What `vidcom2 eval` compares: methods at retention ratios. Nothing here imports PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..options import OptionError, check_settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..evaluation.evaluate import Batch
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+
+    # The model, questions and `max_new_tokens` -> ids of the new tokens (B, n), special tokens after the end of each,
+    # and the share of the scored tokens that was kept (B,).
+    Answerer: TypeAlias = Callable[[VidCom2GenerationMixin, Batch, int], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compress.
+
+    Attributes:
+        method: what tables call it; candidates of a method make one line of the plot.
+        retention_ratio: in (0, 1].
+        settings: of `CompressionSettings`, for its calls; of those that are not given, the model's own.
+        answer: answers in place of the model's `generate` with these settings: a method that works elsewhere.
+    """
+
+    method: str
+    retention_ratio: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    answer: Answerer | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} {self.retention_ratio:g}"
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings of a call, with the ratio."""
+        return {**self.settings, "retention_ratio": self.retention_ratio}
+
+
+class AllTokens(Candidate):
+    """What the others are compared with."""
+
+    def __init__(self) -> None:
+        super().__init__("all tokens", 1.0)
+
+    @property
+    def label(self) -> str:
+        return self.method
+
+
+def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios")) -> list[Candidate]:
+    """Each method at each ratio.
+
+    Args:
+        methods: names, separated by commas; settings of one follow its name, as in
+            `vidcom2:compression_scoring=released:compression_rounding=exact`.
+        ratios: numbers in (0, 1), separated by commas.
+        options: what the two are called where they are given.
+
+    Raises:
+        OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
+    """
+    words = [word.strip() for word in methods.split(",")]
+    numbers = [word.strip() for word in ratios.split(",")]
+    for option, given in zip(options, (words, numbers)):
+        twice = [word for word in given if given.count(word) > 1]
+        if twice:
+            raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
+    candidates = [
+        Candidate(word, _ratio(number, options[1]), _settings(word, *options))
+        for word, number in product(words, numbers)
+    ]
+    for candidate in candidates:
+        check_settings(candidate.overrides)
+    return candidates
+
+
+def _ratio(word: str, option: str) -> float:
+    value = _number_or_text(word)
+    if not isinstance(value, int | float) or not 0 < value < 1:
+        raise OptionError(
+            f"`{option}` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens are "
+            "always compared with."
+        )
+    return value
+
+
+def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
+    method, *given = word.split(":")
+    settings: dict[str, Any] = {"compression_method": method}
+    for setting in given:
+        name, equals, value = setting.partition("=")
+        if not equals or name in (*settings, "retention_ratio"):
+            raise OptionError(
+                f"`{option}` has {word!r}, but settings of a method are written once each as "
+                f"`vidcom2:compression_scoring=released:compression_rounding=exact`, ratios in `{option_of_ratios}`."
+            )
+        settings[name] = _number_or_text(value)
+    return settings
+
+
+def _number_or_text(word: str) -> int | float | str:
+    for number in (int, float):
+        try:
+            return number(word)
+        except ValueError:
+            continue
+    return word

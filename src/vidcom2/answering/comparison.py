@@ -1,0 +1,308 @@
+"""The main job: one question about one video, answered with and without compression, and measured."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+from ..checkpoints import Checkpoint
+from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.prompt.prompt_positions import positions_made_for
+from ..video.reading import Video
+from .ask import prepare_inputs, video_arguments
+
+if TYPE_CHECKING:
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+
+# Called with what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, float, float | None], None]
+
+SMALL_MODEL = 100e6  # parameters
+
+
+@dataclass
+class Measured:
+    """One side of the comparison: the same call of `generate`, several times.
+
+    Attributes:
+        prompt_tokens: length of the prompt in the KV cache after prefill.
+        video_tokens: of these, tokens of the video.
+        prefill_seconds: the language model over the prompt, median.
+        total_seconds: the whole of `generate`: video encoder, compression, prefill and decoding, median.
+        prefill_seconds_each: of each repetition.
+        total_seconds_each: of each repetition.
+        new_tokens: how many tokens were generated.
+        answer: their text.
+        num_positions: one more than the highest position that the language model was given.
+    """
+
+    prompt_tokens: int
+    video_tokens: int
+    prefill_seconds: float
+    total_seconds: float
+    prefill_seconds_each: list[float]
+    total_seconds_each: list[float]
+    new_tokens: int
+    answer: str
+    num_positions: int
+
+
+@dataclass
+class Run:
+    """What `vidcom2 run` reports.
+
+    Attributes:
+        settings: all settings of VidCom² that the answer was made with.
+        lost_frames: frames of the file that could not be decoded.
+        full_prompt_tokens, full_video_tokens: of the prompt as the processor makes it.
+        frame_seconds: (T,) when each scored frame is shown.
+        frame_budgets: (T,) tokens kept of it.
+        frame_uniqueness: (T,) u_t; None for a method without it.
+        tokens_per_frame: scored tokens of a frame, M.
+        kept_share: kept tokens per scored token.
+        max_position_embeddings: positions that the language model was made for; None if its config does not say.
+        uncompressed: None if it was not asked for.
+        other_method, other: another method at the same ratio, and what it took; None if it was not asked for.
+    """
+
+    model: str
+    prompt: str
+    retention_ratio: float
+    settings: dict[str, Any]
+    lost_frames: int
+    full_prompt_tokens: int
+    full_video_tokens: int
+    frame_seconds: list[float]
+    frame_budgets: list[int]
+    frame_uniqueness: list[float] | None
+    tokens_per_frame: int
+    kept_share: float
+    max_position_embeddings: int | None
+    compressed: Measured
+    uncompressed: Measured | None
+    other_method: str | None = None
+    other: Measured | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sides(self) -> dict[str, Measured | None]:
+        """All that was compared, by what to call it; None for what did not run."""
+        sides = {"all tokens": self.uncompressed, f"retention_ratio={self.retention_ratio}": self.compressed}
+        return sides if self.other_method is None else {**sides, self.other_method: self.other}
+
+    def too_long(self) -> dict[str, Measured]:
+        """The sides whose prompt and answer are longer than the model was made for."""
+        limit = self.max_position_embeddings
+        return {
+            name: side
+            for name, side in self.sides.items()
+            if side is not None and limit is not None and max(side.prompt_tokens, side.num_positions) > limit
+        }
+
+
+def encode_video(model: "VidCom2GenerationMixin", inputs: BatchFeature) -> VideoCompression:
+    """What VidCom² keeps of the prompt's one video; the language model does not run."""
+    with torch.no_grad():
+        return model.get_video_features(**video_arguments(model, inputs)).video_compressions[0]
+
+
+def scored_frames(num_frames: int, compression: VideoCompression) -> slice:
+    """Which frames of the video stand for the T scored ones: Qwen2-VL makes one of two."""
+    return slice(None, None, -(-num_frames // len(compression.frame_budgets)))
+
+
+def run(
+    checkpoint: Checkpoint,
+    video: Video,
+    prompt: str,
+    max_new_tokens: int,
+    repeats: int = 3,
+    baseline: bool = True,
+    progress: Progress = lambda *_: None,
+    other_method: str | None = None,
+) -> Run:
+    """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
+
+    The sides take turns, so that what else the machine does in the meantime meets all.
+
+    Args:
+        repeats: how often each side is measured, after one call that is not: it prepares kernels and memory.
+        baseline: without it the full prompt, which may not fit where the compressed one does, never runs.
+        other_method: answer with this method as well, at the same ratio.
+    """
+    model, processor = checkpoint.model, checkpoint.processor
+    inputs = prepare_inputs(processor, prompt, video, model)
+    settings = model.config.compression_settings()
+    compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
+    if baseline:
+        compared.append({"retention_ratio": 1.0, "vision_update_ratio": 1.0})
+    if other_method is not None:
+        compared.append({"retention_ratio": settings.retention_ratio, "compression_method": other_method})
+    sides: list[list[_Call]] = [[] for _ in compared]
+    steps = (repeats + 1) * len(compared)
+    with steady_threads(model):
+        compression = encode_video(model, inputs)
+        for repeat in range(repeats + 1):
+            order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
+            for i in order:
+                progress("Answering", sum(map(len, sides)), steps)
+                # The first call is short, and not counted.
+                sides[i].append(_call(model, inputs, compared[i], max_new_tokens if repeat else 1))
+        measured = [_measured(calls[1:], model, processor, inputs) for calls in sides]
+        where = environment(model)
+    u = compression.frame_uniqueness
+    is_video = inputs["input_ids"] == model.config.video_token_id
+    return Run(
+        model=checkpoint.name,
+        prompt=prompt,
+        retention_ratio=settings.retention_ratio,
+        settings=asdict(settings),
+        lost_frames=video.lost,
+        full_prompt_tokens=is_video.numel(),
+        full_video_tokens=int(is_video.sum()),
+        frame_seconds=[round(float(s), 3) for s in video.seconds[scored_frames(len(video.seconds), compression)]],
+        frame_budgets=compression.frame_budgets.tolist(),
+        frame_uniqueness=None if u is None else [round(value, 6) for value in u.tolist()],
+        tokens_per_frame=compression.tokens_per_frame,
+        kept_share=len(compression.indices) / compression.num_tokens,
+        max_position_embeddings=positions_made_for(model.config.get_text_config()),
+        compressed=measured[0],
+        uncompressed=measured[1] if baseline else None,
+        other_method=other_method,
+        other=None if other_method is None else measured[-1],
+        environment=where,
+    )
+
+
+@dataclass
+class _Call:
+    """One call of `generate`."""
+
+    prompt_tokens: int
+    prefill_seconds: float
+    total_seconds: float
+    num_positions: int
+    new_tokens: Tensor  # (new,) ids
+
+
+def _call(
+    model: "VidCom2GenerationMixin", inputs: BatchFeature, settings: dict[str, Any], max_new_tokens: int
+) -> _Call:
+    with _language_model_steps(model) as steps:
+        start = _now()
+        out = model.generate(**inputs, **settings, max_new_tokens=max_new_tokens, do_sample=False)
+        total = _now() - start
+    return _Call(
+        prompt_tokens=steps[0].tokens,
+        prefill_seconds=steps[0].seconds,
+        total_seconds=total,
+        num_positions=max(step.num_positions for step in steps),
+        new_tokens=out[0, inputs["input_ids"].shape[1] :],
+    )
+
+
+def _measured(calls: list[_Call], model: PreTrainedModel, processor: ProcessorMixin, inputs: BatchFeature) -> Measured:
+    last = calls[-1]
+    prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
+    text_tokens = int((inputs["input_ids"] != model.config.video_token_id).sum())
+    return Measured(
+        prompt_tokens=last.prompt_tokens,
+        video_tokens=last.prompt_tokens - text_tokens,
+        prefill_seconds=median(prefill),
+        total_seconds=median(total),
+        prefill_seconds_each=prefill,
+        total_seconds_each=total,
+        new_tokens=len(last.new_tokens),
+        answer=processor.decode(last.new_tokens, skip_special_tokens=True),
+        num_positions=last.num_positions,
+    )
+
+
+@dataclass
+class _Step:
+    """One call of the language model."""
+
+    tokens: int
+    seconds: float
+    num_positions: int  # one more than the highest position
+
+
+@contextmanager
+def _language_model_steps(model: PreTrainedModel) -> Iterator[list[_Step]]:
+    """The calls of the language model; the first is the prefill."""
+    steps: list[_Step] = []
+    started = 0.0
+
+    def before(module: Any, args: Any, kwargs: Any) -> None:
+        nonlocal started
+        started = _now()
+
+    def after(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        seconds, tokens = _now() - started, output.last_hidden_state.shape[1]
+        positions = kwargs.get("position_ids")
+        if positions is None:
+            highest = sum(step.tokens for step in steps) + tokens - 1
+        else:  # (B, tokens), or (4, B, tokens) for M-RoPE: the order for the mask, then t, h and w
+            highest = int((positions[1:] if len(positions) == 4 and positions.ndim == 3 else positions).max())
+        steps.append(_Step(tokens, seconds, highest + 1))
+
+    language_model = model.get_decoder()
+    hooks = [
+        language_model.register_forward_pre_hook(before, with_kwargs=True),
+        language_model.register_forward_hook(after, with_kwargs=True),
+    ]
+    try:
+        yield steps
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def steady_threads(model: PreTrainedModel) -> Iterator[None]:
+    """One thread for a small model on the CPU, unless OMP_NUM_THREADS says how many.
+
+    Its parallel steps take less time than the system gives a process at once: on a core that is busy with something
+    else each waits for a whole turn, and the shorter prompt, whose steps are shorter, loses the most.
+    """
+    before = torch.get_num_threads()
+    small = sum(parameter.numel() for parameter in model.parameters()) < SMALL_MODEL
+    if model.device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _now() -> float:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def environment(model: PreTrainedModel) -> dict[str, str]:
+    """Where the figures come from."""
+    import platform
+
+    import transformers
+
+    devices = dict.fromkeys(map(str, getattr(model, "hf_device_map", {"": model.device}).values()))
+    name = f"{platform.machine()} {model.device.type}"
+    if model.device.type == "cuda":
+        name = torch.cuda.get_device_name(model.device)
+    return {
+        "device": name if len(devices) == 1 else f"{name} (spread over {', '.join(devices)})",
+        "threads": str(torch.get_num_threads()),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": str(model.config._attn_implementation),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

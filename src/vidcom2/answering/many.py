@@ -1,0 +1,460 @@
+"""Questions about many videos: reading and preprocessing ahead in the background, answers in batches, as they come."""
+
+import copy
+import math
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, groupby, islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+
+from ..modeling.encoding.video_features import VidCom2VideoFeatures
+from ..options import OptionError, is_out_of_memory, memory_reason, one_line, whole_number
+from ..video.reading import Video, read_video
+from .ask import (
+    DEMO_WARNING,
+    OWN_ARGUMENTS,
+    check_generate_arguments,
+    check_model,
+    checkpoint_of,
+    pop_call_settings,
+    prepare_inputs,
+    video_arguments,
+)
+from .background import Background
+from .batches import encoded, joined, needs_tower_states, padded
+from .requests import VideoRequest, request_of
+
+if TYPE_CHECKING:
+    from ..checkpoints import Checkpoint
+
+OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
+HELD_BATCHES = 4  # so many are encoded before one is answered, so that prompts of like length meet
+MOST_PROMPTS_OF_A_VIDEO = 64  # that are prepared together
+
+
+@dataclass(frozen=True)
+class AnsweredRequest:
+    """A request with its answer, or with why there is none.
+
+    Attributes:
+        answer: the text; None after an error.
+        error: why there is no answer, in one line; None if there is one.
+        prompt_tokens, video_tokens, full_prompt_tokens, full_video_tokens, new_tokens: as in `Answer`.
+        lost_frames: frames of the file that could not be decoded.
+    """
+
+    request: VideoRequest
+    answer: str | None = None
+    error: str | None = None
+    prompt_tokens: int | None = None
+    video_tokens: int | None = None
+    full_prompt_tokens: int | None = None
+    full_video_tokens: int | None = None
+    new_tokens: int | None = None
+    lost_frames: int | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What `vidcom2 run` writes: `id`, `given`, and either `error` or all else."""
+        found = {name: value for name, value in vars(self).items() if name != "request" and value is not None}
+        return {"id": self.request.id, "given": self.request.given, **found}
+
+
+def answer_many(
+    requests: Iterable[Mapping[str, Any] | VideoRequest],
+    model: str | PreTrainedModel | None = None,
+    *,
+    processor: ProcessorMixin | None = None,
+    num_frames: int = 32,
+    max_new_tokens: int = 64,
+    batch_size: int = 8,
+    workers: int = 2,
+    read: Callable[[str, int], Video] | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+    device_map: str | None = None,
+    revision: str | None = None,
+    **arguments: Any,
+) -> Generator[AnsweredRequest, None, None]:
+    """Ask a model about many videos; each answer is given out as it comes.
+
+    The next videos are read and preprocessed in threads while the model runs, and prompts of like length share a call
+    of `generate`; so answers come in another order than requests. Requests are taken as needed; those about the same
+    video that follow each other read it once. What is wrong with one request, its video, or the memory that it needs,
+    is the `error` of that one; a batch that does not fit is halved.
+
+    Args:
+        requests: dicts with `video` (a path, a URL or a `Video`) and `prompt`; where wanted with `id` (else the number,
+            from 1), `num_frames`, `max_new_tokens` and settings of VidCom² of their own.
+        model: as in `ask`.
+        processor: of a model that is passed itself.
+        num_frames: sampled evenly in time.
+        max_new_tokens: longest answer.
+        batch_size: most requests in a call of `generate`. Up to four times as many wait encoded, in the model's memory.
+        workers: threads that read videos. `workers` + `batch_size` videos are in memory at a time.
+        read: reads a video's frames in place of `read_video`; raises a ValueError on one that it cannot read. It is
+            called in several threads.
+        device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
+        **arguments: as in `ask`, for all requests.
+
+    Returns:
+        A generator; its `close`, or its end, ends the threads.
+
+    Raises:
+        CheckpointError: at once, if the model cannot be loaded.
+        ValueError: at once, on an argument that is unknown, outside its accepted set, or of no use with another.
+    """
+    if isinstance(requests, Mapping | VideoRequest):
+        raise OptionError("`requests` is a single request. Pass a list of them, or another iterable.")
+    settings = pop_call_settings(arguments)
+    placement = {
+        "device": device,
+        "dtype": dtype,
+        "attn_implementation": attn_implementation,
+        "device_map": device_map,
+    }
+    numbers = {"num_frames": num_frames, "max_new_tokens": max_new_tokens, "batch_size": batch_size, "workers": workers}
+    for name, value in numbers.items():
+        whole_number(name, value)
+    check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", "past_key_values"))
+    check_model(model, processor, placement, revision)
+    if model is None:
+        warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
+    checkpoint, settings = checkpoint_of(model, processor, placement, revision, settings)
+    checkpoint.model.config.compression_settings(**settings)  # refused at once if they do not go together
+    answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments)
+    numbered = zip(count(1), requests)
+    asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
+    return _stream(answering, asked, workers, read)
+
+
+def _stream(
+    answering: "_Answering",
+    requests: Iterator[VideoRequest],
+    workers: int,
+    read: Callable[[str, int], Video] | None,
+) -> Generator[AnsweredRequest, None, None]:
+    def prepare(group: Sequence[VideoRequest]) -> "_Prepared":
+        return answering.prepared(group, read or partial(read_video, progress=go_on))
+
+    def go_on(*_: object) -> None:
+        if background.stopping.is_set():
+            raise _Stopped
+
+    held: list[_Prompt] = []
+    most = HELD_BATCHES * answering.batch_size
+    with Background(prepare, _groups(requests), workers, workers + answering.batch_size) as background:
+        while True:
+            # With a batch at hand the model does not wait for more, but what is ready may fit better.
+            group = background.take(waits=len(held) < answering.batch_size)
+            if group is not None:
+                prompts, refused = answering.encoded(group, gives_up=not held)
+                if prompts is None:  # what is held takes memory, too
+                    while held:
+                        yield from answering.answered(answering.taken(held))
+                    prompts, refused = answering.encoded(group, gives_up=True)
+                yield from refused
+                held += prompts or ()
+                if len(held) < most:
+                    continue
+            if not held:
+                return
+            yield from answering.answered(answering.taken(held))
+
+
+class _Stopped(Exception):
+    """Raised in a thread whose video nobody waits for any more."""
+
+
+def _groups(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
+    """Requests about the same video that follow each other; those that cannot be asked alone."""
+
+    def video(request: VideoRequest) -> tuple[Any, ...]:
+        return (id(request),) if request.problem else (request.video, request.num_frames)
+
+    for _, same in groupby(requests, key=video):
+        while group := list(islice(same, MOST_PROMPTS_OF_A_VIDEO)):
+            yield group
+
+
+@dataclass(eq=False)
+class _Prepared:
+    """Requests about one video as the processor makes them, on the CPU.
+
+    Attributes:
+        prompts: for each that can be asked, its inputs as of a batch of one, without pixels.
+        video: what the model takes of their video; empty if none can be asked.
+    """
+
+    lost_frames: int = 0
+    video: dict[str, Any] = field(default_factory=dict)
+    prompts: list[tuple[VideoRequest, dict[str, Any]]] = field(default_factory=list)
+    refused: list[AnsweredRequest] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prompt:
+    """A request whose video is encoded and compressed.
+
+    Attributes:
+        inputs: without pixels, on the CPU.
+        together: what requests of one call of `generate` must have in common.
+        tokens: of the compressed prompt.
+    """
+
+    request: VideoRequest
+    inputs: dict[str, Any]
+    features: VidCom2VideoFeatures
+    together: tuple[int, Any]
+    tokens: int
+    full_video_tokens: int
+    lost_frames: int
+
+    @property
+    def most_tokens(self) -> int:
+        """With the longest answer."""
+        return self.tokens + self.together[0]
+
+
+class _Answering:
+    """The steps of a request: prepared in any thread, then encoded and answered in the one that runs the model."""
+
+    def __init__(
+        self,
+        checkpoint: "Checkpoint",
+        num_frames: int,
+        max_new_tokens: int,
+        batch_size: int,
+        settings: dict[str, Any],
+        arguments: dict[str, Any],
+    ) -> None:
+        self.model = checkpoint.model
+        self.processor: Any = checkpoint.processor
+        self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
+        self.settings, self.arguments = settings, arguments
+        self.fitting = math.inf  # tokens of a batch, padding and answers included; known once one did not fit
+        self._of_thread = threading.local()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # In the background
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def prepared(self, group: Sequence[VideoRequest], read: Callable[[str, int], Video]) -> _Prepared:
+        """The inputs of requests about one video."""
+        result = _Prepared()
+        video: Video | None = None
+        unreadable: str | None = None
+        for request in group:
+            try:
+                self._check(request)
+                if unreadable is not None:
+                    raise OptionError(unreadable)
+                if video is None:
+                    try:
+                        video = self._read(request, read)
+                    except Exception as error:
+                        unreadable = _refusal(error)
+                        raise
+                inputs = prepare_inputs(self._threads_processor(), request.prompt, video)
+                if not result.video:
+                    described = video_arguments(self.model, inputs)
+                    # Half the memory for a model in half precision. No other number may be rounded.
+                    described["pixel_values_videos"] = described["pixel_values_videos"].to(self.model.dtype)
+                    result.video, result.lost_frames = described, video.lost
+                inputs.pop("pixel_values_videos")
+                result.prompts.append((request, dict(inputs)))
+            except Exception as error:
+                reason = _refusal(error)
+                if reason is None:
+                    raise
+                result.refused.append(AnsweredRequest(request, error=reason))
+        return result
+
+    def _check(self, request: VideoRequest) -> None:
+        """What can be known before the video is read."""
+        if request.problem is not None:
+            raise OptionError(request.problem)
+        settings = self.model.config.compression_settings(**{**self.settings, **request.settings})
+        of_model = self.model.config.vision_update_ratio  # the videos of all requests are encoded with it
+        if settings.vision_update_ratio != of_model:
+            raise OptionError(
+                f"`vision_update_ratio` is {settings.vision_update_ratio!r} for a request, but the model's is "
+                f"{of_model!r}. Set it where the model is loaded, or in `model.config`."
+            )
+        for token in (self.processor.video_token, self.processor.image_token):
+            if token in request.prompt:
+                raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
+
+    def _read(self, request: VideoRequest, read: Callable[[str, int], Video]) -> Video:
+        if isinstance(request.video, Video):
+            return request.video
+        return read(request.video, request.num_frames or self.num_frames)
+
+    def _threads_processor(self) -> Any:
+        """A tokenizer cannot be used by several threads at once: each has its own."""
+        if not hasattr(self._of_thread, "processor"):
+            self._of_thread.processor = copy.deepcopy(self.processor)
+        return self._of_thread.processor
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # On the model
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def encoded(self, group: _Prepared, gives_up: bool) -> tuple[list[_Prompt] | None, list[AnsweredRequest]]:
+        """Run the vision tower once, and compress for each request.
+
+        Args:
+            gives_up: whether the memory will not get more.
+
+        Returns:
+            Those that can be answered, and the others; None if the memory does not suffice and may get more.
+        """
+        prompts: list[_Prompt] = []
+        refused = list(group.refused)
+        if not group.prompts:
+            return prompts, refused
+        settings_of_each = [{**self.settings, **request.settings} for request, _ in group.prompts]
+        methods = {self.model.config.compression_settings(**each).compression_method for each in settings_of_each}
+        kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
+        try:
+            on_device = BatchFeature(group.video).to(self.model.device)
+            video = encoded(self.model, dict(on_device), needs_tower_states(methods))
+            for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
+                key = tuple(sorted(settings.items()))
+                if key not in kept:
+                    kept[key] = self._compressed(video, settings)
+                features = kept[key]
+                if isinstance(features, ValueError):
+                    refused.append(AnsweredRequest(request, error=one_line(features)))
+                else:
+                    prompts.append(self._prompt(request, inputs, features, settings, group.lost_frames))
+        except Exception as error:
+            reason = _refusal(error)
+            if reason is None:
+                raise
+            if is_out_of_memory(error) and not gives_up:
+                return None, []
+            return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
+        return prompts, refused
+
+    def _compressed(self, video: Any, settings: dict[str, Any]) -> VidCom2VideoFeatures | ValueError:
+        of_call = self.model.config.compression_settings(**settings)
+        try:
+            return self.model.model.compressed_features(video.outputs, [video.tokens], of_call)
+        except ValueError as error:  # a ratio below the method's reach
+            return error
+
+    def _prompt(
+        self,
+        request: VideoRequest,
+        inputs: dict[str, Any],
+        features: VidCom2VideoFeatures,
+        settings: dict[str, Any],
+        lost_frames: int,
+    ) -> _Prompt:
+        full_video_tokens = int((inputs["input_ids"] == self.model.config.video_token_id).sum())
+        return _Prompt(
+            request=request,
+            inputs=inputs,
+            features=features,
+            together=(request.max_new_tokens or self.max_new_tokens, settings.get("compression_positions")),
+            tokens=inputs["input_ids"].numel() - full_video_tokens + len(features.pooler_output[0]),
+            full_video_tokens=full_video_tokens,
+            lost_frames=lost_frames,
+        )
+
+    def taken(self, held: list[_Prompt]) -> list[_Prompt]:
+        """Take the next batch out of those that are held: the first, and those nearest to it in length."""
+        first = held[0]
+        others = [each for each in held[1:] if each.together == first.together]
+        batch, longest = [first], first.most_tokens
+        for each in sorted(others, key=lambda other: abs(other.tokens - first.tokens)):
+            longest = max(longest, each.most_tokens)
+            if len(batch) == self.batch_size or (len(batch) + 1) * longest > self.fitting:
+                break
+            batch.append(each)
+        for each in batch:
+            held.remove(each)
+        return batch
+
+    def answered(self, batch: Sequence[_Prompt]) -> Iterator[AnsweredRequest]:
+        """The answers of a batch, in halves where it does not fit or one is refused."""
+        try:
+            answers, reason = self._generated(batch), None
+        except Exception as error:
+            answers, reason = [], _refusal(error)
+            if reason is None:
+                raise
+            if is_out_of_memory(error) and len(batch) > 1:
+                self.fitting = len(batch) * max(each.most_tokens for each in batch) / 2
+        # Outside of the handler, which holds the failed call's tensors.
+        if reason is None:
+            yield from answers
+        elif len(batch) == 1:
+            yield AnsweredRequest(batch[0].request, error=reason)
+        else:
+            yield from self.answered(batch[: len(batch) // 2])
+            yield from self.answered(batch[len(batch) // 2 :])
+
+    @torch.no_grad()
+    def _generated(self, batch: Sequence[_Prompt]) -> list[AnsweredRequest]:
+        arguments: dict[str, Any] = {"do_sample": False, **self.arguments}
+        tokenizer = self.processor.tokenizer
+        if "stop_strings" in arguments:
+            arguments.setdefault("tokenizer", tokenizer)
+        max_new_tokens, positions = batch[0].together
+        if positions is not None:  # the other settings are in the features
+            arguments["compression_positions"] = positions
+        inputs = BatchFeature(padded([each.inputs for each in batch], tokenizer)).to(self.model.device)
+        output: Any = self.model.generate(
+            **inputs,
+            mm_encoder_outputs={"video": joined([each.features for each in batch])},
+            **{"max_new_tokens": max_new_tokens, **arguments},
+        )
+        new = output[:, inputs["input_ids"].shape[1] :].cpu()
+        return [self._answer(prompt, row[: self._length(row)]) for prompt, row in zip(batch, new, strict=True)]
+
+    def _length(self, new: Tensor) -> int:
+        """Of an answer (n,) without the padding behind its end, which is there if another of the batch is longer."""
+        config = self.arguments.get("generation_config") or self.model.generation_config
+        ends, pad, stops = (
+            self.arguments.get(name, getattr(config, name, None))
+            for name in ("eos_token_id", "pad_token_id", "stop_strings")
+        )
+        is_end = torch.isin(new, torch.as_tensor([] if ends is None else ends, dtype=new.dtype))
+        if is_end.any():
+            return int(is_end.nonzero()[0]) + 1
+        if pad is not None and (stops or "stopping_criteria" in self.arguments):
+            return int((new != pad).nonzero().max()) + 1 if (new != pad).any() else 0
+        return len(new)
+
+    def _answer(self, prompt: _Prompt, new: Tensor) -> AnsweredRequest:
+        full_prompt_tokens = prompt.inputs["input_ids"].numel()
+        return AnsweredRequest(
+            request=prompt.request,
+            answer=self.processor.decode(new, skip_special_tokens=True),
+            prompt_tokens=prompt.tokens,
+            video_tokens=len(prompt.features.pooler_output[0]),
+            full_prompt_tokens=full_prompt_tokens,
+            full_video_tokens=prompt.full_video_tokens,
+            new_tokens=len(new),
+            lost_frames=prompt.lost_frames,
+        )
+
+
+def _refusal(error: Exception) -> str | None:
+    """Why a request has no answer; None for a bug, which is to be raised."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY.format(memory_reason(error))
+    if isinstance(error, OSError):  # of the file system: no right to read, no space for a download
+        return f"cannot read the video: {one_line(error)}"
+    return one_line(error) if isinstance(error, ValueError) else None

@@ -1,0 +1,179 @@
+"""The questions of `vidcom2 eval` and when an answer counts as right. Nothing here imports PyTorch."""
+
+import re
+import string
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..options import OptionError
+from ..records.jsonl import json_object, numbered_lines
+
+KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
+LETTERS = string.ascii_uppercase
+CHOICES_INSTRUCTION = "Answer with the letter of the right option."
+# Stripped from both ends of each word. Not the signs of numbers, nor what is inside words.
+PUNCTUATION = ".,;:!?\"'`()[]{}<>*_“”‘’«»…。，、！？；："
+# "B", "(b)", "B.", "B: a cat", "The answer is B." A letter with more text needs a mark after it: "A dog" is no letter.
+LETTER = re.compile(
+    r"\W*(?:(?:the )?(?:(?:best|correct|right) )?(?:answer|option)(?: is)?\W+)?([a-z])(?:\W*|[.):,\n].*)", re.I | re.S
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a video.
+
+    Attributes:
+        id: its own, or the number of its line.
+        video: path, absolute or from the current folder, or an http(s) URL.
+        question: as in the file; `prompt` is what the model reads.
+        answers: those that count as right; of a question with choices, the right one alone. None: there is no truth.
+        choices: the options, if it is multiple choice.
+        kind: questions of a kind are counted together as well.
+        given: the line as it is in the file, with keys of the user's own.
+    """
+
+    id: str
+    video: str
+    question: str
+    answers: tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None
+    kind: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prompt(self) -> str:
+        return prompt_of(self.question, self.choices)
+
+    def is_correct(self, text: str) -> bool | None:
+        """Whether a model's answer is right; None if that is not known.
+
+        With choices, the option that the answer names must be the right one; else its `normalised` text must be that
+        of an accepted answer.
+        """
+        if self.answers is None:
+            return None
+        return self.meaning(text) in {self.meaning(answer) for answer in self.answers}
+
+    def agree(self, text: str, other: str) -> bool:
+        """Whether two answers name the same option or, of no option, are the same text but for case and punctuation."""
+        return self.meaning(text) == self.meaning(other)
+
+    def meaning(self, text: str) -> str | int:
+        """What an answer says: the number of the option that it names, by its text or its letter, or its text."""
+        if self.choices is None:
+            return normalised(text)
+        number = named_choice(text, self.choices)
+        return normalised(text) if number is None else number
+
+
+def prompt_of(question: str, choices: Sequence[str] | None) -> str:
+    """The question; with choices, a lettered line for each, and the request for a letter."""
+    if choices is None:
+        return question
+    lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices)]
+    return "\n".join([question, *lines, CHOICES_INSTRUCTION])
+
+
+def normalised(text: str) -> str:
+    """Lower case, single spaces, no punctuation at the ends of words: `"A red  car!"` is `"a red car"`."""
+    words = unicodedata.normalize("NFKC", text).casefold().split()
+    return " ".join(filter(None, (word.strip(PUNCTUATION) for word in words)))
+
+
+def named_choice(text: str, choices: Sequence[str]) -> int | None:
+    """Which option an answer names: the one of the same `normalised` text, else the one of its letter, else none.
+
+    A letter stands alone, or has `.`, `)`, `:`, `,` or a new line after it, or "the answer is" or the like before it.
+    """
+    texts = [normalised(choice) for choice in choices]
+    if normalised(text) in texts:
+        return texts.index(normalised(text))
+    found = LETTER.fullmatch(text)
+    number = LETTERS.index(found[1].upper()) if found else len(choices)
+    return number if number < len(choices) else None
+
+
+def read_questions(path: Path, limit: int | None = None) -> list[Question]:
+    """The questions of a JSONL file: a JSON object on each line, empty lines left out.
+
+    Args:
+        limit: read that many, the first ones.
+
+    Raises:
+        OptionError: on a file that cannot be read or is empty, and on a line that is no question, by its number.
+    """
+    questions: dict[str, Question] = {}
+    for number, line in numbered_lines(path, "questions"):
+        if limit is not None and len(questions) == limit:
+            break
+        try:
+            question = _question(json_object(line), number, path.parent)
+            if question.id in questions:
+                raise OptionError(f"`id` is {question.id!r}, which an earlier line has. Give each its own")
+        except OptionError as reason:
+            raise OptionError(f"line {number} of {str(path)!r} is no question: {reason}.") from None
+        questions[question.id] = question
+    if not questions:
+        raise OptionError(f"{str(path)!r} holds no question. Write a JSON object with `video` and `question` a line.")
+    return list(questions.values())
+
+
+# What is wrong with a line is an OptionError whose text is the reason alone.
+
+
+def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
+    for key in ("video", "question"):
+        check_text(given, key)
+    answers, choices = _texts(given, "answer"), choices_of(given)
+    if choices is not None and answers is not None:
+        right = named_choice(answers[0], choices)
+        if len(answers) != 1 or right is None:
+            raise OptionError(f"`answer` is {given['answer']!r}, but must be one of `choices`, or its letter")
+        answers = (choices[right],)
+    kind = given.get("kind")
+    if kind is not None and not isinstance(kind, str):
+        raise OptionError(f"`kind` is {kind!r}, but must be a text")
+    video, name = video_from(given["video"], folder), str(given.get("id", number))
+    return Question(name, video, given["question"], answers, choices, kind, given)
+
+
+def check_text(given: Mapping[str, Any], key: str) -> None:
+    if not isinstance(given.get(key), str) or not given[key].strip():
+        raise OptionError(f"`{key}` is {given.get(key)!r}, but must be a text")
+
+
+def video_from(video: str, folder: Path) -> str:
+    """A video that a line in a file of this folder names: a URL as it is, a path from there."""
+    if video.startswith(("http://", "https://")):
+        return video
+    try:
+        return str(folder / Path(video).expanduser())
+    except RuntimeError as error:  # the home of a user whom nobody knows
+        raise OptionError(f"`video` is {video!r}: {error}") from None
+
+
+def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The options of a multiple choice question."""
+    choices = _texts(given, "choices")
+    if choices is None:
+        return None
+    if isinstance(given["choices"], str) or not 2 <= len(choices) <= len(LETTERS):
+        raise OptionError(f"`choices` is {given['choices']!r}, but must be a list of 2 to 26 texts")
+    if len(set(map(normalised, choices))) < len(choices):
+        raise OptionError(f"`choices` {list(choices)} differ in case or punctuation alone. Tell them apart")
+    return choices
+
+
+def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """One text or a list of them; None if the key is missing or null."""
+    value = given.get(key)
+    if value is None:
+        return None
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise OptionError(f"`{key}` is {value!r}, but must be a text or a list of texts")
+    return tuple(texts)

@@ -1,0 +1,152 @@
+"""The requests of a run over many videos: lines of a JSONL file, or the videos of a folder.
+
+Nothing here imports PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..configuration.compression_settings import SETTING_NAMES
+from ..options import FAMILY_SETTINGS, OptionError, check_settings
+from ..records.jsonl import json_object, numbered_lines
+from .questions import check_text, choices_of, prompt_of, video_from
+
+if TYPE_CHECKING:
+    from ..video.reading import Video
+
+VIDEO_SUFFIXES = (
+    *(".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".vob"),
+    *(".webm", ".wmv"),
+)
+OF_THE_MODEL = (*FAMILY_SETTINGS, "spatial_pool_mode")  # settings that a call does not take
+
+
+@dataclass(frozen=True, eq=False)
+class VideoRequest:
+    """A question about a video, one of many.
+
+    Attributes:
+        id: its own, or its number, from 1.
+        video: path, absolute or from the current folder, an http(s) URL, or what `read_video` returned.
+        prompt: what the model reads.
+        num_frames, max_new_tokens: of this request; None: those of the run.
+        settings: of `CompressionSettings`, for this request.
+        given: as the caller or the line of the file has it, with keys of the user's own.
+        problem: why it cannot be asked; None if nothing is known against it.
+    """
+
+    id: str
+    video: str | Video = ""
+    prompt: str = ""
+    num_frames: int | None = None
+    max_new_tokens: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> VideoRequest:
+    """The request that a line or a dict stands for; what is wrong with it is its `problem`.
+
+    Args:
+        given: `video`, and `prompt` or `question`; where wanted `id`, `choices` (shown below the question),
+            `num_frames`, `max_new_tokens` and settings of `CompressionSettings`. Other keys are carried along.
+        number: its id, if it has none.
+        folder: that paths start from.
+    """
+    name, given = given.get("id"), dict(given)
+    known = str(name) if isinstance(name, str | int) and str(name).strip() else str(number)
+    try:
+        if name is not None and known != str(name):
+            raise OptionError(f"`id` is {name!r}, but must be a text or a whole number")
+        if "prompt" in given and "question" in given:
+            raise OptionError("it has both `prompt` and `question`. Give one of them")
+        asked = "question" if "question" in given else "prompt"
+        check_text(given, asked)
+        video = given.get("video")
+        if isinstance(video, PathLike):
+            video = given["video"] = fspath(video)
+        if not hasattr(video, "frames"):  # of a `Video`
+            check_text(given, "video")
+            video = video_from(given["video"], folder)
+        return VideoRequest(
+            id=known,
+            video=cast("str | Video", video),
+            prompt=prompt_of(given[asked], choices_of(given)),
+            num_frames=_count(given, "num_frames"),
+            max_new_tokens=_count(given, "max_new_tokens"),
+            settings=_settings(given),
+            given=given,
+        )
+    except ValueError as error:
+        return VideoRequest(known, given=given, problem=f"the request cannot be asked: {str(error).rstrip('.')}.")
+
+
+def read_requests(path: Path) -> list[VideoRequest]:
+    """The requests of a JSONL file: a JSON object on each line, empty lines left out. A line that is none, or lacks
+    something, is a request with a `problem`.
+
+    Raises:
+        OptionError: on a file that cannot be read or is empty, and on an id that two lines have.
+    """
+    requests: dict[str, VideoRequest] = {}
+    for number, line in numbered_lines(path, "requests"):
+        try:
+            request = request_of(json_object(line), number, path.parent)
+        except OptionError as error:
+            problem = f"the request cannot be asked: {error}."
+            request = VideoRequest(str(number), given={"line": line}, problem=problem)
+        if request.id in requests:
+            raise OptionError(
+                f"line {number} of {str(path)!r} has the id {request.id!r} (without an `id` of its own a line has its "
+                "number), which an earlier line has. Give each its own."
+            )
+        requests[request.id] = request
+    if not requests:
+        raise OptionError(f"{str(path)!r} holds no request. Write a JSON object with `video` and `prompt` a line.")
+    return list(requests.values())
+
+
+def requests_of_folder(folder: Path, prompt: str) -> list[VideoRequest]:
+    """The same question about each video of a folder and of the folders in it, by their names' order. A file is a video
+    by its suffix; its id is its path in the folder.
+
+    Raises:
+        OptionError: if there is no such folder, or no video in it.
+    """
+    if not folder.is_dir():
+        raise OptionError(f"`--videos` is {str(folder)!r}, but there is no such folder. For one file take --video.")
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
+    names = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+    if not names:
+        raise OptionError(
+            f"{str(folder)!r} holds no video. They are known by their suffixes: {', '.join(VIDEO_SUFFIXES)}."
+        )
+    return [
+        request_of({"id": name, "video": name, "prompt": prompt}, i, folder) for i, name in enumerate(names, start=1)
+    ]
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are given; null stands for the run's."""
+    for name in OF_THE_MODEL:
+        if name in given:
+            raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
+    unknown = [each for each in given if each.startswith(("compression_", "retention_")) and each not in SETTING_NAMES]
+    if unknown:
+        raise OptionError(f"{unknown[0]!r} is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}")
+    settings = {name: given[name] for name in SETTING_NAMES if given.get(name) is not None}
+    check_settings(settings)
+    return settings
+
+
+def _count(given: Mapping[str, Any], name: str) -> int | None:
+    value = given.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise OptionError(f"`{name}` is {value!r}, but must be a whole number, at least 1")
+    return value

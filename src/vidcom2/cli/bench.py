@@ -1,0 +1,480 @@
+"""`vidcom2 bench`: options in, tables and plots out. Functions that return data do the work."""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ..answering.candidates import Candidate, candidates_of
+from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_settings import SETTING_NAMES
+from ..measuring.results import new_file, of_setup, read_results, write_results
+from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
+from ..measuring.tables import NOTES, failures, terminal_tables
+from ..options import (
+    OptionError,
+    check_given,
+    check_placement,
+    check_revision,
+    check_settings,
+    check_video_file,
+    find_checkpoint,
+    written_to,
+)
+from ..records.fingerprints import certificate_of
+from ..records.provenance import birth_certificate, cpu_name
+from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_settings
+
+if TYPE_CHECKING:
+    from ..checkpoints import Checkpoint
+    from ..measuring.bench import Series
+
+METHODS = ("random", "vidcom2", "vidcom2:compression_scoring=released", "uniform_frames", "dycoke", "evs")
+FOLDER = Path("vidcom2-bench")
+# What `--quick` means, for options that are not given.
+QUICK: dict[str, Any] = {
+    "model_size": [SMALL],
+    "method": ["random", "vidcom2", "vidcom2:compression_scoring=released"],
+    "retention_ratio": ["0.25"],
+    "num_frames": [2, 4, 8],
+    "repeats": 3,
+    "max_new_tokens": 8,
+    "video_size": "320x180",
+    "dtype": "float32",
+}
+USUAL: dict[str, Any] = {
+    "model_size": ["llava-onevision-0.5b"],
+    "method": list(METHODS),
+    "retention_ratio": ["0.25", "0.15"],
+    "num_frames": [32],
+    "repeats": 5,
+    "max_new_tokens": 16,
+    "video_size": "640x360",
+    "dtype": "auto",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """The options of `vidcom2 bench`: the command has one for each field, with its text of help.
+
+    Attributes:
+        settings: of `CompressionSettings`, for the methods that read them, and of the model's family.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    model_size: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Size of a released model, which gets random weights: {', '.join(MODEL_SIZES)}. Repeatable.",
+            metavar="SIZE",
+            show_default=USUAL["model_size"][0],
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="A checkpoint instead, with its own weights: a Hub id or a folder.", show_default=False),
+    ] = None
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of the model's Hub repo.", show_default="main")
+    ] = None
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Method to compare, with settings of its own after colons; repeatable, or with commas.",
+            show_default=",".join(METHODS),
+        ),
+    ] = None
+    retention_ratio: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Retention ratio to compare; repeatable, or with commas. All tokens are always measured.",
+            show_default=",".join(USUAL["retention_ratio"]),
+        ),
+    ] = None
+    num_frames: Annotated[
+        list[int] | None, typer.Option(help="Frames sampled from the video; repeatable.", min=1, show_default="32")
+    ] = None
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(help="How often the question is in one call; repeatable.", min=1, show_default="1"),
+    ] = None
+    attn_implementation: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="`sdpa`, `eager` or `flash_attention_2`; repeatable.", show_default="Transformers'", metavar="NAME"
+        ),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Length of each answer, in tokens.", min=2, show_default="16")
+    ] = None
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            help="How often each is measured, in turns, after one that does not count.", min=1, show_default="5"
+        ),
+    ] = None
+    encode_once: Annotated[
+        bool,
+        typer.Option(
+            "--encode-once",
+            help="Read and encode the video once a round, and count that for each: saves time on slow machines.",
+        ),
+    ] = False
+    video: Annotated[
+        str | None,
+        typer.Option(help="Video file or http(s) URL.", show_default="one that is generated, 30 s at 25 frames/s"),
+    ] = None
+    video_size: Annotated[
+        str | None, typer.Option(help="Of the generated video, in pixels.", metavar="WxH", show_default="640x360")
+    ] = None
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto"
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="`float32`, `bfloat16` or `float16`.", show_default="the checkpoint's, or bfloat16"),
+    ] = None
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default="PyTorch's")] = None
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the result files and plots; nothing there is replaced.")
+    ] = FOLDER
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Half a minute to two: a model of 37M parameters that nobody released, few frames.",
+        ),
+    ] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the content of the result files as a JSON list, and nothing else.")
+    ] = False
+    plot_only: Annotated[
+        list[Path] | None,
+        typer.Option(help="Measure nothing; tables and plots of this result file. Repeatable.", show_default=False),
+    ] = None
+
+    def resolved(self) -> "BenchOptions":
+        """With the defaults, which `--quick` changes."""
+        usual = QUICK if self.quick else USUAL
+        missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        if self.model is not None:
+            missing.pop("model_size", None)
+        missing |= {} if self.batch_size is not None else {"batch_size": [1]}
+        return dataclasses.replace(self, **missing)
+
+    def check(self) -> list[Candidate]:
+        """The candidates, of options that are resolved.
+
+        Raises:
+            OptionError, CheckpointError: on what can be known to fail.
+        """
+        if self.model is not None and self.model_size is not None:
+            raise OptionError(f"`--model` is {self.model!r} and `--model-size` {self.model_size}. Pass one of them.")
+        check_given("--model", self.model, "for a model of random weights")
+        check_given("--revision", self.revision, "for the main branch")
+        check_revision(self.model, self.revision)
+        for name in self.model_size or ():
+            size_named(name)
+        for name in ("model_size", "num_frames", "batch_size", "attn_implementation"):
+            given = getattr(self, name) or []
+            twice = [value for value in given if given.count(value) > 1]
+            if twice:
+                raise OptionError(f"`{_option(name)}` has {twice[0]!r} twice. Name each once.")
+        check_settings(self.settings)
+        assert self.method is not None and self.retention_ratio is not None and self.dtype is not None
+        named = ",".join(self.method), ",".join(self.retention_ratio), ("--method", "--retention-ratio")
+        candidates = [self._with_settings(each) for each in candidates_of(*named)]
+        methods = {COMPRESSION_METHODS[each.settings["compression_method"]] for each in candidates}
+        for name in self.settings:
+            if name in SETTING_NAMES and not any(method.reads(name) for method in methods):
+                raise OptionError(f"`{name}` is given, but none of {', '.join(self.method)} reads it. Leave it out.")
+        for attention in self.attn_implementation or [None]:
+            check_placement(self.device, self.dtype, attention, None)
+        self.pixels()
+        if self.video is not None:
+            check_given("--video", self.video, "for a generated one")
+            check_video_file(self.video)
+        if self.model is not None:
+            find_checkpoint(self.model, self.revision)
+        return candidates
+
+    def _with_settings(self, candidate: Candidate) -> Candidate:
+        """With the settings of all methods, of which it reads some; its own come first."""
+        method = COMPRESSION_METHODS[candidate.settings["compression_method"]]
+        # Methods that rounded otherwise would keep other numbers of tokens, and differ in time for that reason alone.
+        shared = {"compression_rounding": "exact"} | self.settings
+        shared = {name: value for name, value in shared.items() if name in SETTING_NAMES and method.reads(name)}
+        return dataclasses.replace(candidate, settings={**shared, **candidate.settings})
+
+    def family_settings(self) -> dict[str, Any]:
+        """Those that are not for methods, but for the model."""
+        return {name: value for name, value in self.settings.items() if name not in SETTING_NAMES}
+
+    def pixels(self) -> tuple[int, int]:
+        """(width, height) of the generated video."""
+        match = re.fullmatch(r"(\d+)x(\d+)", str(self.video_size))
+        width, height = map(int, match.groups()) if match else (0, 0)
+        if width < 32 or height < 32 or width % 2 or height % 2:
+            raise OptionError(
+                f"`--video-size` is {self.video_size!r}, but must be WIDTHxHEIGHT, even and at least 32, as in 640x360."
+            )
+        return width, height
+
+    def command(self) -> str:
+        """For the result file: files by their names alone."""
+        words = ["vidcom2", "bench"]
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if each.name in ("settings", "output", "as_json") or value == each.default:
+                continue
+            if value is True:
+                words.append(_option(each.name))
+                continue
+            if each.name in ("video", "model") and Path(value).expanduser().exists():
+                value = Path(value).name
+            words += [
+                word
+                for one in (value if isinstance(value, list) else [value])
+                for word in (_option(each.name), str(one))
+            ]
+        words += [word for name, value in self.settings.items() for word in (_option(name), str(value))]
+        return shlex.join(words)
+
+
+@partial(takes_settings, without=("compression_method", "retention_ratio"))
+@takes_fields(BenchOptions)
+def bench_command(options: BenchOptions) -> None:
+    """Measure where the time of an answer goes, stage by stage: all tokens, and each method at each ratio.
+
+    Models have the sizes of released ones and random weights, on which time does not depend. The contenders take turns.
+    Writes a result file for each model, which grows with each round and which `vidcom2 publish --results` takes, and
+    plots beside it.
+    """
+    remedy = "Take fewer frames (--num-frames), a smaller --model-size, or --dtype bfloat16."
+    with one_line_errors(remedy):
+        if options.plot_only:
+            files = options.plot_only
+            for path in files:
+                read_results(path)
+        else:
+            files = _measured(options)
+        _show(files, options.as_json)
+
+
+def _measured(given: BenchOptions) -> list[Path]:
+    """Measure; returns the result files."""
+    options = given.resolved()
+    candidates = options.check()
+    if options.output.is_file():
+        raise OptionError(f"`--output` is {str(options.output)!r}, but that is a file. Name a folder.")
+    with err.status("Importing PyTorch ..."):
+        import torch
+
+        from ..devices import torch_device
+    device = torch_device(options.device)
+    from ..measuring.clip import make_video, num_frames_of
+
+    for attention in options.attn_implementation or ():
+        check_placement(str(device), "auto", attention, None)  # now that "auto" is known
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    assert options.num_frames is not None
+    files = []
+    with ExitStack() as stack:
+        source, about_video = options.video, {"video": options.video and Path(options.video).name}
+        if source is None:
+            width, height = options.pixels()
+            num_frames = num_frames_of(max(options.num_frames))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            source = str(folder / "video.mp4")
+            with err.status("Generating a video ..."):
+                make_video(Path(source), width, height, num_frames)
+            about_video = {"video": f"generated, H.264, {width}x{height}, {num_frames} frames at 25 a second"}
+        for size in options.model_size or [None]:
+            files.append(_measured_model(options, given.command(), candidates, size, device, source, about_video))
+    return files
+
+
+def _measured_model(
+    options: BenchOptions,
+    command: str,
+    candidates: Sequence[Candidate],
+    size: str | None,
+    device: Any,
+    video: str,
+    about_video: Mapping[str, Any],
+) -> Path:
+    import torch
+
+    from ..answering.comparison import environment, steady_threads
+    from ..measuring.bench import bench
+
+    checkpoint, certified, title = _model(options, size, device)
+    assert options.num_frames is not None and options.batch_size is not None
+    assert options.max_new_tokens is not None and options.repeats is not None
+    with steady_threads(checkpoint.model) if options.threads is None else ExitStack():
+        where = environment(checkpoint.model)
+        if device.type == "cpu":
+            where["device"] = f"{cpu_name()}, {where['threads']} threads"
+        certificate = birth_certificate(
+            certified,
+            command,
+            **where,
+            cpu=cpu_name(),
+            cpu_cores=os.cpu_count(),
+            load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            parameters=sum(each.numel() for each in checkpoint.model.parameters()),
+            weights="the checkpoint's" if size is None else f"random, seed {options.seed}",
+            **certificate_of(checkpoint.identity),
+            **about_video,
+            options={
+                name: getattr(options, name)
+                for name in (
+                    "num_frames",
+                    "batch_size",
+                    "max_new_tokens",
+                    "repeats",
+                    "method",
+                    "retention_ratio",
+                    "encode_once",
+                    "seed",
+                )
+            },
+            settings=options.settings,
+            memory="allocated by PyTorch" if device.type == "cuda" else "of the process (VmHWM)",
+            statistic="medians of turns",
+        )
+        with written_to(options.output):
+            path = new_file(options.output, size or certified)
+
+        def save(every: "list[Series]", complete: bool = False) -> None:
+            with written_to(path):
+                write_results(path, title, certificate, [series.as_json() for series in every], complete)
+
+        save([])
+        with progress_bar() as progress:
+            task = progress.add_task("Measuring", total=None)
+            every = bench(
+                checkpoint,
+                candidates,
+                video,
+                num_frames=options.num_frames,
+                batch_sizes=options.batch_size,
+                attn_implementations=options.attn_implementation or [None],
+                max_new_tokens=options.max_new_tokens,
+                repeats=options.repeats,
+                encode_once=options.encode_once,
+                save=save,
+                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            )
+        save(every, complete=True)
+    del checkpoint
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # for the next model
+    return path
+
+
+def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Checkpoint, str, str]":
+    """The model; what figures are said to be measured on; and a title for them."""
+    import torch
+
+    from ..checkpoints import load_checkpoint
+    from ..measuring.models import random_checkpoint
+
+    attention = (options.attn_implementation or [None])[0]
+    dtype = str(options.dtype)
+    if size is None:
+        checkpoint = load_checkpoint(
+            options.model,
+            device=str(device),
+            dtype=dtype,
+            attn_implementation=attention,
+            revision=options.revision,
+            **options.family_settings(),
+        )
+        folder = Path(str(options.model)).expanduser()
+        name = folder.resolve().name if folder.is_dir() else str(options.model)
+        return checkpoint, name, f"Time of {name}"
+    row: ModelSize = size_named(size)
+    with err.status(f"Making {escape(size)} of random weights ..."):
+        checkpoint = random_checkpoint(
+            size,
+            row,
+            device,
+            torch.bfloat16 if dtype == "auto" else getattr(torch, dtype),
+            attention,
+            options.seed,
+            **options.family_settings(),
+        )
+    # A result is about the checkpoint whose sizes these are: `vidcom2 publish` puts it on cards of models made from it.
+    return (
+        checkpoint,
+        row.checkpoint or size,
+        f"Time of a model of the size of {row.checkpoint or size}, random weights",
+    )
+
+
+def _show(files: Sequence[Path], as_json: bool) -> None:
+    """Tables and plots of result files."""
+    contents = []
+    for path in files:
+        content, rows = read_results(path)
+        contents.append(content)
+        plots = []
+        if find_spec("matplotlib") is not None:
+            from ..measuring.plot import draw_all
+
+            with written_to(path):
+                plots = draw_all(rows, content["title"], path)
+        if as_json:
+            continue
+        certificate = content["birth_certificate"]
+        _print(f"[bold]{escape(content['title'])}[/]")
+        where = ", ".join(str(certificate[name]) for name in ("device", "dtype", "video"))
+        _print(
+            escape(f"{where}; torch {certificate['torch']}, transformers {certificate['transformers']}"), style="dim"
+        )
+        for setup in dict.fromkeys(map(of_setup, rows)):
+            frames, batch_size, attention = setup
+            _print(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
+            for cells in terminal_tables([row for row in rows if of_setup(row) == setup]):
+                _print_table(cells)
+        for line in failures(rows):
+            _print(f"[yellow]Not measured:[/] {escape(line)}")
+        if not content["complete"]:
+            _print("[yellow]Stopped early:[/] some contenders have fewer turns than were asked for.")
+        _print(NOTES, style="dim")
+        _print(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
+    if as_json:
+        print(json.dumps(contents, indent=1, ensure_ascii=False))
+
+
+def _print_table(cells: Sequence[Sequence[str]]) -> None:
+    headings, *rows = cells
+    shown = Table()
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    out.print(shown)
+
+
+def _print(text: str, style: str | None = None) -> None:
+    out.print(text, highlight=False, soft_wrap=True, style=style)
+
+
+def _option(name: str) -> str:
+    return "--json" if name == "as_json" else f"--{name.replace('_', '-')}"

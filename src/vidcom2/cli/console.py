@@ -1,0 +1,146 @@
+"""What the commands share: where they print, how they report errors and progress, their options for the settings, and
+the clip that comes along."""
+
+import dataclasses
+import functools
+import inspect
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from ..configuration.compression_settings import CompressionSettings
+from ..families import FAMILIES
+from ..options import import_methods, is_out_of_memory, memory_reason
+from ..records.fingerprints import module_files
+
+out = Console()
+err = Console(stderr=True)
+_imported: dict[str, str] = {}
+
+
+@contextmanager
+def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator[None]:
+    """What the user can put right ends in one line and exit code 2; anything else is our bug, exit code 1, and keeps
+    its traceback, followed by a line on how to report it.
+
+    The user's are the errors whose class this package defines, such as `OptionError`, `CheckpointError`, `VideoError`
+    or `PublishError`: each is raised on purpose, with words for the user. A bare ValueError, OSError or ImportError is
+    not: what other libraries raise about the user's files is turned into one of ours where they are called. The one
+    exception is memory, which can run out anywhere.
+
+    Args:
+        out_of_memory: what the user of this command can do about it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):  # which Typer ends quietly
+            raise
+        message = str(error)
+        if is_out_of_memory(error):
+            message = f"out of memory ({memory_reason(error)}). {out_of_memory}"
+        elif type(error).__module__.partition(".")[0] != __name__.partition(".")[0]:
+            print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
+            report = f"This is a bug in vidcom2. Please report it with the lines above, the command, and: {versions()}"
+            err.print("[bold red]Error:[/]", escape(report), highlight=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+        err.print("[bold red]Error:[/]", escape(" ".join(message.split())), highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def import_for_command(modules: Sequence[str]) -> None:
+    """What `--import` names, for the command that runs. Raises as `import_methods`."""
+    _imported.clear()
+    for module in modules:
+        import_methods(module)
+        _imported.update(module_files(module))
+
+
+def imported_files() -> dict[str, str]:
+    """The fingerprints of what `--import` imported for the command that runs."""
+    return dict(_imported)
+
+
+def versions() -> str:
+    """What a report of a bug needs."""
+    installed = [f"{name} {metadata.version(name)}" for name in ("vidcom2", "torch", "transformers")]
+    return ", ".join([*installed, f"Python {platform.python_version()}", platform.platform(terse=True)])
+
+
+def progress_bar() -> Progress:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=err, transient=True)
+
+
+def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
+    """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings` and of families.
+
+    `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
+
+    Args:
+        without: settings that the command has its own options for.
+    """
+    options = []
+    for field in dataclasses.fields(CompressionSettings):
+        if field.name in without:
+            continue
+        accepted = field.metadata["accepted"]
+        text = f"{accepted() if callable(accepted) else accepted}."
+        default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
+        options.append((field.name, field.type, text, default))
+    for family in FAMILIES.values():
+        for name, accepted in family.settings.items():
+            text = f"Of {family.name}: one of {', '.join(map(repr, accepted))}."
+            options.append((name, str, text, f"the checkpoint's, or {accepted[0]}"))
+
+    def with_settings(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name, *_ in options}
+        command(**arguments, settings={name: value for name, value in values.items() if value is not None})
+
+    parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
+    for name, kind, text, default in options:
+        panel = None if name == "retention_ratio" else "How tokens are selected"
+        option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+            )
+        )
+    return _with_parameters(with_settings, command, parameters)
+
+
+def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of a dataclass; it gets them as one object."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def with_fields(**arguments: Any) -> None:
+            command(options_class(**arguments))
+
+        return _with_parameters(with_fields, command, list(inspect.signature(options_class).parameters.values()))
+
+    return decorate
+
+
+def _with_parameters(
+    function: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """`function` with the name and the text of a command, and with these parameters, which Typer reads."""
+    functools.update_wrapper(function, command)
+    function.__signature__ = inspect.Signature(parameters)
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function

@@ -1,0 +1,241 @@
+"""`vidcom2 eval`: options in, a table out. Functions that return data do the work."""
+
+import dataclasses
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ..answering.candidates import Candidate, candidates_of
+from ..answering.questions import Question, read_questions
+from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_settings import SETTING_NAMES
+from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
+from ..options import (
+    OptionError,
+    check_given,
+    check_placement,
+    check_revision,
+    check_settings,
+    find_checkpoint,
+    written_to,
+)
+from ..records.fingerprints import certificate_of, check_loaded, model_identity
+from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
+from ..records.run_record import versions_of_answers
+from ..tiny.toy import TOY_NAME
+from .console import err, imported_files, one_line_errors, out, progress_bar, takes_fields, takes_settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """The options of `vidcom2 eval`: the command has one for each field, with its text of help.
+
+    Attributes:
+        settings: of `CompressionSettings` and of the model's family, for all methods that read them.
+    """
+
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="The questions: a JSONL file with `video`, `question` and, where known, `answer` or `choices` a line.",
+            show_default=False,
+        ),
+    ]
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Checkpoint: a Hub id or a folder, of a stock checkpoint as well. Without it, the toy that comes "
+            "along: it knows the videos of its benchmark, and nothing else.",
+            show_default=False,
+        ),
+    ] = None
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods to compare, with settings of their own after a colon: "
+            "`vidcom2,vidcom2:compression_scoring=released,random`."
+        ),
+    ] = "vidcom2,random"
+    ratios: Annotated[str, typer.Option(help="Retention ratios to compare.")] = "0.5,0.25,0.15,0.1"
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
+    ] = None
+    limit: Annotated[int | None, typer.Option(help="Take the first questions alone.", min=1, show_default="all")] = None
+    num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
+    batch_size: Annotated[int, typer.Option(help="Questions in one call of `generate`.", min=1)] = 8
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 32
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto"
+    device_map: Annotated[
+        str | None,
+        typer.Option(help="Spread the model over devices instead, as accelerate does it: `auto`.", show_default=False),
+    ] = None
+    dtype: Annotated[str, typer.Option(help="`auto` (the checkpoint's), `float32`, `bfloat16` or `float16`.")] = "auto"
+    attn_implementation: Annotated[
+        str | None, typer.Option(help="`sdpa`, `eager` or `flash_attention_2`.", show_default="Transformers'")
+    ] = None
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of the model's Hub repo.", show_default="main")
+    ] = None
+
+    @property
+    def folder(self) -> Path:
+        return self.output or Path(f"{self.data.stem}-eval")
+
+    @property
+    def model_name(self) -> str:
+        """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
+        if self.model is None:
+            return TOY_NAME
+        folder = Path(self.model).expanduser()
+        return folder.resolve().name if folder.is_dir() else self.model
+
+    def check(self) -> list[Candidate]:
+        """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
+        check_given("--model", self.model, "for the toy that comes along")
+        check_given("--revision", self.revision, "for the main branch")
+        check_revision(self.model, self.revision)
+        check_settings(dict(self.settings))
+        candidates = candidates_of(self.methods, self.ratios)
+        for name in self.settings:
+            methods = {each.settings["compression_method"] for each in candidates}
+            if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
+                raise OptionError(f"`{name}` is given, but none of {self.methods!r} reads it. Leave it out.")
+        check_placement(self.device, self.dtype, self.attn_implementation, self.device_map)
+        if self.model is not None:
+            find_checkpoint(self.model, self.revision)
+        return candidates
+
+    def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
+        """What the answers depend on, which must be the same when a run is continued.
+
+        Args:
+            imported: fingerprints of the user's modules.
+        """
+        named = ("methods", "ratios", "num_frames", "max_new_tokens", "dtype", "attn_implementation")
+        return {
+            **model_identity(self.model, self.revision),
+            "imported": dict(imported),
+            "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
+            **{name: getattr(self, name) for name in named},
+            "settings": self.settings,
+            **versions_of_answers(),
+        }
+
+    def command(self) -> str:
+        """The command that gives the same answers, for the results: files by their names alone."""
+        words: list[str] = ["vidcom2", "eval"]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("settings", "output") or value == field.default:
+                continue
+            shown = {"data": self.data.name, "model": self.model_name}.get(field.name, value)
+            words += [_option(field.name), str(shown)]
+        words += [word for name, value in self.settings.items() for word in (_option(name), str(value))]
+        return shlex.join(words)
+
+
+@partial(takes_settings, without=("compression_method", "retention_ratio"))
+@takes_fields(EvalOptions)
+def eval_command(options: EvalOptions) -> None:
+    """Compare methods and ratios on questions of your own: which ratio is enough for the task?
+
+    Answers each question with all tokens and with each method at each ratio, and writes answers.jsonl, a table
+    (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
+    same model and arguments, it continues where it was.
+    """
+    remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."
+    with one_line_errors(remedy):
+        questions = read_questions(options.data, options.limit)
+        candidates = options.check()
+        arguments = options.arguments(imported_files())
+        with locked_folder(options.folder, arguments):
+            rows, results = _evaluated(options, questions, candidates, arguments)
+    from ..evaluation.report import table
+
+    shown = Table()
+    headings, *cells = table(results)
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in cells:
+        shown.add_row(*map(escape, row))
+    out.print(shown)
+    errors = [row for row in rows if "error" in row]
+    if errors:
+        first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
+        _print(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first, {first}")
+    for result in results:
+        if "refused" in result:
+            which = f"{result['method']} at {result['retention_ratio']:g}"
+            _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
+    _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+
+
+def _evaluated(
+    options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of the answers, and what they come to; both are written to the folder, which is locked."""
+    with err.status("Importing PyTorch ..."):
+        from ..devices import check_device
+    check_device(options.device, options.device_map)
+    with err.status("Importing Transformers ..."):
+        from ..answering.comparison import environment
+        from ..checkpoints import load_checkpoint
+        from ..evaluation.evaluate import evaluate_locked
+        from ..evaluation.report import write_results
+    checkpoint = load_checkpoint(
+        options.model,
+        device=options.device,
+        dtype=options.dtype,
+        attn_implementation=options.attn_implementation,
+        device_map=options.device_map,
+        revision=arguments["model_commit"],
+        **options.settings,
+    )
+    check_loaded(checkpoint.identity, arguments)
+    with written_to(options.folder):
+        commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())
+        with progress_bar() as progress:
+            task = progress.add_task("Answering", total=None)
+            rows = evaluate_locked(
+                checkpoint,
+                questions,
+                candidates,
+                options.folder / ANSWERS,
+                num_frames=options.num_frames,
+                batch_size=options.batch_size,
+                max_new_tokens=options.max_new_tokens,
+                progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            )
+        of_model = certificate_of(checkpoint.identity)
+        certificate = birth_certificate(
+            options.model_name,
+            options.command(),
+            **environment(checkpoint.model),
+            cpu=cpu_name(),
+            **of_model,
+            # Without the folder's path: those of this machine are nobody else's business.
+            arguments=arguments | of_model | {"model": options.model_name},
+            data=options.data.name,
+            questions=len(questions),
+            model_settings=checkpoint.model.config.compression_settings().as_dict(),
+            vidcom2_commits=commits,
+        )
+        title = f"{options.model_name} on {options.data.name}"
+        return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
+
+
+def _print(text: str) -> None:
+    out.print(text, highlight=False, soft_wrap=True)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,116 @@
+"""`vidcom2 publish` and `vidcom2 verify`: options in, tables out. Functions that return data do the work."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ..hub_upload.publish_options import PublishOptions
+from ..options import check_hub_id
+from .console import err, one_line_errors, out, takes_fields, takes_settings
+
+if TYPE_CHECKING:
+    from ..hub_upload.publishing import Operation, Remote
+    from ..hub_upload.verification import Check
+
+STATUS_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+@takes_settings
+@takes_fields(PublishOptions)
+def publish_command(options: PublishOptions) -> None:
+    """Publish a Hub repo that loads with VidCom² by itself: code, config.json, card and weights in one commit.
+
+    Weights are copied on the Hub from the base's commit, not uploaded, where the Hub can do that. Log in first:
+    `hf auth login`.
+    """
+    with one_line_errors():
+        options.check()
+        with err.status("Importing Transformers ..."):
+            from huggingface_hub import HfApi
+
+            from ..hub_upload.publish_repo import prepare
+            from ..hub_upload.publishing import publish
+            from ..hub_upload.staging import staging_folder
+            from ..hub_upload.verification import failures
+        api = HfApi()
+        folder = tempfile.TemporaryDirectory() if options.folder is None else staging_folder(options.folder)
+        with folder as staging, err.status("") as status:
+
+            def report(what: str | None) -> None:
+                status.stop()
+                if what is not None:
+                    status.update(f"{escape(what)} ...")
+                    status.start()
+
+            prepared = prepare(api, options, Path(staging), report)
+            status.stop()
+            for note in prepared.notes:
+                _print(f"[yellow]Note:[/] {escape(note)}", err)
+            if prepared.checks:
+                _print_checks(prepared.checks, f"{'a tiny twin of ' * (options.verify == 'twin')}what was staged")
+            if failures(prepared.checks):
+                raise typer.Exit(1)
+            _print_operations(prepared.operations, options.target, prepared.remote)
+            if options.dry_run:
+                _print(escape(f"Staged in {options.folder}; nothing was sent. {prepared.weights}"))
+                return
+            done = publish(api, options, prepared.staged, prepared.remote)
+    if done.pull_request is not None:
+        text = f"Pull request: {done.pull_request}"
+    elif done.commit is None:
+        text = f"{done.url} held all of it before, at {done.head}"
+    else:
+        text = f"Published {done.url} at {done.commit}"
+    _print(escape(text + (f", tagged {options.tag}" if options.tag else "")))
+
+
+def verify_command(
+    repo: Annotated[str, typer.Argument(help="Hub id, or a folder.", metavar="REPO_OR_FOLDER")],
+    revision: Annotated[str | None, typer.Option(help="Commit, tag or branch.", show_default="main")] = None,
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto",
+) -> None:
+    """Use a repo as its users will, in a fresh process without `vidcom2`, and show what holds.
+
+    Runs the repo's code. Exit code 1 if anything fails.
+    """
+    with one_line_errors():
+        if "/" not in repo and not Path(repo).exists():
+            check_hub_id(repo)
+        with err.status("Importing PyTorch ..."):
+            from ..devices import torch_device
+
+            where = str(torch_device(device))
+        with err.status("Importing Transformers ..."):
+            from ..hub_upload.verification import failures, verify
+        with err.status(f"Verifying {escape(repo)} in a fresh process ...") as status:
+            checks = verify(repo, revision, where, lambda check: status.update(f"Verified: {escape(check.name)} ..."))
+        _print_checks(checks, repo)
+        if failures(checks):
+            raise typer.Exit(1)
+
+
+def _print(text: str, console: Any = out) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _print_checks(checks: "list[Check]", title: str) -> None:
+    table = Table(title=escape(f"Verification of {title}"))
+    for column in ("check", "", "found"):
+        table.add_column(column, overflow="fold")
+    for check in checks:
+        table.add_row(check.name, f"[{STATUS_STYLES[check.status]}]{check.status}[/]", escape(check.detail))
+    out.print(table)
+
+
+def _print_operations(operations: "list[Operation]", repo: str, remote: "Remote") -> None:
+    where = f"a new repo {repo}" if remote.head is None else f"{repo} on top of {remote.head}"
+    _print(escape(f"One commit in {where}, operations: {len(operations)}"))
+    for operation in operations:
+        size = "" if operation.size is None else f"{operation.size:,}"
+        source = f"  <- {operation.source}" if operation.action == "copy" else ""
+        line = f"{operation.action:6} {size:>15}  {operation.sha256 or '':64}  {operation.path}{source}"
+        _print(escape(line))

@@ -1,0 +1,209 @@
+"""`vidcom2 run` over many videos: requests in, a JSONL file of answers out. `many.py` does the work."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.markup import escape
+
+from ..answering.requests import VideoRequest, read_requests, requests_of_folder
+from ..options import (
+    OptionError,
+    check_given,
+    check_placement,
+    check_revision,
+    check_settings,
+    find_checkpoint,
+    written_to,
+)
+from ..records.answer_file import AnswerFile
+from ..records.fingerprints import check_loaded, model_identity, video_changed, video_stamp
+from ..records.jsonl import append_rows, complete_rows
+from ..records.processes import Process
+from ..records.provenance import commit, is_dirty
+from ..records.run_record import versions_of_answers
+from .console import err, one_line_errors, out, progress_bar
+
+SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyOptions:
+    """What `vidcom2 run` is given with `--videos` or `--requests`; its help describes each.
+
+    Attributes:
+        imported: fingerprints of what `--import` imported.
+    """
+
+    settings: dict[str, Any]
+    model: str | None
+    videos: Path | None
+    requests: Path | None
+    prompt: str | None
+    output: Path | None
+    num_frames: int
+    max_new_tokens: int
+    batch_size: int
+    workers: int
+    device: str
+    device_map: str | None
+    dtype: str
+    attn_implementation: str | None
+    revision: str | None
+    imported: dict[str, str]
+
+    def read(self, default_prompt: str) -> list[VideoRequest]:
+        """The requests. Raises an OptionError on a file or a folder without any, or options that exclude each other."""
+        if self.videos is not None and self.requests is not None:
+            raise OptionError("`--videos` and `--requests` are given. Take one of them.")
+        if self.requests is None:
+            return requests_of_folder(self.videos or Path(), self.prompt or default_prompt)
+        if self.prompt is not None:
+            raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
+        return read_requests(self.requests)
+
+    def check(self, process: Process) -> None:
+        """Raises an OptionError or a CheckpointError on what can be known to fail."""
+        check_given("--model", self.model, "for the toy that comes along")
+        check_given("--revision", self.revision, "for the main branch")
+        check_revision(self.model, self.revision)
+        check_settings(dict(self.settings))
+        check_placement(self.device, self.dtype, self.attn_implementation, self.device_map)
+        process.check_placement(self.device, self.device_map)
+        if self.model is not None:
+            find_checkpoint(self.model, self.revision)
+
+    def arguments(self) -> dict[str, Any]:
+        """What the answers depend on beside the requests, which must be the same when a run is continued."""
+        named = ("imported", "num_frames", "max_new_tokens", "dtype", "attn_implementation", "settings")
+        given = {name: getattr(self, name) for name in named}
+        return {**model_identity(self.model, self.revision), **given, **versions_of_answers()}
+
+
+def run_many(options: ManyOptions, default_prompt: str) -> None:
+    """Answer what is not answered yet, and say what it came to.
+
+    Raises:
+        typer.Exit: with code 3 if requests ended in an error, 2 on a mistake of the user, 130 after Ctrl-C.
+    """
+    started = time.perf_counter()
+    with one_line_errors("Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."):
+        process = Process.this()
+        if options.output is None:
+            raise OptionError("`--output` is missing: the JSONL file for the answers, such as answers.jsonl.")
+        requests = options.read(default_prompt)
+        options.check(process)
+        file = AnswerFile(options.output)
+        arguments = options.arguments()
+        if process.is_first:  # on the machines of others the same weights may have other times
+            file.check(arguments)
+        try:
+            with file.locked() if process.is_first else nullcontext():
+                before = _answer(options, arguments, requests, file, process)
+        except KeyboardInterrupt:
+            if process.is_first:
+                _print(f"Stopped. The answers so far are in {escape(str(file.path))}; the same command goes on there.")
+            raise typer.Exit(INTERRUPTED) from None
+        if process.is_first:
+            if options.model is None:
+                _print("[yellow]Demo:[/] without --model a toy answers; it knows the videos of its benchmark alone.")
+            _report(requests, file, before, time.perf_counter() - started)
+
+
+def _answer(
+    options: ManyOptions,
+    arguments: dict[str, Any],
+    requests: Sequence[VideoRequest],
+    file: AnswerFile,
+    process: Process,
+) -> int:
+    """Answer this process's share of the requests; how many had been answered before."""
+    if process.is_first:
+        _check_same(requests, file.rows(with_errors=False), file)  # before anything is written
+        file.gather(with_errors=False)
+    process.wait_for_others()
+    done = {row["id"] for row in complete_rows(file.path)}
+    left = [request for request in requests if request.id not in done]
+    if not left:
+        return len(requests)
+    # By the place of a request among all, so that no two processes need to agree on what is left.
+    mine = [each for each in requests[process.rank :: process.count] if each.id not in done]
+    with err.status("Importing PyTorch ..."):
+        from ..devices import check_device
+    device = process.device(options.device)
+    check_device(device, options.device_map)
+    with err.status("Importing Transformers ..."):
+        from ..answering.many import answer_many
+        from ..checkpoints import load_checkpoint
+    checkpoint = load_checkpoint(
+        options.model,
+        device=device,
+        dtype=options.dtype,
+        attn_implementation=options.attn_implementation,
+        device_map=options.device_map,
+        revision=arguments["model_commit"],
+        **options.settings,
+    )
+    check_loaded(checkpoint.identity, arguments)
+    if process.is_first:
+        file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
+    process.wait_for_others()
+    videos = {request.id: video_stamp(request.video) for request in mine}  # before they are read
+    answers = answer_many(
+        mine,
+        checkpoint.model,
+        processor=checkpoint.processor,
+        num_frames=options.num_frames,
+        max_new_tokens=options.max_new_tokens,
+        batch_size=options.batch_size,
+        workers=options.workers,
+    )
+    path = file.path if process.count == 1 else file.part(process.rank)
+    with progress_bar() as progress, closing(answers):
+        task = progress.add_task("Answering", total=len(mine), visible=process.is_first)
+        for answer in answers:
+            row = answer.row | {"video_file": videos[answer.request.id]}
+            with written_to(path), path.open("a", encoding="utf-8", newline="\n") as opened:
+                append_rows(opened, [row])
+            progress.advance(task)
+    process.wait_for_others()
+    if process.is_first and process.count > 1:
+        file.gather(with_errors=True)
+    return len(requests) - len(left)
+
+
+def _check_same(requests: Sequence[VideoRequest], done: dict[str, dict[str, Any]], file: AnswerFile) -> None:
+    """That what was answered is what is asked."""
+    for request in requests:
+        if request.id in done and done[request.id].get("given") != request.given:
+            raise OptionError(
+                f"{str(file.path)!r} has the answer to another request of id {request.id!r}: it was "
+                f"{done[request.id].get('given')!r}, and is {request.given!r}. Requests may be added at the end; for "
+                "others name another --output."
+            )
+        if request.id in done and video_changed(request.video, done[request.id]):
+            raise OptionError(
+                f"{str(file.path)!r} has the answer about another video of request {request.id!r}: {request.video!r} "
+                f"was {done[request.id]['video_file']}, and is {video_stamp(request.video)}. Name another --output."
+            )
+
+
+def _report(requests: Sequence[VideoRequest], file: AnswerFile, before: int, seconds: float) -> None:
+    rows = {row["id"]: row for row in complete_rows(file.path)}
+    errors = [rows[request.id] for request in requests if "error" in rows[request.id]]
+    _print(
+        f"Answered: {len(requests) - len(errors):,} of {len(requests):,} requests ({before:,} before), "
+        f"in {seconds:.1f} s. In {escape(str(file.path))}"
+    )
+    if errors:
+        first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
+        _print(f"[yellow]Errors:[/] {len(errors):,}, which the same command asks again. The first, {first}")
+        raise typer.Exit(SOME_ERRORS)
+
+
+def _print(text: str) -> None:
+    out.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""How good answers are: questions with known answers, methods side by side."""

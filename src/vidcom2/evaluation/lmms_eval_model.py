@@ -1,0 +1,207 @@
+"""VidCom² models in lmms-eval, which runs the official benchmarks: `lmms-eval --model vidcom2 --model_args ...`.
+
+lmms-eval imports this file by the entry point `lmms_eval.models`; nothing else does. Its own model classes do not fit:
+the generic one (`huggingface`) leaves the choice of frames to each processor, and those of the families load the stock,
+uncompressed classes. Here frames, prompts and generation are those of `ask`.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from accelerate import Accelerator
+from lmms_eval.api.instance import (  # pyright: ignore[reportMissingImports]  (an optional dependency)
+    GenerationResult,
+    Instance,
+    TokenCounts,
+)
+from lmms_eval.api.model import lmms  # pyright: ignore[reportMissingImports]
+from lmms_eval.models.registry_v2 import ModelManifest  # pyright: ignore[reportMissingImports]
+from transformers.utils.logging import tqdm
+
+from ..answering.ask import ask
+from ..answering.comparison import environment
+from ..checkpoints import load_checkpoint
+from ..options import OptionError, check_video_file, import_methods
+from ..records.fingerprints import certificate_of
+from ..records.provenance import birth_certificate, cpu_name
+from ..video.reading import VideoError, read_video
+
+MAX_NEW_TOKENS = 128  # of tasks that state none; those of the official benchmarks answer with a letter
+SAMPLING = ("temperature", "top_p", "top_k")
+
+MANIFEST = ModelManifest("vidcom2", simple_class_path=f"{__name__}.VidCom2ForLmmsEval")
+
+
+class VidCom2ForLmmsEval(lmms):
+    """A checkpoint of any supported family; each process of `accelerate launch` answers its part of the questions.
+
+    Answers tasks that generate a text about one video file; others are refused.
+    """
+
+    is_simple = True  # lmms-eval hands over the question and the video's path; the chat template is applied here
+
+    def __init__(
+        self,
+        pretrained: str,
+        num_frames: int = 32,
+        dtype: str = "auto",
+        attn_implementation: str | None = None,
+        device: str | None = None,
+        device_map: str | None = None,
+        revision: str | None = None,
+        import_module: str | None = None,
+        batch_size: int | str = 1,
+        **settings: Any,
+    ) -> None:
+        """What lmms-eval makes of `--model_args`, `--batch_size` and `--device`.
+
+        Args:
+            pretrained: a Hub id or a folder, of a stock checkpoint as well.
+            num_frames: sampled evenly in time; a shorter video gives all it has.
+            dtype, attn_implementation, device_map, revision: as in `load_checkpoint`.
+            device: accelerate's choice if None.
+            import_module: the user's own module or file that registers compression methods.
+            batch_size: 1, as in the paper.
+            **settings: of VidCom² (`retention_ratio=0.25`), the checkpoint's where not given.
+
+        Raises:
+            CheckpointError: if the model cannot be loaded.
+            OptionError: a ValueError, on an argument that is unknown, outside its accepted set, or excludes another.
+        """
+        super().__init__()
+        if batch_size not in (1, "1"):
+            raise OptionError(f"`--batch_size` is {batch_size!r}, but must be 1. Use more processes instead.")
+        if not isinstance(num_frames, int) or num_frames < 1:
+            raise OptionError(f"`num_frames` is {num_frames!r}, but must be a whole number, at least 1.")
+        self.accelerator = Accelerator()
+        self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
+        if self._world_size > 1 and (device or device_map):
+            raise OptionError(
+                f"`{'device' if device else 'device_map'}` is {device or device_map!r}, but each of the "
+                f"{self._world_size} processes has a device of its own. Leave it out."
+            )
+        if import_module is not None:
+            import_methods(import_module)
+        if device is None:
+            device = "auto" if device_map is not None else str(self.accelerator.device)
+        checkpoint = load_checkpoint(
+            pretrained,
+            device=device,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            device_map=device_map,
+            revision=revision,
+            **settings,
+        )
+        self.model, self.processor = checkpoint.model, checkpoint.processor
+        self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
+        # Questions about a video mostly follow each other, and long videos take long to decode.
+        self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
+
+    @property
+    def device(self) -> Any:
+        """Where lmms-eval gathers its counts."""
+        return self.accelerator.device
+
+    def generate_until(self, requests: Sequence[Instance]) -> list[GenerationResult]:
+        """The answers; the `input_tokens` of each are those of the compressed prompt.
+
+        Raises:
+            OptionError: before anything is answered, if a request is not about one video file.
+            SystemExit: on a video that cannot be read. lmms-eval would catch an exception, end this process in good
+                order, and leave the others waiting for it.
+        """
+        paths = [self._video_file(request) for request in requests]
+        results, kept, scored = [], 0, 0
+        for request, path in zip(tqdm(requests, desc="Answering", disable=self._rank != 0), paths, strict=True):
+            question, of_task = request.args[:2]
+            try:
+                video = self._read(path)
+            except VideoError as error:
+                sys.exit(f"vidcom2: task {request.task_name!r}, document {request.doc_id}: {error}")
+            answer = ask(video, question, self.model, processor=self.processor, **generation_arguments(of_task))
+            kept += len(answer.compression.indices)
+            scored += answer.compression.num_tokens
+            text = until_stop(answer.answer, of_task.get("until"))
+            results.append(GenerationResult(text, TokenCounts(answer.prompt_tokens, answer.new_tokens)))
+        if requests:
+            self._certify(requests[0], kept / scored)
+        return results
+
+    def loglikelihood(self, requests: Sequence[Instance]) -> NoReturn:
+        """Raises an OptionError: choices are not ranked by their likelihood."""
+        raise _refused(requests, "ranks choices by their likelihood")
+
+    def generate_until_multi_round(self, requests: Sequence[Instance]) -> NoReturn:
+        """Raises an OptionError: there is one question a prompt."""
+        raise _refused(requests, "asks in several rounds")
+
+    def _video_file(self, request: Instance) -> str:
+        _, _, doc_to_visual, number, task, split = request.args
+        visuals = doc_to_visual(self.task_dict[task][split][number])
+        if not isinstance(visuals, list) or len(visuals) != 1 or not isinstance(visuals[0], str):
+            shown = [type(visual).__name__ for visual in visuals] if isinstance(visuals, list) else visuals
+            raise OptionError(
+                f"the task {task!r} shows {shown}, but vidcom2 answers questions about one video file. Take a task of "
+                "videos: `videomme`, `mlvu_dev`, `mvbench`."
+            )
+        check_video_file(visuals[0])
+        return visuals[0]
+
+    def _certify(self, request: Instance, kept_share: float) -> None:
+        """Let the results file say where its figures come from, which `vidcom2 publish --results` asks for.
+
+        lmms-eval itself notes no versions and no machine. It does write down the options it was started with, which
+        each task has as `args`: there the certificate goes.
+        """
+        options = getattr(getattr(request.args[2], "__self__", None), "args", None)
+        if options is None:  # called by other code than lmms-eval's command line
+            return
+        folder = Path(self._name).expanduser()
+        name = folder.resolve().name if folder.is_dir() else self._name
+        words = ["--model", "vidcom2", "--model_args", options.model_args.replace(self._name, name)]
+        words += ["--tasks", str(options.tasks)]
+        words += ["--gen_kwargs", options.gen_kwargs] if options.gen_kwargs else []
+        words += ["--limit", f"{options.limit:g}"] if options.limit is not None else []
+        options.birth_certificate = birth_certificate(
+            name,
+            f"lmms-eval {shlex.join(words)}",
+            **environment(self.model),
+            cpu=cpu_name(),
+            **certificate_of(self._identity),
+            lmms_eval=version("lmms-eval"),
+            processes=self._world_size,
+            num_frames=self._num_frames,
+            model_settings=self.model.config.compression_settings().as_dict(),
+            kept_share=kept_share,
+        )
+
+
+def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:
+    """What a task asks of generation, as arguments of `generate`: greedy unless it samples at a temperature above 0."""
+    arguments = {name: value for name, value in of_task.items() if name != "until" and value is not None}
+    temperature = arguments.get("temperature")
+    samples = bool(arguments.get("do_sample", temperature)) and temperature != 0
+    if not samples:
+        arguments = {name: value for name, value in arguments.items() if name not in SAMPLING}
+    return {"max_new_tokens": MAX_NEW_TOKENS, **arguments, "do_sample": samples}
+
+
+def until_stop(text: str, stops: str | Sequence[str] | None) -> str:
+    """The text up to the first of the task's stops; space in front of it does not count."""
+    text = text.strip()
+    for stop in [stops] if isinstance(stops, str) else stops or ():
+        text = text.split(stop)[0]
+    return text
+
+
+def _refused(requests: Sequence[Instance], what: str) -> OptionError:
+    return OptionError(
+        f"the task {requests[0].task_name!r} {what}, which vidcom2 does not do. Take its variant that generates an "
+        "answer, such as `egoschema_subset` or `perceptiontest_val_mc`."
+    )

@@ -1,0 +1,61 @@
+"""The plot of `vidcom2 eval`: what is right, or agrees, over the share of the video tokens that is kept."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..records.whole_files import growing_file
+
+# Told apart by colour and by shape, also without colour vision (the colours of Okabe and Ito).
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+LEGEND_INSIDE = 6  # methods; of more it would cover their lines
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
+    """Draw to a PNG file a line for each method, with 95 % intervals, and one for all tokens.
+
+    Args:
+        results: as `evaluation_report.summary` returns them. Candidates that refused are left out.
+    """
+    from matplotlib.figure import Figure
+
+    measure = "agreement" if results[0]["accuracy"] is None else "accuracy"
+    figure = Figure(figsize=(7.5, 5.0), facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    whole, *others = results
+    if measure == "accuracy":
+        axes.axhspan(100 * whole["accuracy_low"], 100 * whole["accuracy_high"], color="0.93", zorder=0)
+    axes.axhline(100 * whole[measure], color="0.4", linestyle="--", label=f"all tokens: {100 * whole[measure]:.1f} %")
+    drawn = [result for result in others if "refused" not in result]
+    methods = list(dict.fromkeys(result["method"] for result in drawn))
+    for i, method in enumerate(methods):
+        points = sorted((each for each in drawn if each["method"] == method), key=lambda each: each["kept_share"])
+        y = [100 * point[measure] for point in points]
+        below = [max(0.0, value - 100 * point[f"{measure}_low"]) for value, point in zip(y, points)]
+        above = [max(0.0, 100 * point[f"{measure}_high"] - value) for value, point in zip(y, points)]
+        # Moved a little to the side, so that the intervals of one ratio do not cover each other.
+        x = [100 * point["kept_share"] * 1.012 ** (i - (len(methods) - 1) / 2) for point in points]
+        color, marker = COLORS[i % len(COLORS)], MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
+        axes.errorbar(x, y, (below, above), color=color, marker=marker, markersize=6, capsize=2.5, label=method)
+    ticks = sorted({round(100 * each["retention_ratio"], 6) for each in drawn})
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("video tokens kept, % (log scale)")
+    axes.set_ylabel("right answers, %" if measure == "accuracy" else "answers as with all tokens, %")
+    axes.set_title(title, fontsize=11)
+    axes.grid(True, color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(methods) < LEGEND_INSIDE:
+        axes.legend(frameon=False, fontsize=9, loc="best")
+    else:
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=3)
+    save_png(figure, path)
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib to a file that is there as a whole or not at all."""
+    with growing_file(path) as part:
+        figure.savefig(part, dpi=150, format="png")

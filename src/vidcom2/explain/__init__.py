@@ -1,0 +1,1 @@
+"""What is kept of a video, as a picture or a page."""

@@ -1,0 +1,227 @@
+"""The drawing of `vidcom2 explain -o x.png`: frames, heat maps, bars of u_t and k_t; for long videos a strip of all."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ..options import DRAWN_BY
+from ..records.whole_files import growing_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .explanation import Explanation
+
+    DrawnAxes = Callable[[float, float, float, float], Axes]  # left, top, width, height in inches
+
+MOST_FRAMES = 32  # drawn one by one; of longer videos CHOSEN_FRAMES, under a strip of all
+CHOSEN_FRAMES = 16
+FRAMES_PER_ROW = 8
+U_COLOR, K_COLOR = "#b5367a", "#0e8fa3"
+MERGED_COLOR = "#cfe0ea"  # any pale colour
+UNDRAWN_ALPHA = 0.35  # bars in the strip of frames that are not drawn
+DOTS_PER_INCH = 130
+
+# Inches from here on.
+LEFT, RIGHT, GAP = 1.0, 0.25, 0.12  # LEFT holds what rows are
+WIDEST, NARROWEST = 15.0, 8.5
+FRAME_HEIGHT, FRAME_HEIGHT_OF_FEW, FRAME_WIDTH = 2.5, 3.0, 4.6  # at most
+LABEL, BARS, NUMBER = 0.42, 0.42, 0.24  # a frame's two lines; bars; the numbers above them
+BAR_WIDTH = 0.9  # at most, and at most half a frame's
+STRIP, STRIP_TICKS, TICK_WIDTH = 0.8, 0.5, 0.6
+
+
+def draw_png(explanation: "Explanation", path: str) -> None:
+    """Draw to the file `path`: at most 32 frames one by one, of longer videos the telling ones and a strip of all."""
+    with growing_file(Path(path)) as part:
+        drawing(explanation).savefig(part, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
+
+
+def drawing(explanation: "Explanation") -> "Figure":
+    from matplotlib.figure import Figure
+
+    number = len(explanation.frames)
+    is_long = number > MOST_FRAMES
+    drawn = explanation.chosen_frames(CHOSEN_FRAMES if is_long else number)
+    columns = min(len(drawn), FRAMES_PER_ROW)
+    rows = -(-len(drawn) // columns)
+    columns = -(-len(drawn) // rows)  # rows of equal length
+    width, height = _frame_size(explanation, columns)
+    figure_width = max(LEFT + columns * (width + GAP) - GAP + RIGHT, NARROWEST)
+
+    with_u, with_heat = explanation.frame_uniqueness is not None, explanation.token_uniqueness is not None
+    header = _header(explanation, figure_width, is_long)
+    header_height = 0.2 + 0.27 * len(header[0]) + 0.2 * len(header[1]) + 0.35
+    strip_height = (STRIP + 0.12) * (1 + with_u) + STRIP_TICKS if is_long else 0.0
+    row_height = LABEL + height + with_heat * (height + 0.06) + (with_u + 1) * (NUMBER + BARS) + 0.25
+    figure_height = header_height + strip_height + rows * row_height
+    figure = Figure(figsize=(figure_width, figure_height), facecolor="white")
+
+    def axes(left: float, top: float, wide: float, high: float) -> "Axes":
+        """Axes by their upper left corner, in inches from the figure's."""
+        bottom = 1 - (top + high) / figure_height
+        return figure.add_axes((left / figure_width, bottom, wide / figure_width, high / figure_height))
+
+    _draw_header(figure, axes, header, with_heat, explanation.merged is not None)
+    top = header_height
+    if is_long:
+        _draw_strip(explanation, axes, top, figure_width - LEFT - RIGHT, drawn)
+        top += strip_height
+    for row in range(rows):
+        _draw_row(explanation, axes, top + row * row_height, drawn[row * columns :][:columns], columns, width, height)
+    return figure
+
+
+def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]:
+    """Width and height of a drawn frame, in the frame's proportions."""
+    pixels_high, pixels_wide = explanation.frames.shape[1:3]
+    width = min((WIDEST - LEFT - RIGHT + GAP) / columns - GAP, FRAME_WIDTH)
+    height = min(width * pixels_high / pixels_wide, FRAME_HEIGHT_OF_FEW if columns <= 4 else FRAME_HEIGHT)
+    return height * pixels_wide / pixels_high, height
+
+
+def _header(explanation: "Explanation", width: float, is_long: bool) -> tuple[list[str], list[str]]:
+    """Lines of the title and of what is under it, none longer than the figure is wide."""
+    notes = [explanation.subtitle]
+    if explanation.frame_uniqueness is not None and len(explanation.frames) > 1:
+        notes.append("bars of uniqueness start a little below the least unique frame")
+    if is_long:
+        notes.append(
+            f"{CHOSEN_FRAMES} of {len(explanation.frames)} pictures are drawn, of each stretch of the video the one "
+            "with the largest budget (dark in the strip)"
+        )
+    letters = (width - 2 * RIGHT) * 72 / 0.56  # of one point, in the mean
+    return textwrap.wrap(explanation.title, int(letters / 14)), textwrap.wrap(" · ".join(notes), int(letters / 9.5))
+
+
+def _draw_header(
+    figure: "Figure", axes: "DrawnAxes", header: tuple[list[str], list[str]], with_heat: bool, with_merged: bool
+) -> None:
+    from matplotlib.patches import Patch
+
+    from .explanation import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR
+
+    width, height = figure.get_size_inches()
+    top = 0.2
+    for lines, size, step, color in zip(header, (14, 9.5), (0.27, 0.2), ("black", "#555555")):
+        for line in lines:
+            figure.text(RIGHT / width, 1 - top / height, line, fontsize=size, color=color, va="top")
+            top += step
+    grey = (LIGHT * (1 - DIMMED) + 128 * DIMMED) / 255
+    red, green, blue = (value / 255 for value in OUTLINE_COLOR)
+    handles = [
+        Patch(facecolor="white", edgecolor=(red, green, blue), linewidth=2, label="kept"),
+        Patch(facecolor=(grey, grey, grey), label="dropped (grey)"),
+    ]
+    if with_merged:
+        handles.insert(1, Patch(facecolor=MERGED_COLOR, label="merged (pale)"))
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(RIGHT / width, 1 - (top + 0.02) / height),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9.5,
+        borderpad=0,
+        borderaxespad=0.2,
+        handlelength=1.4,
+        columnspacing=1.5,
+    )
+    if with_heat:
+        left = 3.9 if with_merged else 2.6  # beside the legend
+        scale = axes(left, top + 0.05, 1.2, 0.13)
+        scale.imshow(np.linspace(0, 1, 64)[None], aspect="auto", cmap=HEAT_COLORS)
+        scale.axis("off")
+        figure.text(
+            (left + 1.3) / width,
+            1 - (top + 0.11) / height,
+            "uniqueness u of tokens, least to most in the frame",
+            fontsize=9.5,
+            va="center",
+        )
+
+
+def _draw_row(
+    explanation: "Explanation",
+    axes: "DrawnAxes",
+    top: float,
+    indices: np.ndarray,
+    columns: int,
+    width: float,
+    height: float,
+) -> None:
+    """Frames beside each other; under them their heat maps, u_t and k_t."""
+    with_u, with_heat = explanation.frame_uniqueness is not None, explanation.token_uniqueness is not None
+    for column, index in enumerate(indices):
+        left = LEFT + column * (width + GAP)
+        frame = axes(left, top + LABEL, width, height)
+        frame.imshow(explanation.kept_picture(index), aspect="auto", interpolation="antialiased")
+        frame.set_title(f"{explanation.label(index)}\n{explanation.seconds[index]:.2f} s", fontsize=8.5, pad=3)
+        frame.axis("off")
+        if with_heat:
+            heat = axes(left, top + LABEL + height + 0.06, width, height)
+            heat.imshow(explanation.heat_map(index), aspect="auto", interpolation="antialiased")
+            heat.axis("off")
+            if column == 0:
+                _name(heat, "tokens'\n$u$")
+    top += LABEL + height + with_heat * (height + 0.06)
+    shares_u = explanation.shares_of_uniqueness()[indices] if with_u else None
+    for shares, values, form, color, name in (
+        (shares_u, explanation.frame_uniqueness, "{:.4f}", U_COLOR, "frame's\n$u_t$"),
+        (explanation.shares_of_budget()[indices], explanation.frame_budgets, "{:d}", K_COLOR, "tokens\nkept $k_t$"),
+    ):
+        if shares is None or values is None:
+            continue
+        # As wide as the frames and half a gap more on each side: bar i is under frame i.
+        bars = axes(LEFT - GAP / 2, top + NUMBER, columns * (width + GAP), BARS)
+        bars.bar(range(len(indices)), shares, color=color, width=min(0.5, BAR_WIDTH / (width + GAP)))
+        for x, index in enumerate(indices):
+            number = form.format(values[index]).replace("-", "\N{MINUS SIGN}")
+            bars.text(x, shares[x] + 0.06, number, ha="center", va="bottom", fontsize=8.5)
+        bars.set(xlim=(-0.5, columns - 0.5), ylim=(0, 1), xticks=[], yticks=[])
+        bars.spines[["top", "right", "left"]].set_visible(False)
+        bars.spines["bottom"].set_color("#999999")
+        _name(bars, name)
+        top += NUMBER + BARS
+
+
+def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
+    """u_t and k_t of all frames over time; those that are drawn below are darker, with their number."""
+    everything = np.arange(len(explanation.frames))
+    u, k = explanation.frame_uniqueness, explanation.frame_budgets
+    shares = [(explanation.shares_of_budget(), K_COLOR, "tokens\nkept $k_t$", [(0, "0"), (1, str(k.max()))])]
+    if u is not None:
+        finite = u[np.isfinite(u)]
+        ends = [] if not finite.size else [(1, f"{finite.max():.2f}".replace("-", "\N{MINUS SIGN}"))]
+        shares.insert(0, (explanation.shares_of_uniqueness(), U_COLOR, "frame's\n$u_t$", ends))
+    strips = []
+    for values, color, name, ends in shares:
+        strip = axes(LEFT, top, width, STRIP)
+        is_drawn = np.isin(everything, drawn)
+        strip.bar(everything[~is_drawn], values[~is_drawn], color=color, alpha=UNDRAWN_ALPHA, width=0.85)
+        strip.bar(everything[is_drawn], values[is_drawn], color=color, width=0.85)
+        strip.set(xlim=(-0.7, len(everything) - 0.3), ylim=(0, 1.05), xticks=[])
+        strip.set_yticks([at for at, _ in ends], [text for _, text in ends], fontsize=8)
+        strip.spines[["top", "right", "left"]].set_visible(False)
+        strip.spines["bottom"].set_color("#999999")
+        _name(strip, name)
+        strips.append(strip)
+        top += STRIP + 0.12
+    ticks: list[int] = []
+    for i in drawn.tolist():  # those of neighbours would be written over each other
+        if not ticks or (i - ticks[-1]) * width / len(everything) >= TICK_WIDTH:
+            ticks.append(i)
+    labels = [f"{explanation.label(i).split()[1]}\n{explanation.seconds[i]:.1f} s" for i in ticks]
+    strips[-1].set_xticks(ticks, labels, fontsize=7.5)
+    strips[-1].tick_params(length=2)
+
+
+def _name(axes: "Axes", text: str) -> None:
+    """What a row is, in the figure's left margin."""
+    figure, box = cast("Figure", axes.figure), axes.get_position()
+    left = RIGHT / figure.get_size_inches()[0]
+    figure.text(left, (box.y0 + box.y1) / 2, text, va="center", fontsize=8.5)

@@ -1,0 +1,261 @@
+"""What is kept of a video and why: the paper's Figure 2 for the user's own video, as numbers and as pictures of frames.
+
+`explain_png.py` and `explain_html.py` put them on a page.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
+
+from ..answering.ask import prepare_inputs
+from ..answering.comparison import encode_video, scored_frames
+from ..checkpoints import Checkpoint
+from ..configuration.compression_settings import SETTING_NAMES
+from ..families import FAMILIES
+from ..video.reading import Video
+from .drawing import draw_png
+from .page import draw_html
+
+__all__ = ["Explanation", "draw_html", "draw_png", "explain"]
+
+PICTURE_PIXELS = 400  # the longer side of a picture
+# A dropped token is light and grey, never dark: the share DIMMED of its own grey is left, the rest is LIGHT. A kept one
+# is untouched, with a line around it, since grey and light may be the video's own colours.
+DIMMED, LIGHT = 0.4, 235
+NOT_COVERED = 250  # grey of a strip that no token covers
+OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3
+HEAT_COLORS = "magma"
+NOT_FINITE_COLOR = (120, 120, 120)
+LUMA = (0.299, 0.587, 0.114)
+WHOLE_FRAME = (0.0, 0.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What was kept of a video, and why.
+
+    Attributes:
+        model: what the checkpoint is called.
+        settings: `retention_ratio`, and the other settings that are not at their default.
+        frames: (T, height, width, 3) uint8, a picture for each of the T scored frames, in the video's own proportions.
+        seconds: (T,) when each is shown.
+        video_frames: frames that were sampled; Qwen's families make one scored frame of two.
+        frame_budgets: (T,) k_t.
+        kept: (T, h, w) bool, the grid of a frame's tokens.
+        merged: (T, h, w) bool, tokens that are not kept but enter the mean of one that is; None if the method merges
+            none.
+        frame_uniqueness: (T,) u_t, or None if the method has no such score.
+        token_uniqueness: (T, h, w) u, -inf at a token that is not finite; or None.
+        covered: what the token grid lies over, in shares of a frame's height and width: top, left, height and width.
+    """
+
+    model: str
+    settings: dict[str, object]
+    frames: np.ndarray
+    seconds: np.ndarray
+    video_frames: int
+    frame_budgets: np.ndarray
+    kept: np.ndarray
+    frame_uniqueness: np.ndarray | None = None
+    token_uniqueness: np.ndarray | None = None
+    covered: tuple[float, float, float, float] = WHOLE_FRAME
+    merged: np.ndarray | None = None
+
+    @property
+    def title(self) -> str:
+        kept, total = int(self.kept.sum()), self.kept.size
+        method = str(self.settings.get("compression_method", "vidcom2"))
+        merged = "" if self.merged is None else f" and merges {int(self.merged.sum()):,} into them"
+        return (
+            f"{'VidCom²' if method == 'vidcom2' else method} keeps {kept:,} of {total:,} video tokens "
+            f"({kept / total:.1%}){merged} at retention_ratio={self.settings['retention_ratio']}"
+        )
+
+    @property
+    def subtitle(self) -> str:
+        """The model, what a picture is, and the settings that are not at their default."""
+        height, width = self.kept.shape[1:]
+        parts = [self.model, f"{_counted(self.video_frames, 'frame')} of the video"]
+        if self.frames_per_picture == 1:
+            parts.append(f"{height} × {width} tokens a frame")
+        else:
+            parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
+            parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first")
+        if self.covered != WHOLE_FRAME:
+            parts.append("no token covers the white edge")
+        parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
+        return " · ".join(parts)
+
+    @property
+    def frames_per_picture(self) -> int:
+        return -(-self.video_frames // len(self.frames))
+
+    def label(self, index: int) -> str:
+        """Which frames of those that were sampled the picture stands for."""
+        first = index * self.frames_per_picture
+        last = min(first + self.frames_per_picture, self.video_frames) - 1
+        return f"frame {first}" if first == last else f"frames {first}–{last}"
+
+    def chosen_frames(self, number: int) -> np.ndarray:
+        """Ascending indices of at most `number` pictures that tell most: of each stretch of the video, the one with the
+        largest budget."""
+        stretches = np.array_split(np.arange(len(self.frames)), min(number, len(self.frames)))
+        return np.array([stretch[self.frame_budgets[stretch].argmax()] for stretch in stretches])
+
+    def shares_of_uniqueness(self) -> np.ndarray:
+        """(T,) in [0, 1], lengths of bars of u_t. It is a negated similarity: bars grow from a little below the least
+        unique frame, and all are full where all frames are alike."""
+        u = self.frame_uniqueness
+        assert u is not None, "the method has no score of frames"
+        finite = u[np.isfinite(u)]
+        if not finite.size:
+            return np.zeros(len(u))
+        low = finite.min() - 0.08 * max(np.ptp(finite), 1e-3)
+        return np.where(np.isfinite(u), (u - low) / (finite.max() - low), 0.0)
+
+    def shares_of_budget(self) -> np.ndarray:
+        """(T,) in [0, 1], lengths of bars of k_t."""
+        return self.frame_budgets / max(self.frame_budgets.max(), 1)
+
+    def kept_picture(self, index: int) -> np.ndarray:
+        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, merged ones in pale colour, and
+        dropped ones light and grey."""
+        frame = self.frames[index]
+        grey = (frame @ LUMA) * DIMMED + LIGHT * (1 - DIMMED)
+        kept, covered = self._on_pixels(self.kept[index], fill=False), self._on_pixels(None, fill=False)
+        picture = np.where(kept[..., None], frame, grey[..., None])
+        if self.merged is not None:
+            pale = frame * DIMMED + LIGHT * (1 - DIMMED)
+            picture = np.where(self._on_pixels(self.merged[index], fill=False)[..., None], pale, picture)
+        picture[~covered] = NOT_COVERED
+        return _outlined(picture.round().astype(np.uint8), kept)
+
+    def heat_map(self, index: int) -> np.ndarray:
+        """(height, width, 3) uint8: u of each token, from the least to the most unique of the frame; grey where a token
+        is not finite. Kept tokens are outlined."""
+        from matplotlib import colormaps
+
+        assert self.token_uniqueness is not None, "the method has no score of tokens"
+        u = self.token_uniqueness[index]
+        finite = np.isfinite(u)
+        low, high = (u[finite].min(), u[finite].max()) if finite.any() else (0.0, 0.0)
+        heat = np.full(u.shape, 0.5)
+        if high > low:
+            heat[finite] = (u[finite] - low) / (high - low)
+        colors = (colormaps[HEAT_COLORS](heat)[..., :3] * 255).round().astype(np.uint8)
+        colors[~finite] = NOT_FINITE_COLOR
+        picture = self._on_pixels(colors, fill=NOT_COVERED)
+        return _outlined(picture, self._on_pixels(self.kept[index], fill=False))
+
+    def _on_pixels(self, tokens: np.ndarray | None, fill: int | bool) -> np.ndarray:
+        """(h, w, ...) values of tokens -> (height, width, ...) of pixels, a token being a rectangle of the frame, and
+        `fill` where none lies. With None, whether one does."""
+        height, width = self.frames.shape[1:3]
+        grid_height, grid_width = self.kept.shape[1:]
+        top, left, covered_height, covered_width = self.covered
+        rows = np.floor(((np.arange(height) + 0.5) / height - top) / covered_height * grid_height).astype(int)
+        columns = np.floor(((np.arange(width) + 0.5) / width - left) / covered_width * grid_width).astype(int)
+        inside = ((rows >= 0) & (rows < grid_height))[:, None] & (columns >= 0) & (columns < grid_width)
+        if tokens is None:
+            return inside
+        values = tokens[rows.clip(0, grid_height - 1)][:, columns.clip(0, grid_width - 1)].copy()
+        values[~inside] = fill
+        return values
+
+
+def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
+    """Encode the video and tell what is kept; the language model does not run."""
+    model = checkpoint.model
+    inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
+    compression = encode_video(model, inputs)
+    num_frames = len(compression.frame_budgets)
+    assert compression.grid is not None, "models tell the grid"
+    height, width = compression.grid
+    kept = np.zeros(num_frames * height * width, dtype=bool)
+    kept[compression.indices.cpu().numpy()] = True
+    merged = None
+    if compression.merge is not None:
+        merged = np.zeros_like(kept)
+        merged[compression.merge.inputs.cpu().numpy()] = True
+        merged = (merged & ~kept).reshape(num_frames, height, width)
+    u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
+    shown = scored_frames(len(video.frames), compression)
+    return Explanation(
+        model=checkpoint.name,
+        settings=_settings(model),
+        frames=np.stack([_picture(frame) for frame in video.frames[shown]]),
+        seconds=video.seconds[shown],
+        video_frames=len(video.frames),
+        frame_budgets=compression.frame_budgets.cpu().numpy(),
+        kept=kept.reshape(num_frames, height, width),
+        frame_uniqueness=None if u is None else u.cpu().numpy(),
+        token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
+        covered=_covered(model.config, height, _shown(checkpoint.processor, *video.frames.shape[1:3])),
+        merged=merged,
+    )
+
+
+def _settings(model: PreTrainedModel) -> dict[str, object]:
+    """`retention_ratio`, and the settings that are not at their default."""
+    names = [*SETTING_NAMES, "spatial_pool_mode"]
+    values = {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
+    defaults = {name: getattr(type(model.config), name) for name in values}
+    return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
+
+
+def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, float, float, float]:
+    """Which part of a frame of this size the processor gives to the model, as `Explanation.covered`."""
+    video_processor: Any = getattr(processor, "video_processor", None)
+    if not getattr(video_processor, "do_center_crop", False):
+        return WHOLE_FRAME
+    size, cut = dict(video_processor.size), dict(video_processor.crop_size)
+    if size.get("shortest_edge"):
+        scale = size["shortest_edge"] / min(height, width)
+        height, width = round(scale * height), round(scale * width)
+    else:
+        height, width = size["height"], size["width"]
+    shown = min(1.0, cut["height"] / height), min(1.0, cut["width"] / width)
+    return (1 - shown[0]) / 2, (1 - shown[1]) / 2, *shown
+
+
+def _covered(
+    config: PreTrainedConfig, rows: int, shown: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
+    """Which part of a frame its tokens cover, of what the model is shown of it.
+
+    Where that is a square, 2 × 2 patches are pooled to a token, and pixels at the right and lower edge that make no
+    patch, or a patch that makes no token, are not covered.
+    """
+    family = FAMILIES.get(config.model_type)
+    if family is None or not family.square:  # None: a class of a user's own
+        return shown
+    vision, (top, left, height, width) = config.vision_config, shown
+    share = min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
+    return top, left, share * height, share * width
+
+
+def _picture(frame: np.ndarray) -> np.ndarray:
+    """The frame in its own proportions, PICTURE_PIXELS along its longer side."""
+    height, width = frame.shape[:2]
+    scale = PICTURE_PIXELS / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
+
+
+def _outlined(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """`picture` with a line along the inner edge of what is kept; the frame's own border gets none."""
+    height, width = kept.shape
+    padded = np.pad(kept, OUTLINE_PIXELS, mode="edge")
+    inner = kept.copy()
+    for down in range(2 * OUTLINE_PIXELS + 1):
+        for right in range(2 * OUTLINE_PIXELS + 1):
+            inner &= padded[down : down + height, right : right + width]
+    picture[kept & ~inner] = OUTLINE_COLOR
+    return picture
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,460 @@
+"""From the original LLaVA-Video checkpoints to the format of `VidCom2LlavaVideoForConditionalGeneration`.
+
+Only names change, so the weights are copied as bytes, shard by shard: memory does not grow with the model.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import (
+    AddedToken,
+    AutoTokenizer,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionVideoProcessor,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+)
+
+from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
+from ..records.whole_files import check_free, growing_folder
+from ..tiny.checkpoints import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
+from ..tiny.checkpoints import token_id
+from .classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
+
+# Called with what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, float, float | None], None]
+
+COPY_BYTES = 16 * 2**20  # read and written at a time
+SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+# The first prefix that fits is replaced.
+RENAMED_PREFIXES = {
+    "model.vision_tower.vision_tower.vision_model.": "model.vision_tower.",
+    "model.mm_projector.0.": "model.multi_modal_projector.linear_1.",
+    "model.mm_projector.2.": "model.multi_modal_projector.linear_2.",
+    "model.image_newline": "model.image_newline",
+    "model.embed_tokens.": "model.language_model.embed_tokens.",
+    "model.layers.": "model.language_model.layers.",
+    "model.norm.": "model.language_model.norm.",
+    "lm_head.": "lm_head.",
+}
+
+# What the class computes. A config that asks for something else is refused; an absent field is as None.
+COMPUTED = {
+    "architectures": (["LlavaQwenForCausalLM"],),
+    "mm_projector_type": ("mlp2x_gelu",),
+    "mm_newline_position": ("grid",),
+    "mm_patch_merge_type": ("spatial_unpad",),
+    "image_aspect_ratio": ("anyres_max_9",),
+    "mm_vision_select_feature": ("patch", None),
+    "add_faster_video": (False, None),
+    "mm_resampler_type": (None,),
+}
+TEXT_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "rope_theta",
+    "rms_norm_eps",
+)
+OPTIONAL_TEXT_FIELDS = (
+    "hidden_act",
+    "attention_dropout",
+    "initializer_range",
+    "rope_scaling",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "bos_token_id",
+    "eos_token_id",
+    "use_cache",
+)
+VISION_TOWERS = {
+    "siglip-so400m-patch14-384": {
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "image_size": 384,
+        "patch_size": 14,
+    }
+}
+CHAT_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}"
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"  # as conversation `qwen_1_5` of the original
+    "{% endif %}" + LLAVA_ONEVISION_CHAT_TEMPLATE
+)
+
+
+class ConversionError(ValueError):
+    """A source that is incomplete, of another format, or of a model that the class does not compute."""
+
+
+@dataclass
+class Conversion:
+    """What was done.
+
+    Attributes:
+        destination: the folder written.
+        num_tensors, num_bytes: of the weights.
+        dtype: of the weights.
+        spatial_pool_mode: as written to the config and the processor.
+        notes: where the result departs from the source's config, a sentence each.
+    """
+
+    destination: str
+    num_tensors: int
+    num_bytes: int
+    dtype: str
+    spatial_pool_mode: str
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A safetensors file: 8 bytes for the length of the header, the header, the data."""
+
+    path: Path
+    header: dict[str, Any]
+    data_start: int
+
+    @property
+    def tensors(self) -> dict[str, dict[str, Any]]:
+        return {name: entry for name, entry in self.header.items() if name != "__metadata__"}
+
+    @property
+    def num_bytes(self) -> int:
+        return self.path.stat().st_size - self.data_start
+
+
+def convert_llava_video(
+    source: str,
+    destination: str,
+    spatial_pool_mode: str = "average",
+    progress: Progress = lambda *_: None,
+) -> Conversion:
+    """Write an original LLaVA-Video checkpoint in this project's format. The source is not changed.
+
+    The destination appears under its name when it is whole. Until then it is a new folder beside it, named
+    `{destination}.incomplete-` and eight letters, which does not load; the next run removes what a killed one left.
+
+    Args:
+        source: folder with the original's config.json, safetensors files and tokenizer, as `hf download` leaves it.
+        destination: folder to make.
+        spatial_pool_mode: for the new config and processor, whatever the source's config says.
+
+    Raises:
+        ConversionError: on anything missing, unknown, of another shape or pickled, by its name; nothing is written.
+        TakenError: if the destination exists, or another process is making it.
+        ValueError: on a `spatial_pool_mode` outside the accepted set.
+    """
+    checked_choice("spatial_pool_mode", spatial_pool_mode, SPATIAL_POOL_MODES)
+    folder, target = Path(source), Path(destination)
+    if not folder.is_dir():
+        raise ConversionError(
+            f"there is no folder {source!r}. Download the original checkpoint first: "
+            "hf download lmms-lab/LLaVA-Video-7B-Qwen2 --local-dir FOLDER"
+        )
+    check_free(target)
+    original = _read_json(folder / "config.json")
+    _check_computed(original)
+    shards = [read_shard(path) for path in find_shards(folder)]
+    tokenizer = _tokenizer(folder)
+    config = _config(original, folder, tokenizer, spatial_pool_mode)
+    _check_tensors(shards, config)
+    embedding = next(shard.tensors[n] for shard in shards for n in shard.tensors if n == "model.embed_tokens.weight")
+    config.dtype = DTYPES[embedding["dtype"]]
+    num_bytes = sum(shard.num_bytes for shard in shards)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with growing_folder(target) as incomplete:
+        free = shutil.disk_usage(incomplete).free
+        if free < num_bytes:
+            raise ConversionError(f"{destination!r} needs {num_bytes:,} bytes, but its disk has {free:,} left.")
+        _copy_weights(shards, incomplete, progress)
+        _processor(original, config, tokenizer).save_pretrained(incomplete)
+        if (folder / "generation_config.json").is_file():
+            shutil.copyfile(folder / "generation_config.json", incomplete / "generation_config.json")
+        config.architectures = [VidCom2LlavaVideoForConditionalGeneration.__name__]
+        config.save_pretrained(incomplete)  # last: without it nothing loads
+    return Conversion(
+        destination=str(target),
+        num_tensors=sum(len(shard.tensors) for shard in shards),
+        num_bytes=num_bytes,
+        dtype=DTYPES[embedding["dtype"]],
+        spatial_pool_mode=spatial_pool_mode,
+        notes=_notes(original, folder, spatial_pool_mode),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Weights
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The checkpoint's safetensors files, in the order of its index."""
+    index = folder / INDEX_FILE
+    if index.is_file():
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ConversionError(f"{index} has no `weight_map`. Download it again.")
+        names = sorted(set(weight_map.values()))
+    else:
+        names = [SINGLE_FILE]
+    foreign = [name for name in names if not name.endswith(".safetensors") or Path(name).name != name]
+    if foreign:
+        raise ConversionError(f"{index} names {', '.join(foreign)}, but only safetensors files beside it are read.")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing == [SINGLE_FILE]:
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+        if pickles:
+            raise ConversionError(
+                f"{str(folder)!r} holds pickle files ({', '.join(pickles)}), which can run code when they are read. "
+                "Save the checkpoint as safetensors first."
+            )
+    if missing:
+        raise ConversionError(f"{str(folder)!r} lacks {', '.join(missing)}. Download the whole checkpoint.")
+    return [folder / name for name in names]
+
+
+def read_shard(path: Path) -> Shard:
+    """The header of a safetensors file.
+
+    Raises:
+        ConversionError: if it is no such file, or was cut off.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            if 8 + length > size:
+                raise ValueError
+            header = json.loads(file.read(length))
+            entries = [entry for name, entry in header.items() if name != "__metadata__"]
+            data_end = max((entry["data_offsets"][1] for entry in entries), default=0)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            raise ConversionError(f"{str(path)!r} is no safetensors file. Download it again.") from None
+    if 8 + length + data_end != size:
+        raise ConversionError(
+            f"{str(path)!r} has {size:,} bytes, but its header tells of {8 + length + data_end:,}. Download it again."
+        )
+    return Shard(path, header, 8 + length)
+
+
+def renamed(name: str) -> str | None:
+    """The original's key under this project's name; None if it is no key of the original."""
+    for old, new in RENAMED_PREFIXES.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return None
+
+
+def _check_tensors(shards: list[Shard], config: VidCom2LlavaVideoConfig) -> None:
+    with torch.device("meta"):
+        expected = {
+            name: list(tensor.shape)
+            for name, tensor in VidCom2LlavaVideoForConditionalGeneration(config).state_dict().items()
+        }
+    found: dict[str, str] = {}
+    for shard in shards:
+        for name, entry in shard.tensors.items():
+            new = renamed(name)
+            if new not in expected:
+                raise ConversionError(f"{shard.path.name} holds {name!r}, which LLaVA-Video does not have.")
+            if new in found:
+                raise ConversionError(f"{name!r} is both in {found[new]} and in {shard.path.name}.")
+            if entry["shape"] != expected[new]:
+                raise ConversionError(
+                    f"{name!r} in {shard.path.name} has shape {entry['shape']}, but config.json asks for "
+                    f"{expected[new]}. Do both belong to one checkpoint?"
+                )
+            if entry["dtype"] not in DTYPES:
+                raise ConversionError(
+                    f"{name!r} in {shard.path.name} is {entry['dtype']}, but must be one of {', '.join(DTYPES)}."
+                )
+            found[new] = shard.path.name
+    missing = expected.keys() - found.keys() - ({"lm_head.weight"} if config.tie_word_embeddings else set())
+    if missing:
+        old = sorted(original_name(name) for name in missing)
+        more = f" and {len(old) - 5} more" if len(old) > 5 else ""
+        raise ConversionError(f"the weights lack {', '.join(old[:5])}{more}. Download the whole checkpoint.")
+
+
+def original_name(name: str) -> str:
+    """The inverse of `renamed`."""
+    for old, new in RENAMED_PREFIXES.items():
+        if name.startswith(new):
+            return old + name.removeprefix(new)
+    return name
+
+
+def _copy_weights(shards: list[Shard], target: Path, progress: Progress) -> None:
+    total, done = sum(shard.num_bytes for shard in shards), 0
+    weight_map: dict[str, str] = {}
+    for i, shard in enumerate(shards):
+        file = SINGLE_FILE if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        for num_bytes in _copy_shard(shard, target / file):
+            done += num_bytes
+            progress(f"Copying {file}", done, total)
+        weight_map |= {new: file for name in shard.tensors if (new := renamed(name))}
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        (target / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _copy_shard(shard: Shard, path: Path) -> Iterator[int]:
+    """Write a shard under its new names; yields the bytes of data copied."""
+    header = {renamed(name) if name != "__metadata__" else name: entry for name, entry in shard.header.items()}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data is aligned to 8 bytes
+    with shard.path.open("rb") as source, path.open("wb") as copy:
+        copy.write(len(text).to_bytes(8, "little") + text)
+        source.seek(shard.data_start)
+        while block := source.read(COPY_BYTES):
+            copy.write(block)
+            yield len(block)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Config, tokenizer, processor
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConversionError(f"{str(path.parent)!r} lacks {path.name}. Download the whole checkpoint.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConversionError(f"{str(path)!r} is no JSON file: {error}") from None
+    if not isinstance(content, dict):
+        raise ConversionError(f"{str(path)!r} is no JSON object.")
+    return content
+
+
+def _check_computed(original: dict[str, Any]) -> None:
+    for name, accepted in COMPUTED.items():
+        if original.get(name) not in accepted:
+            shown = " or ".join(json.dumps(value) for value in accepted)
+            raise ConversionError(
+                f"config.json has `{name}` {json.dumps(original.get(name))}, but an original LLaVA-Video checkpoint "
+                f"has {shown}. This class would compute something else."
+            )
+    missing = [name for name in (*TEXT_FIELDS, "mm_vision_tower", "image_grid_pinpoints") if name not in original]
+    if missing:
+        raise ConversionError(f"config.json lacks {', '.join(missing)}.")
+    if not isinstance(original["image_grid_pinpoints"], list):
+        raise ConversionError(
+            f"config.json has `image_grid_pinpoints` {original['image_grid_pinpoints']!r}, but must list pairs of "
+            "width and height."
+        )
+
+
+def _config(
+    original: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenizerBase, spatial_pool_mode: str
+) -> VidCom2LlavaVideoConfig:
+    tied = bool(original.get("tie_word_embeddings", False))
+    text = {name: original[name] for name in (*TEXT_FIELDS, *OPTIONAL_TEXT_FIELDS) if name in original}
+    tower = _vision_tower(original["mm_vision_tower"], folder)
+    image, video = (token_id(tokenizer, token) for token in ("<image>", "<video>"))
+    if max(image, video) >= original["vocab_size"]:
+        raise ConversionError(
+            f"config.json has `vocab_size` {original['vocab_size']}, which leaves no row of the embeddings for "
+            f"<image> ({image}) and <video> ({video})."
+        )
+    return VidCom2LlavaVideoConfig(
+        text_config={"model_type": "qwen2", "tie_word_embeddings": tied, **text},
+        vision_config={
+            "model_type": "siglip_vision_model",
+            "vision_use_head": False,
+            **tower,
+            "num_hidden_layers": tower["num_hidden_layers"] - 1,  # the original deletes the last layer
+        },
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        image_token_index=image,
+        video_token_index=video,
+        image_grid_pinpoints=[[height, width] for width, height in original["image_grid_pinpoints"]],
+        vision_aspect_ratio=original["image_aspect_ratio"],
+        tie_word_embeddings=tied,
+        spatial_pool_mode=spatial_pool_mode,
+    )
+
+
+def _vision_tower(name: str, folder: Path) -> dict[str, int]:
+    """Sizes of a SigLIP tower: the released models' by its name, another's from its config.json in a folder."""
+    if Path(name).name in VISION_TOWERS:
+        return VISION_TOWERS[Path(name).name]
+    path = folder / name / "config.json"
+    if not path.is_file():
+        raise ConversionError(
+            f"config.json has `mm_vision_tower` {name!r}, but must be one of {', '.join(VISION_TOWERS)} or a folder "
+            "with a SigLIP's config.json."
+        )
+    config = _read_json(path)
+    if config.get("model_type") not in ("siglip", "siglip_vision_model"):
+        raise ConversionError(f"{str(path)!r} is of type {config.get('model_type')!r}, but must be of a SigLIP.")
+    config = config.get("vision_config", config)
+    missing = [key for key in VISION_TOWERS["siglip-so400m-patch14-384"] if key not in config]
+    if missing:
+        raise ConversionError(f"{str(path)!r} lacks {', '.join(missing)}.")
+    return {key: config[key] for key in VISION_TOWERS["siglip-so400m-patch14-384"]}
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    if not (folder / "tokenizer_config.json").is_file():
+        raise ConversionError(f"{str(folder)!r} lacks tokenizer_config.json. Download the whole checkpoint.")
+    # The language model's config: by the source's own `model_type` "llava" a Llama tokenizer would be looked for.
+    tokenizer = AutoTokenizer.from_pretrained(folder, config=Qwen2Config(), local_files_only=True)
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ("<image>", "<video>")])
+    tokenizer.padding_side = "left"  # prompts of a batch end together, where `generate` goes on
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _processor(
+    original: dict[str, Any], config: VidCom2LlavaVideoConfig, tokenizer: PreTrainedTokenizerBase
+) -> LlavaVideoProcessor:
+    """The original's own preprocessing, which is in its code and not in its files."""
+    side, grid_pinpoints = config.vision_config.image_size, cast("list[list[int]]", config.image_grid_pinpoints)
+    pixels = {"size": {"height": side, "width": side}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    return LlavaVideoProcessor(
+        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=grid_pinpoints),
+        video_processor=LlavaOnevisionVideoProcessor(**pixels),
+        tokenizer=tokenizer,
+        num_image_tokens=config.patches_per_side**2,
+        vision_feature_select_strategy=config.vision_feature_select_strategy,
+        vision_aspect_ratio=config.vision_aspect_ratio,
+        chat_template=CHAT_TEMPLATE,
+        spatial_pool_mode=config.spatial_pool_mode,
+        add_time_instruction=bool(original.get("add_time_instruction", False)),
+    )
+
+
+def _notes(original: dict[str, Any], folder: Path, spatial_pool_mode: str) -> list[str]:
+    notes = []
+    asked = original.get("mm_spatial_pool_mode", "bilinear")  # the original code's default
+    if asked != spatial_pool_mode:
+        notes.append(
+            f"The source's config asks for `spatial_pool_mode` {asked!r}; {spatial_pool_mode!r} was written. The "
+            "published figures of LLaVA-Video and VidCom² are with 'average'."
+        )
+    generation = folder / "generation_config.json"
+    penalty = _read_json(generation).get("repetition_penalty", 1.0) if generation.is_file() else 1.0
+    if penalty != 1.0:
+        notes.append(
+            f"generation_config.json has `repetition_penalty` {penalty}, which here looks at the prompt too, and in "
+            "the original code at new tokens alone. Pass `repetition_penalty=1.0` to compare the two."
+        )
+    return notes

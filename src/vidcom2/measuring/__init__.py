@@ -1,0 +1,1 @@
+"""How long answers take, and what they take of memory."""

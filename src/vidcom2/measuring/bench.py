@@ -1,0 +1,151 @@
+"""Where the time of an answer goes: all tokens and each method at each ratio, stage by stage, taking turns.
+
+`bench_sizes.py` and `bench_models.py` have the models, `bench_stages.py` measures one answer, `bench_results.py` says
+what the repetitions come to.
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+
+from ..answering.candidates import AllTokens, Candidate
+from ..checkpoints import Checkpoint
+from ..options import is_out_of_memory
+from ..video.reading import Progress
+from .stages import Encoded, MethodRefused, Task, Turn, answer, encode, needs_tower_states
+
+OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the contenders of one comparison share."""
+
+    num_frames: int
+    batch_size: int
+    attn_implementation: str
+
+
+@dataclass
+class Series:
+    """The turns of one contender.
+
+    Attributes:
+        turns: those that count, after the warm-up.
+        failed: why it takes no more turns: that its method refuses, or out of memory; None if it does.
+    """
+
+    setup: Setup
+    candidate: Candidate
+    turns: list[Turn] = field(default_factory=list)
+    failed: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.setup),
+            "method": self.candidate.method,
+            "retention_ratio": self.candidate.retention_ratio,
+            "settings": dict(self.candidate.overrides),
+            "turns": [asdict(turn) for turn in self.turns],
+            "failed": self.failed,
+        }
+
+
+def order(num_contenders: int, num_rounds: int) -> Iterator[list[int]]:
+    """Who is measured when: each round another begins, and the odd rounds go the other way round, so that nobody always
+    follows the same one."""
+    for round_ in range(num_rounds):
+        first = round_ % num_contenders
+        ahead = [*range(first, num_contenders), *range(first)]
+        yield ahead if round_ % 2 == 0 else [ahead[0], *reversed(ahead[1:])]
+
+
+def bench(
+    checkpoint: Checkpoint,
+    candidates: Sequence[Candidate],
+    video: str,
+    *,
+    num_frames: Sequence[int] = (32,),
+    batch_sizes: Sequence[int] = (1,),
+    attn_implementations: Sequence[str | None] = (None,),
+    max_new_tokens: int = 16,
+    repeats: int = 5,
+    encode_once: bool = False,
+    save: Callable[[list[Series]], None] = lambda _: None,
+    progress: Progress = lambda *_: None,
+) -> list[Series]:
+    """Measure all tokens and each candidate, for all combinations of frames, batch sizes and attention.
+
+    Within a combination the contenders take turns. A contender that refuses or runs out of memory leaves it, and the
+    others go on. One round before the others warms up and does not count.
+
+    Args:
+        attn_implementations: None for what the model has.
+        encode_once: read and encode the video once a round, and count that for each contender: what they have in
+            common then takes the same time. Else each does all of it.
+        save: called after each round with all there is, so that little is lost when a run is stopped.
+
+    Returns:
+        The series of all combinations, of each first that of all tokens.
+    """
+    setups = list(product(attn_implementations, num_frames, batch_sizes))
+    steps = len(setups) * (repeats + 1) * (len(candidates) + 1)
+    every: list[Series] = []
+    gc.freeze()  # what is there is no garbage: looking for some between turns takes long otherwise
+    try:
+        for number, (attention, frames, batch_size) in enumerate(setups):
+            if attention is not None:
+                checkpoint.model.set_attn_implementation(attention)
+            setup = Setup(frames, batch_size, str(checkpoint.model.config._attn_implementation))
+            series = [Series(setup, candidate) for candidate in (AllTokens(), *candidates)]
+            every += series
+            task = Task(video, frames, batch_size, max_new_tokens)
+            what = f"{checkpoint.name}, {frames} frames" + (f" × {batch_size}" if batch_size > 1 else "")
+            done = number * (repeats + 1) * len(series)
+            for round_, turns in enumerate(order(len(series), repeats + 1)):
+                encoded: Encoded | None = None
+                for i in turns:
+                    progress(what, done, steps)
+                    done += 1
+                    if series[i].failed is None:
+                        sharing = candidates if encode_once else [series[i].candidate]
+                        encoded = _take(checkpoint, series[i], task, encoded, sharing, counts=round_ > 0)
+                        encoded = encoded if encode_once else None
+                save(every)
+    finally:
+        gc.unfreeze()
+    return every
+
+
+def _take(
+    checkpoint: Checkpoint,
+    series: Series,
+    task: Task,
+    encoded: Encoded | None,
+    sharing: Sequence[Candidate],
+    counts: bool,
+) -> Encoded | None:
+    """A turn, with a video that was encoded before or anew, for all those that share it; returns the encoded one."""
+    try:
+        if encoded is None:
+            encoded = encode(checkpoint, task, needs_tower_states(checkpoint, sharing))
+        turn = answer(checkpoint, task, series.candidate, encoded)
+    except MethodRefused as error:
+        series.failed = str(error)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        series.failed = OUT_OF_MEMORY
+    else:
+        if counts:
+            series.turns.append(turn)
+        return encoded
+    # What the failed turn held went with its error.
+    gc.collect()
+    if checkpoint.model.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return encoded

@@ -1,0 +1,107 @@
+"""Models of released sizes with random weights: how long a model takes does not depend on what it has learned."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
+from transformers.initialization import no_init_weights
+
+from ..checkpoints import Checkpoint, check_settings_of
+from ..families import FAMILIES
+from ..options import OptionError
+from .sizes import ModelSize
+
+STD = 0.02  # of the random weights, as in Transformers' own initialisation
+# Of the tiny config the sizes are left behind, and what follows from them, such as a list over its two layers.
+KEPT_OF_TEXT = ("model_type", "bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def random_checkpoint(
+    name: str,
+    size: ModelSize,
+    device: torch.device,
+    dtype: torch.dtype,
+    attn_implementation: str | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Checkpoint:
+    """A VidCom² model of a released size, with random weights made on the device in the dtype, and a processor.
+
+    The processor has the real size of frames and tokens per frame. Its tokenizer knows bytes alone, so that the
+    question has a token for each letter.
+
+    Args:
+        name: what to call it.
+        **settings: of VidCom² and of the family.
+
+    Raises:
+        OptionError: if the device has less free memory than the weights take, or a setting is of another family.
+    """
+    config, processor = config_and_processor(size, settings)
+    model_class = cast(Any, FAMILIES[size.model_type].model_class)
+    placed = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    _check_fits(name, num_parameters(config, size) * dtype.itemsize, device, dtype)
+    with torch.device(device), no_init_weights():
+        model = model_class._from_config(config, dtype=dtype, **placed)
+    model.tie_weights()
+    fill(model, seed)
+    model.generation_config.pad_token_id = config.get_text_config().pad_token_id
+    return Checkpoint(name, model.eval(), processor)
+
+
+def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[PreTrainedConfig, ProcessorMixin]:
+    """The config of a size, around the token ids of its family's tiny checkpoint, whose processor it is."""
+    family = FAMILIES[size.model_type]
+    check_settings_of(f"the size of {size.checkpoint}", family, settings)
+    tiny, processor = family.build_tiny(**size.tiny)
+    fields: dict[str, Any] = tiny.config.to_dict()
+    for unwanted in ("model_type", "architectures", "transformers_version", "dtype"):
+        fields.pop(unwanted, None)
+    text, vision = fields["text_config"], fields["vision_config"]
+    fields["text_config"] = {each: text[each] for each in KEPT_OF_TEXT if each in text} | dict(size.text)
+    fields["vision_config"] = {"model_type": vision["model_type"]} | dict(size.vision)
+    fields["tie_word_embeddings"] = size.text["tie_word_embeddings"]
+    return family.config_class(**fields | settings), processor
+
+
+def num_parameters(config: PreTrainedConfig, size: ModelSize) -> int:
+    """Counted on a model without memory; tied weights once."""
+    with torch.device("meta"), no_init_weights():
+        model: PreTrainedModel = FAMILIES[size.model_type].model_class(config)
+    model.tie_weights()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def fill(model: nn.Module, seed: int) -> None:
+    """Random matrices, scales of 1 and biases of 0: activations stay in range through any number of layers."""
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            parameter.normal_(0, STD, generator=generator)
+        elif name.endswith("weight"):
+            parameter.fill_(1)
+        else:
+            parameter.zero_()
+
+
+def _check_fits(name: str, needed: int, device: torch.device, dtype: torch.dtype) -> None:
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise OptionError(
+            f"`--model-size` is {name!r}, whose weights take {needed / 1e9:.1f} GB in {str(dtype)[6:]}, but {device} "
+            f"has {free / 1e9:.1f} GB free. Take a smaller model, --dtype bfloat16, or another machine."
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that can still be had, on the CPU with what the system can give back; None if it is not known."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)

@@ -1,0 +1,140 @@
+"""The plots of `vidcom2 bench`: where the time goes, and how time and memory grow with frames and with the ratio."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..evaluation.plot import COLORS, MARKERS, save_png
+from .results import ALL_TOKENS, fitted_exponent, of_setup
+from .tables import method_name
+
+Row = Mapping[str, Any]
+SHOWN_STAGES = ("read", "preprocess", "vision", "compression", "prompt", "prefill", "decode")
+STAGE_COLORS = ("0.55", "0.75", "#0072b2", "#d55e00", "#f0e442", "#009e73", "#56b4e9")
+MEASURES: dict[str, Callable[[Row], float | None]] = {
+    "prefill, s": lambda row: row["seconds"]["prefill"],
+    "model generation, s": lambda row: row["seconds"]["model_generation"],
+    "peak memory, GB": lambda row: None if row["peak_bytes"] is None else row["peak_bytes"] / 1e9,
+}
+
+
+def draw_all(rows: Sequence[Row], title: str, path: Path) -> list[Path]:
+    """Draw what there is enough for, to PNG files named after a result file; returns them.
+
+    Args:
+        rows: as `bench_results.figures` returns them.
+    """
+    measured = [row for row in rows if row["seconds"]]
+    drawn = []
+    for name, draw in (("stages", draw_stages), ("frames", draw_over_frames), ("ratios", draw_over_ratios)):
+        target = path.with_name(f"{path.stem}-{name}.png")
+        if draw(measured, title, target):
+            drawn.append(target)
+    return drawn
+
+
+def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
+    """A bar of stages for each method and ratio, of the setup with the most frames; False if nothing was measured."""
+    from matplotlib.figure import Figure
+
+    if not rows:
+        return False
+    setup = max(map(of_setup, rows))
+    chosen = [row for row in rows if of_setup(row) == setup]
+    figure = Figure(figsize=(8.5, 1.6 + 0.36 * len(chosen)), facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    labels = [f"{method_name(row)}{'' if row['method'] == ALL_TOKENS else f' {_percent(row)}'}" for row in chosen]
+    left = [0.0] * len(chosen)
+    for stage, color in zip(SHOWN_STAGES, STAGE_COLORS, strict=True):
+        widths = [row["seconds"][stage] for row in chosen]
+        axes.barh(range(len(chosen)), widths, left=left, color=color, label=stage)
+        left = [before + width for before, width in zip(left, widths)]
+    axes.set_yticks(range(len(chosen)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds, medians of each stage")
+    frames, batch_size, attention = setup
+    axes.set_title(f"{title}\n{frames} frames, batches of {batch_size}, {attention}", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(SHOWN_STAGES))
+    save_png(figure, path)
+    return True
+
+
+def draw_over_frames(rows: Sequence[Row], title: str, path: Path) -> bool:
+    """Time and memory over the number of frames, for all tokens and each method and ratio."""
+    lines = _lines(rows, lambda row: row["num_frames"], lambda row: f"{method_name(row)} {_percent(row)}")
+    return _draw_lines(lines, "frames (log scale)", title, path)
+
+
+def draw_over_ratios(rows: Sequence[Row], title: str, path: Path) -> bool:
+    """The same over the share of tokens kept; all tokens are the last point of each method."""
+    measured = [row for row in rows if row["method"] != ALL_TOKENS]
+    if not measured:
+        return False
+    setup = max(map(of_setup, measured))
+    whole = [row for row in rows if row["method"] == ALL_TOKENS and of_setup(row) == setup]
+    chosen = [row for row in measured if of_setup(row) == setup]
+    lines = _lines(chosen, lambda row: 100 * row["kept_share"], method_name)
+    for name in lines:
+        lines[name] += [(100.0, row) for row in whole]
+    return _draw_lines(lines, "video tokens kept, % (log scale)", title, path)
+
+
+def _lines(
+    rows: Sequence[Row], x: Callable[[Row], float], name: Callable[[Row], str]
+) -> dict[str, list[tuple[float, Row]]]:
+    lines: dict[str, list[tuple[float, Row]]] = {}
+    for row in rows:
+        more = ", ".join(str(part) for part in _unlike(rows, row))
+        lines.setdefault(f"{name(row)}{' ' if more else ''}{more}", []).append((x(row), row))
+    return lines
+
+
+def _unlike(rows: Sequence[Row], row: Row) -> list[Any]:
+    """Batch size and attention, where they differ between the rows."""
+    return [row[key] for key in ("batch_size", "attn_implementation") if len({each[key] for each in rows}) > 1]
+
+
+def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, title: str, path: Path) -> bool:
+    """A panel for each measure; the legend has the fitted exponents. False without two points on some line."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
+
+    lines = {name: points for name, points in lines.items() if len({x for x, _ in points}) > 1}
+    if not lines:
+        return False
+    figure = Figure(figsize=(15, 5.2), facecolor="white", layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    for axes, (label, measure) in zip(figure.subplots(1, len(MEASURES)), MEASURES.items(), strict=True):
+        for i, (name, points) in enumerate(lines.items()):
+            known = sorted((x, value) for x, row in points if (value := measure(row)) is not None)
+            if len(known) < 2:
+                continue
+            x, y = zip(*known)
+            fit = fitted_exponent(x, y)
+            shown = name if fit is None else f"{name}: ∝ x^{fit[0]:.2f} ({x[0]:.3g} to {x[-1]:.3g})"
+            color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+            axes.plot(x, y, color=color, marker=marker, markersize=5, label=shown)
+        axes.set_xscale("log")
+        if label.endswith(", s"):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+            axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        else:
+            axes.set_ylim(bottom=0)
+        ticks = sorted({x for points in lines.values() for x, _ in points})
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(label)
+        axes.grid(True, color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=8, loc="best")
+    save_png(figure, path)
+    return True
+
+
+def _percent(row: Row) -> str:
+    return f"{100 * row['retention_ratio']:g} %"

@@ -1,0 +1,170 @@
+"""What the turns of `vidcom2 bench` come to, and the file that they are in. Nothing here imports PyTorch."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import linear_regression, median
+from typing import Any
+
+from ..options import OptionError
+from ..records.whole_files import write_whole
+
+ALL_TOKENS = "all tokens"
+# What the paper's Table 3 adds up, by the stages of it.
+SUMS = {
+    "llm_generation": ("prefill", "decode"),
+    "model_generation": ("vision", "compression", "prompt", "prefill", "decode"),
+}
+TOTALS = (*SUMS, "end_to_end")
+SETUP = ("num_frames", "batch_size", "attn_implementation")
+
+
+def figures(every: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each series with what its turns come to.
+
+    Args:
+        every: as `Series.as_json` has them: of each setup the series of all tokens first.
+
+    Returns:
+        The series, each with `seconds`: a median for each stage, for the sums of the paper's Table 3 (`llm_generation`,
+        `model_generation`), for `end_to_end` and for `decode_step`; `seconds_range`, their least and most;
+        `peak_bytes`, a median; `samples_per_second`, end to end. And, where all tokens ran: `saved`, the share of the
+        seconds of all tokens in the same round that it saves, a median for each of `TOTALS`, and `saved_range`;
+        `compression_share` of its own LLM generation; `saved_over_random`, the difference of `saved` to that of random
+        dropping at the same ratio. A figure that there is none of is None; a series without turns has none of these.
+    """
+    rows = [{**series, **_of_turns(series)} for series in every]
+    for row in rows:
+        whole = _beside(rows, row, lambda other: other["method"] == ALL_TOKENS)
+        row["saved"], row["saved_range"] = _saved(row, whole)
+    for row in rows:
+        by_chance = _beside(
+            rows,
+            row,
+            lambda other, ratio=row["retention_ratio"]: (
+                other["settings"].get("compression_method") == "random" and other["retention_ratio"] == ratio
+            ),
+        )
+        row["saved_over_random"] = None
+        if row["saved"] and by_chance is not None and by_chance is not row and by_chance["saved"]:
+            row["saved_over_random"] = {name: row["saved"][name] - by_chance["saved"][name] for name in TOTALS}
+    return rows
+
+
+def _of_turns(series: Mapping[str, Any]) -> dict[str, Any]:
+    turns = series["turns"]
+    if not turns:
+        return {"seconds": None, "seconds_range": None, "peak_bytes": None, "samples_per_second": None} | {
+            "compression_share": None
+        }
+    of_each = [_totals(turn) for turn in turns]
+    middle = {name: median(each[name] for each in of_each) for name in of_each[0]}
+    peaks = [turn["peak_bytes"] for turn in turns]
+    return {
+        "prompt_tokens": turns[0]["prompt_tokens"],
+        "video_tokens": turns[0]["video_tokens"],
+        "kept_share": turns[0]["kept_share"],
+        "seconds": middle,
+        "seconds_range": {name: [f(each[name] for each in of_each) for f in (min, max)] for name in of_each[0]},
+        "peak_bytes": None if None in peaks else median(peaks),
+        "samples_per_second": series["batch_size"] / middle["end_to_end"],
+        "compression_share": middle["compression"] / middle["llm_generation"],
+    }
+
+
+def _totals(turn: Mapping[str, Any]) -> dict[str, float]:
+    """A turn's seconds by stage and sum."""
+    seconds = dict(turn["seconds"])
+    sums = {name: sum(seconds[stage] for stage in stages) for name, stages in SUMS.items()}
+    return seconds | sums | {"end_to_end": turn["end_to_end_seconds"], "decode_step": median(turn["step_seconds"])}
+
+
+def _saved(
+    row: Mapping[str, Any], whole: Mapping[str, Any] | None
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]] | tuple[None, None]:
+    """Median, and least and most, over the rounds: what else a machine does differs most between rounds."""
+    if whole is None or whole is row or not row["seconds"] or not whole["seconds"]:
+        return None, None
+    rounds = [(_totals(own), _totals(of_all)) for own, of_all in zip(row["turns"], whole["turns"])]
+    shares = {name: [1 - own[name] / of_all[name] for own, of_all in rounds] for name in TOTALS}
+    return {name: median(each) for name, each in shares.items()}, {
+        name: (min(each), max(each)) for name, each in shares.items()
+    }
+
+
+def _beside(rows: Iterable[dict[str, Any]], row: Mapping[str, Any], is_it: Any) -> dict[str, Any] | None:
+    """Of the same setup the first for which it holds."""
+    return next((other for other in rows if of_setup(other) == of_setup(row) and is_it(other)), None)
+
+
+def of_setup(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in SETUP)
+
+
+def fitted_exponent(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
+    """(a, c) of y = c·x^a by least squares on the logarithms; None for fewer than three different x, through which a
+    line always goes, or without spread."""
+    if len(set(x)) < 3:
+        return None
+    slope, intercept = linear_regression([math.log(each) for each in x], [math.log(each) for each in y])
+    return slope, math.exp(intercept)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The file
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def new_file(folder: Path, name: str, now: datetime | None = None) -> Path:
+    """An empty file of a name that the folder did not have: the model's, and the time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
+    safe = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
+    number = 1
+    while True:
+        path = folder / f"{safe}-{stamp}{'' if number == 1 else f'-{number}'}.json"
+        try:
+            path.touch(exist_ok=False)
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def write_results(
+    path: Path, title: str, certificate: Mapping[str, Any], every: Sequence[Mapping[str, Any]], complete: bool
+) -> list[dict[str, Any]]:
+    """Write what `vidcom2 publish --results` takes: a row of shown cells for each series, and its `figures`.
+
+    Args:
+        every: as `figures` takes them.
+        complete: whether there is nothing left to measure.
+    """
+    from .tables import efficiency_table
+
+    rows = figures(every)
+    headings, *cells = efficiency_table(rows)
+    shown = [
+        dict(zip(headings, row, strict=True)) | {"figures": dict(each)} for row, each in zip(cells, every, strict=True)
+    ]
+    content = {"title": title, "birth_certificate": certificate, "complete": complete, "rows": shown}
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return rows
+
+
+def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A file of `vidcom2 bench`: its content, and the rows that `figures` makes of it.
+
+    Raises:
+        OptionError: if it is another file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if missing := {"title", "birth_certificate", "complete"} - content.keys():
+            raise KeyError(*missing)
+        return content, figures([row["figures"] for row in content["rows"]])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f"{str(path)!r} is no result file of `vidcom2 bench` ({type(error).__name__}: {error})."
+        ) from error

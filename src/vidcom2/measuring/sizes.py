@@ -1,0 +1,235 @@
+"""The sizes of released models, as their config.json says. Nothing here imports PyTorch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..options import OptionError
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What of a model decides how long it takes.
+
+    Attributes:
+        model_type: of its family.
+        checkpoint: the Hub id whose sizes these are; None for one that nobody released.
+        text, vision: fields of the configs of the language model and of the vision tower.
+        tiny: arguments of the family's tiny builder, whose processor has the real size of a frame.
+    """
+
+    model_type: str
+    checkpoint: str | None
+    text: Mapping[str, Any]
+    vision: Mapping[str, Any]
+    tiny: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _qwen2(
+    hidden_size: int,
+    intermediate_size: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    vocab_size: int,
+    tied: bool = False,
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": 32768,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    }
+
+
+def _with_mrope(text: dict[str, Any], max_position_embeddings: int = 32768) -> dict[str, Any]:
+    mrope = text["rope_parameters"] | {"mrope_section": [16, 24, 24]}
+    return text | {"rope_parameters": mrope, "max_position_embeddings": max_position_embeddings}
+
+
+SIGLIP = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 16,
+    "image_size": 384,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+
+
+CLIP = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+    "projection_dim": 768,
+}
+
+
+def _llama(text: dict[str, Any], **rope_parameters: Any) -> dict[str, Any]:
+    return text | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_parameters": rope_parameters}
+
+
+def _llava(model_type: str, checkpoint: str, text: dict[str, Any]) -> ModelSize:
+    return ModelSize(model_type, checkpoint, text, SIGLIP, {"image_size": 384})
+
+
+QWEN_PIXELS = {"pixels": (3136, 12845056)}  # of the checkpoints' preprocessor_config.json
+
+
+def _qwen2_vl(name: str, text: dict[str, Any]) -> ModelSize:
+    vision = {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "hidden_size": text["hidden_size"]}
+    return ModelSize("qwen2_vl", f"Qwen/Qwen2-VL-{name}-Instruct", _with_mrope(text), vision, QWEN_PIXELS)
+
+
+def _qwen2_5_vl(name: str, text: dict[str, Any], tower_intermediate_size: int) -> ModelSize:
+    vision = {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": tower_intermediate_size,
+        "num_heads": 16,
+        "out_hidden_size": text["hidden_size"],
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+        "tokens_per_second": 2,
+    }
+    checkpoint = f"Qwen/Qwen2.5-VL-{name}-Instruct"
+    return ModelSize("qwen2_5_vl", checkpoint, _with_mrope(text, 128000), vision, QWEN_PIXELS)
+
+
+def _qwen3(text: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+    return text | {"rope_parameters": rope, "max_position_embeddings": 262144, "head_dim": 128} | fields
+
+
+def _experts(intermediate_size: int, num_experts: int = 128) -> dict[str, Any]:
+    return {"num_experts": num_experts, "num_experts_per_tok": 8, "moe_intermediate_size": intermediate_size}
+
+
+def _qwen3_tower(text: dict[str, Any], large: bool = True) -> dict[str, Any]:
+    return {
+        "depth": 27 if large else 24,
+        "hidden_size": 1152 if large else 1024,
+        "intermediate_size": 4304 if large else 4096,
+        "num_heads": 16,
+        "out_hidden_size": text["hidden_size"],
+        "num_position_embeddings": 2304,
+    }
+
+
+def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
+    deepstack = {"deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17]}
+    vision = _qwen3_tower(text, large_tower) | deepstack
+    model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
+    # By default its processor spends the pixels of a long video on a short one too; 768 tokens is the cap that it has.
+    return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
+
+
+def _qwen3_5(name: str, text: dict[str, Any]) -> ModelSize:
+    rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
+    linear = {"key_head_dim": 128, "value_head_dim": 128, "num_key_heads": 16, "num_value_heads": 32}
+    fields = {
+        "rope_parameters": rope | {"partial_rotary_factor": 0.25},
+        "max_position_embeddings": 262144,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        **{f"linear_{field}": value for field, value in linear.items()},
+    }
+    model_type = "qwen3_5_moe" if "num_experts" in text else "qwen3_5"
+    return ModelSize(model_type, f"Qwen/Qwen3.5-{name}", text | fields, _qwen3_tower(text), {"frame_tokens": 768})
+
+
+SMALL = "llava-onevision-small"  # of `--quick`: nobody released it
+MODEL_SIZES: dict[str, ModelSize] = {
+    SMALL: ModelSize(
+        "llava_onevision",
+        None,
+        _qwen2(512, 2048, 8, 8, 2, 8192, tied=True),
+        SIGLIP | {"hidden_size": 192, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 3},
+        {"image_size": 384},
+    ),
+    **{
+        f"llava-onevision-{name}": _llava("llava_onevision", f"llava-hf/llava-onevision-qwen2-{name}-ov-hf", text)
+        for name, text in (
+            ("0.5b", _qwen2(896, 4864, 24, 14, 2, 152000, tied=True)),
+            ("7b", _qwen2(3584, 18944, 28, 28, 4, 152128)),
+            ("72b", _qwen2(8192, 29568, 80, 64, 8, 152128)),
+        )
+    },
+    **{
+        f"llava-video-{name.lower()}": _llava("vidcom2_llava_video", f"lmms-lab/LLaVA-Video-{name}-Qwen2", text)
+        for name, text in (
+            ("7B", _qwen2(3584, 18944, 28, 28, 4, 152064)),
+            ("72B", _qwen2(8192, 29568, 80, 64, 8, 152064)),
+        )
+    },
+    **{
+        f"llava-next-video-{name.lower()}": ModelSize(
+            "llava_next_video", f"llava-hf/LLaVA-NeXT-Video-{name}-hf", text, CLIP, {"image_size": 336}
+        )
+        for name, text in (
+            ("7B", _llama(_qwen2(4096, 11008, 32, 32, 32, 32064), rope_type="linear", factor=2.5, rope_theta=1e4)),
+            ("34B", _llama(_qwen2(7168, 20480, 60, 56, 8, 64064), rope_type="default", rope_theta=5e6)),
+        )
+    },
+    **{
+        f"qwen2-vl-{name.lower()}": _qwen2_vl(name, text)
+        for name, text in (
+            ("2B", _qwen2(1536, 8960, 28, 12, 2, 151936, tied=True)),
+            ("7B", _qwen2(3584, 18944, 28, 28, 4, 152064)),
+            ("72B", _qwen2(8192, 29568, 80, 64, 8, 152064)),
+        )
+    },
+    **{
+        f"qwen2.5-vl-{name.lower()}": _qwen2_5_vl(name, text, tower)
+        for name, text, tower in (
+            ("3B", _qwen2(2048, 11008, 36, 16, 2, 151936, tied=True), 3420),
+            ("7B", _qwen2(3584, 18944, 28, 28, 4, 152064), 3420),
+            ("32B", _qwen2(5120, 27648, 64, 40, 8, 152064), 3456),
+            ("72B", _qwen2(8192, 29568, 80, 64, 8, 152064), 3456),
+        )
+    },
+    **{
+        f"qwen3-vl-{name.lower()}": _qwen3_vl(name, text, large_tower)
+        for name, text, large_tower in (
+            ("2B", _qwen3(_qwen2(2048, 6144, 28, 16, 8, 151936, tied=True)), False),
+            ("4B", _qwen3(_qwen2(2560, 9728, 36, 32, 8, 151936, tied=True)), False),
+            ("8B", _qwen3(_qwen2(4096, 12288, 36, 32, 8, 151936)), True),
+            ("32B", _qwen3(_qwen2(5120, 25600, 64, 64, 8, 151936)), True),
+            ("30B-A3B", _qwen3(_qwen2(2048, 6144, 48, 32, 4, 151936), **_experts(768)), True),
+            ("235B-A22B", _qwen3(_qwen2(4096, 12288, 94, 64, 4, 151936), **_experts(1536)), True),
+        )
+    },
+    **{
+        f"qwen3.5-{name.lower()}": _qwen3_5(name, text)
+        for name, text in (
+            ("9B", _qwen2(4096, 12288, 32, 16, 4, 248320)),
+            (
+                "35B-A3B",
+                _qwen2(2048, 512, 40, 16, 2, 248320)
+                | _experts(512, num_experts=256)
+                | {"shared_expert_intermediate_size": 512},
+            ),
+        )
+    },
+}
+
+
+def size_named(name: str) -> ModelSize:
+    """A row of the table.
+
+    Raises:
+        OptionError: if there is none of that name.
+    """
+    if name not in MODEL_SIZES:
+        known = ", ".join(MODEL_SIZES)
+        raise OptionError(f"`--model-size` is {name!r}, but must be one of {known}. For another model, pass --model.")
+    return MODEL_SIZES[name]

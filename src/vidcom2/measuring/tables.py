@@ -1,0 +1,132 @@
+"""The tables of `vidcom2 bench`, as cells with the headings first. Nothing here imports PyTorch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .results import ALL_TOKENS, SETUP, TOTALS
+
+Row = Mapping[str, Any]
+NAMES = {"num_frames": "frames", "batch_size": "batch", "attn_implementation": "attention"}
+TITLES = {"llm_generation": "LLM generation", "model_generation": "model generation", "end_to_end": "end to end"}
+# Stages as columns; the decoding is shown by its steps.
+STAGE_COLUMNS = {
+    "read": "read, s",
+    "preprocess": "preprocess, s",
+    "vision": "vision, s",
+    "compression": "compression, s",
+    "prompt": "prompt, s",
+    "prefill": "prefill, s",
+}
+NOTES = (
+    "Medians over the rounds. LLM generation: prefill and all new tokens; model generation: that, with vision tower, "
+    "compression and the prompt; end to end: that, with reading the file and the processor. In brackets the change to "
+    "all tokens in the same round. Compression is a share of the method's own LLM generation. To random: points of "
+    "model generation saved more than random dropping of as many tokens saves."
+)
+
+
+def efficiency_table(rows: Sequence[Row], spread: bool = True) -> list[list[str]]:
+    """The paper's Table 3: seconds and what they save, memory and throughput; columns of what was varied first.
+
+    Args:
+        spread: whether what is saved has its least and most.
+    """
+    varied = _varied(rows)
+    headings = [
+        *(NAMES[name] for name in varied),
+        *("method", "R, %", "video tokens"),
+        *(f"{TITLES[name]}, s" for name in TOTALS),
+        *("compression, % of LLM", "to random, points", "peak memory, GB", "samples/s"),
+    ]
+    cells = [headings]
+    for row in rows:
+        first = [*(str(row[name]) for name in varied), method_name(row), f"{100 * row['retention_ratio']:g}"]
+        if row["failed"] or not row["seconds"]:
+            why = "out of memory" if row["failed"] == "out of memory" else "refused" if row["failed"] else "not yet"
+            cells.append([*first, why, *["–"] * (len(headings) - len(first) - 1)])
+            continue
+        over_random = row["saved_over_random"]
+        is_whole = row["method"] == ALL_TOKENS
+        cells.append(
+            [
+                *first,
+                f"{row['video_tokens']:,}",
+                *(_with_change(row, name, spread) for name in TOTALS),
+                "–" if is_whole else f"{100 * row['compression_share']:.1f}",
+                "–" if over_random is None else signed(100 * over_random["model_generation"]),
+                "–" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.2f}",
+                f"{row['samples_per_second']:.3g}",
+            ]
+        )
+    return cells
+
+
+def stage_table(rows: Sequence[Row]) -> list[list[str]]:
+    """The stages; series that failed are left out."""
+    varied = _varied(rows)
+    cells = [[*(NAMES[name] for name in varied), "method", "R, %", *STAGE_COLUMNS.values(), "a new token, ms"]]
+    for row in rows:
+        if row["seconds"]:
+            stages = (seconds(row["seconds"][name]) for name in STAGE_COLUMNS)
+            first = [*(str(row[name]) for name in varied), method_name(row), f"{100 * row['retention_ratio']:g}"]
+            cells.append([*first, *stages, f"{1000 * row['seconds']['decode_step']:.3g}"])
+    return cells
+
+
+def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str]]]:
+    """The two tables of one setup, their columns divided so that each fits a terminal: what is saved; and the parts."""
+    whole = efficiency_table(rows, spread=False)
+    first, others = len(whole[0]) - 4, ("compression, % of LLM", "peak memory, GB")
+    parts = {row[0] + row[1]: row[2:] for row in stage_table(rows)[1:]}
+    stages = [STAGE_COLUMNS[name] for name in ("vision", "compression", "prefill")] + ["a new token, ms"]
+    headings = stage_table(rows)[0][2:]
+    chosen = [headings.index(name) for name in stages]
+    columns = [whole[0].index(name) for name in others]
+    lower = [["method", "R, %", *stages, *others]]
+    for row in whole[1:]:
+        if row[0] + row[1] in parts:
+            of_stages = parts[row[0] + row[1]]
+            lower.append([*row[:2], *(of_stages[i] for i in chosen), *(row[i] for i in columns)])
+    return [row[:first] for row in whole], lower
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """A line for each series that failed: which, and why."""
+    return [
+        f"{method_name(row)} at {100 * row['retention_ratio']:g} %, {row['num_frames']} frames × {row['batch_size']}, "
+        f"{row['attn_implementation']}: {row['failed']}"
+        for row in rows
+        if row["failed"]
+    ]
+
+
+def method_name(row: Row) -> str:
+    """Its name, and in brackets the settings that were asked for: words alone, numbers with their names."""
+    name, *settings = row["method"].split(":")
+    pairs = [setting.removeprefix("compression_").split("=") for setting in settings]
+    shown = [value if value.isalpha() else f"{setting}={value}" for setting, value in pairs]
+    return f"{name} ({', '.join(shown)})" if shown else name
+
+
+def seconds(value: float) -> str:
+    """Three digits or so."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _with_change(row: Row, name: str, spread: bool) -> str:
+    shown = seconds(row["seconds"][name])
+    if row["saved"] is None:
+        return shown
+    between = ""
+    if spread and len(row["turns"]) > 1:
+        least, most = (signed(-100 * each) for each in sorted(row["saved_range"][name], reverse=True))
+        between = f" [{least},\N{NO-BREAK SPACE}{most}]"
+    return f"{shown} ({signed(-100 * row['saved'][name])}\N{NO-BREAK SPACE}%{between})"
+
+
+def _varied(rows: Sequence[Row]) -> list[str]:
+    return [name for name in SETUP if len({row[name] for row in rows}) > 1]

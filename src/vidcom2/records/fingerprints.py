@@ -1,0 +1,174 @@
+"""What a model, a video and an imported file are known by, so that answers are never given back as those of another.
+
+A name does not tell: two training runs both end in a folder `final`. Nothing here imports PyTorch.
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ..options import CheckpointError, find_checkpoint
+from ..repo_shape import sha256_of
+from ..tiny.toy import TOY_FOLDER, TOY_NAME
+
+# What Transformers reads of a checkpoint's folder: config, weights and their index, tokenizer, processor, chat template
+# and code.
+MODEL_SUFFIXES = (".bin", ".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")
+CHAT_TEMPLATES = "additional_chat_templates"
+RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
+HASHED_BYTES = 32 * 2**20  # a larger file is not read as a whole, since that takes as long as loading it
+SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
+CHANGED = " of "  # stands before the time of the last change
+
+
+def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
+    """What a model is known by, found without loading it.
+
+    Args:
+        name: a folder or a Hub id; None for the toy that comes along.
+        revision: commit, tag or branch of a Hub repo.
+
+    Returns:
+        As `folder_identity` or `hub_identity`.
+
+    Raises:
+        CheckpointError, OptionError: as `find_checkpoint`.
+    """
+    if name is None:
+        return folder_identity(TOY_FOLDER)
+    found = Path(find_checkpoint(name, revision))
+    return folder_identity(found) if found.is_dir() else hub_identity(name, _commit_of(name, revision))
+
+
+def folder_identity(folder: Path) -> dict[str, Any]:
+    """`model`, the folder's resolved path, and `model_files`, as of the function of that name.
+
+    The path counts, since large weights are not read as a whole: a folder that was moved or copied is another model.
+    The toy is the same wherever the package is installed, for all of its files are hashed.
+    """
+    name = TOY_NAME if folder == TOY_FOLDER else str(folder.resolve())
+    return {"model": name, "model_commit": None, "model_files": model_files(folder)}
+
+
+def hub_identity(name: str, commit: str) -> dict[str, Any]:
+    """`model`, the Hub id, and `model_commit`, which says all about its files."""
+    return {"model": name, "model_commit": commit, "model_files": {}}
+
+
+def model_files(folder: Path) -> dict[str, str]:
+    """The fingerprints of the files that Transformers reads of a checkpoint's folder, by their paths in it.
+
+    Raises:
+        CheckpointError: if one cannot be read.
+    """
+    try:
+        files = [path for place in (folder, folder / CHAT_TEMPLATES) if place.is_dir() for path in place.iterdir()]
+        return {
+            path.relative_to(folder).as_posix(): fingerprint(path)
+            for path in sorted(files)
+            if path.suffix in MODEL_SUFFIXES and path.is_file() and not path.name.endswith(RECORD_SUFFIX)
+        }
+    except OSError as error:
+        raise CheckpointError(f"cannot read the model {str(folder)!r}: {error}.") from error
+
+
+def check_loaded(identity: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> None:
+    """That the model which was loaded is the one that a run's arguments, found before, are about.
+
+    Raises:
+        CheckpointError: if it was replaced in the meantime.
+    """
+    if identity is None or any(arguments[name] != value for name, value in identity.items()):
+        raise CheckpointError(f"the model {arguments['model']!r} was changed while it was loaded. Start again.")
+
+
+def certificate_of(identity: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a result file says of the model that was measured, beside its name: `model_commit` and `model_files`, one
+    number for its files (None of a Hub repo). Nothing for a model of which nothing is known."""
+    if identity is None:
+        return {}
+    files = identity["model_files"]
+    return {"model_commit": identity["model_commit"], "model_files": digest(files) if files else None}
+
+
+def digest(files: Mapping[str, str]) -> str:
+    """One number for the fingerprints of several files, wherever they lie and whenever they were copied there."""
+    contents = (f"{name} {files[name].partition(CHANGED)[0]}" for name in sorted(files))
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()
+
+
+def fingerprint(path: Path) -> str:
+    """A file's sha256; of a large file the sha256 of samples from all over it, and its `stamp`.
+
+    The samples tell files apart whose times were all set to the same, as is done in images of containers.
+    """
+    size = path.stat().st_size
+    if size <= HASHED_BYTES:
+        return f"sha256 {sha256_of(path)}"
+    samples = hashlib.sha256()
+    with path.open("rb") as file:
+        for i in range(SAMPLES):
+            file.seek(i * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
+            samples.update(file.read(SAMPLE_BYTES))
+    return f"samples {samples.hexdigest()[:16]}, {stamp(path)}"
+
+
+def stamp(path: Path) -> str:
+    """A file's size and the time of its last change, which are known without reading it."""
+    status = path.stat()
+    changed = datetime.fromtimestamp(status.st_mtime, timezone.utc)
+    return f"{status.st_size} bytes{CHANGED}{changed.isoformat(timespec='microseconds')}"
+
+
+def video_stamp(source: object) -> str | None:
+    """The `stamp` of a video file; None for a URL, for a file that is not there, and for frames that were read."""
+    if not isinstance(source, str) or source.startswith(("http://", "https://")):
+        return None
+    try:
+        return stamp(Path(source))
+    except (OSError, ValueError):  # reading the video says why
+        return None
+
+
+def video_changed(source: object, row: Mapping[str, Any]) -> bool:
+    """Whether a video file is another one now than when a row of answers was written."""
+    before, now = row.get("video_file"), video_stamp(source)
+    return before is not None and now is not None and before != now
+
+
+def module_files(module: str) -> dict[str, str]:
+    """The fingerprint of what was imported by `--import`: a file, a module's file, or all files of a package.
+
+    What these import in turn is not looked at.
+
+    Args:
+        module: as it was given.
+    """
+    path = Path(module).expanduser()
+    if path.suffix != ".py":
+        source = sys.modules[module].__file__
+        if source is None:
+            return {module: "no file"}
+        path = Path(source)
+    if path.name != "__init__.py":
+        return {path.name: fingerprint(path)}
+    root = path.parent.parent
+    return {each.relative_to(root).as_posix(): fingerprint(each) for each in sorted(path.parent.rglob("*.py"))}
+
+
+def _commit_of(name: str, revision: str | None) -> str:
+    """The commit that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    from ..hub_calls import TRANSPORT_ERRORS
+
+    try:
+        config = hf_hub_download(name, "config.json", revision=revision)
+    except (HfHubHTTPError, OSError, *TRANSPORT_ERRORS) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"cannot load the model {name!r}, its config: {reason}") from error
+    return Path(config).parent.name  # snapshots/<commit>/config.json

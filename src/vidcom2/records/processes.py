@@ -1,0 +1,65 @@
+"""The processes of `torchrun` or `accelerate launch`: which one this is, and waiting for the others."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ..options import OptionError
+
+LONGEST_WAIT = timedelta(days=30)  # for the slowest process; one that dies ends all by its launcher
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of `count` processes of a run.
+
+    Attributes:
+        rank: among all.
+        local_rank: among those of this machine; the device of that number is its own.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def this(cls) -> "Process":
+        """By the variables that PyTorch's launchers set. Raises an OptionError if one of them is missing."""
+        if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+            return cls()
+        if "LOCAL_RANK" not in os.environ:
+            raise OptionError("`RANK` is set, but `LOCAL_RANK` is not. Start with torchrun or accelerate launch.")
+        return cls(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def check_placement(self, device: str, device_map: str | None) -> None:
+        """Raises an OptionError on a device that all processes would share."""
+        if self.count > 1 and (device_map is not None or ":" in device):
+            name, value = ("device_map", device_map) if device_map is not None else ("device", device)
+            raise OptionError(
+                f"`{name}` is {value!r}, but each of the {self.count} processes has a device of its own. Leave it out."
+            )
+
+    def device(self, device: str) -> str:
+        """This process's own of the devices that are asked for."""
+        import torch
+
+        if self.count == 1 or device == "cpu":
+            return device
+        if device == "auto":
+            accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            device = "cpu" if accelerator is None else accelerator.type
+        return device if device == "cpu" else f"{device}:{self.local_rank}"
+
+    def wait_for_others(self) -> None:
+        """Return when all processes have called this."""
+        if self.count == 1:
+            return
+        from torch import distributed
+
+        if not distributed.is_initialized():
+            distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+        distributed.barrier()

@@ -1,0 +1,1 @@
+"""Small models: random ones of each family, and the toy that comes along."""

@@ -1,0 +1,1 @@
+"""Video files: opening, finding and decoding the frames that are wanted."""

@@ -1,0 +1,297 @@
+"""Decoding the wanted frames of a video file: all of it in order, or from the key frames before them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.frame import PictureType
+
+from .file import Progress, opened, packets, video_stream
+from .timeline import PacketIndex, Timeline
+
+# A seek waits for the frames on their way, about as long as one frame takes. FFmpeg decodes up to 16 of them at once,
+# on as many cores, so fewer frames than that are not worth a seek.
+FRAMES_WORTH_A_SEEK = 16
+
+# libswscale's SWS_BICUBIC and, for colours in the full resolution of the result, SWS_FULL_CHR_H_INT: of its ways to
+# scale the one that is nearest to the processors'.
+BICUBIC = 0x4 | 0x2000
+
+
+@dataclass
+class Decoded:
+    """Frames that were wanted, and what the others say about the file.
+
+    Attributes:
+        frames: (height, width, 3) uint8 each.
+        ranks: for each, which of the n frames of the timeline it is.
+        lost: as in `Video`.
+        reached_end: whether there was a frame for each one wanted, up to the last.
+        is_out_of_order: whether the frames' time stamps are wrong, found on the way.
+        first_error: of the decoder.
+    """
+
+    frames: list[np.ndarray] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    lost: int = 0
+    reached_end: bool = False
+    is_out_of_order: bool = False
+    first_error: FFmpegError | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All of it, in order
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def decode_in_order(
+    path: str,
+    source: str,
+    timeline: Timeline,
+    wanted: np.ndarray,
+    size: tuple[int, int] | None,
+    threads: str,
+    progress: Progress,
+) -> Decoded:
+    """Decode the whole file once, and keep the wanted frames; for one that is lost, the next."""
+    total = len(timeline.stamps)
+    result, remaining = Decoded(), wanted.tolist()
+    count, refused, rank = 0, 0, -1
+    first = last = None
+
+    def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
+        result.frames.append(_pixels(frame, first, size))
+        result.ranks.append(rank)
+
+    with opened(path) as container:
+        stream = video_stream(container, source)
+        stream.thread_type = threads
+        for packet in packets(container, stream):
+            try:
+                frames = packet.decode()
+            except FFmpegError as error:
+                refused += 1
+                result.first_error = result.first_error or error
+                continue
+            for last in frames:
+                first = first or last
+                count += 1
+                stamp = last.dts if last.pts is None else last.pts
+                if timeline.start is None or stamp is None:
+                    at = min(count - 1 + refused, total - 1)
+                else:
+                    at = min(int(np.searchsorted(timeline.stamps, stamp - timeline.start)), total - 1)
+                    # Frames come in the order in which they are shown, but for some after a damaged place. Where that
+                    # is not so (H.264 in AVI), it is the time stamps that are wrong.
+                    result.is_out_of_order = at <= rank and not refused
+                    if result.is_out_of_order:
+                        return result
+                rank = max(rank, at)
+                if remaining and rank >= remaining[0]:
+                    keep(last, first)
+                    remaining = [r for r in remaining if r > rank]
+                progress("Decoding", rank + 1, total)
+        result.reached_end = not remaining
+        if remaining and first is not None and last is not None and rank not in result.ranks:
+            keep(last, first)
+    if refused:
+        result.lost = max(refused, total - count)
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From the key frames before them
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _NotAsIndexed(Exception):
+    """The file does not hold what the look through its packets found."""
+
+
+@dataclass
+class _Run:
+    """Packets that are decoded one after the other, `start` to `stop - 1`, for the sake of some frames.
+
+    Attributes:
+        wanted: for the time stamp of each such frame which of the n frames of the timeline it is.
+        needed: the packets that hold them.
+    """
+
+    start: int
+    stop: int
+    wanted: dict[int, int] = field(default_factory=dict)
+    needed: set[int] = field(default_factory=set)
+
+
+def decode_sought(
+    path: str,
+    source: str,
+    index: PacketIndex,
+    wanted: np.ndarray,
+    size: tuple[int, int] | None,
+    progress: Progress,
+) -> Decoded | None:
+    """Decode from the last key frame before each wanted frame, and on where the next one is near.
+
+    Returns:
+        The very frames that `decode_in_order` gives for a sound file. None where there is nothing to leave out, and
+        where anything is not as the packets said: then only decoding all of it in order tells what there is.
+    """
+    runs = _runs(index, wanted)
+    total = sum(run.stop - run.start for run in runs)
+    if total == len(index.stamps):
+        return None
+    result = Decoded(reached_end=True)
+    first, done = None, 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        progress("Decoding", done, total)
+
+    try:
+        with opened(path) as container:
+            stream = video_stream(container, source)
+            stream.thread_type = "AUTO"
+            for run in runs:
+                for frame in _decoded_run(container, stream, index, run, count):
+                    first = first or frame  # of the file: the first run begins with it
+                    if frame.pts in run.wanted:
+                        result.frames.append(_pixels(frame, first, size))
+                        result.ranks.append(run.wanted[frame.pts])
+    except (FFmpegError, _NotAsIndexed):
+        return None
+    return result if result.ranks == wanted.tolist() else None
+
+
+def _runs(index: PacketIndex, wanted: np.ndarray) -> list[_Run]:
+    runs = [_Run(0, 0)]
+    for rank in wanted.tolist():
+        packet = int(index.of_frames[rank])
+        stamp = int(index.stamps[packet])
+        # The last key shown before it is before it in the file, too: what is shown earlier than a key but comes later,
+        # a leading picture, leans on frames before the key.
+        before = int(np.searchsorted(index.stamps[index.keys], stamp, side="right")) - 1
+        key = int(index.keys[before]) if before >= 0 else 0
+        if key - runs[-1].stop >= FRAMES_WORTH_A_SEEK:
+            runs.append(_Run(key, key))
+        # With the packet after it, which in an interlaced stream may hold the other half of its lines.
+        runs[-1].stop = max(runs[-1].stop, min(packet + 2, len(index.stamps)))
+        runs[-1].wanted[stamp] = rank
+        runs[-1].needed |= {packet, packet + 1}
+    if len(index.stamps) - runs[-1].stop < FRAMES_WORTH_A_SEEK:
+        runs[-1].stop = len(index.stamps)
+    return runs
+
+
+def _decoded_run(
+    container: InputContainer,
+    stream: av.VideoStream,
+    index: PacketIndex,
+    run: _Run,
+    on_packet: Callable[[], None],
+) -> Iterator[av.VideoFrame]:
+    """The frames of a run in the order in which they are shown, without those that lean on frames before it.
+
+    Raises:
+        _NotAsIndexed: if decoding cannot begin there, or the frames are others than the packets said.
+    """
+    stamps = set(index.stamps[run.start : run.stop].tolist())
+    begin = int(index.stamps[run.start])
+    last = None
+    for frame in _all_decoded(container, stream, index, run, on_packet):
+        if frame.pts is None or frame.pts not in stamps or frame.is_corrupt:
+            raise _NotAsIndexed
+        if run.start:
+            if frame.pts < begin:  # a leading picture, which leans on frames before the key
+                continue
+            # A key may also be where a picture starts to be refreshed bit by bit, perhaps only nearly to what it was.
+            if last is None and (frame.pts != begin or frame.pict_type != PictureType.I):
+                raise _NotAsIndexed
+        if last is not None and frame.pts <= last:
+            raise _NotAsIndexed
+        last = frame.pts
+        yield frame
+
+
+def _all_decoded(
+    container: InputContainer,
+    stream: av.VideoStream,
+    index: PacketIndex,
+    run: _Run,
+    on_packet: Callable[[], None],
+) -> Iterator[av.VideoFrame]:
+    """What a run's packets decode to, but for what nothing depends on."""
+    context = stream.codec_context
+    for i, packet in enumerate(_packets_of(container, stream, index, run), run.start):
+        # In H.264 no frame depends on one that is marked as no reference. (In H.265 those of a higher layer may.)
+        if index.decoder == "h264":
+            context.skip_frame = "DEFAULT" if i in run.needed else "NONREF"
+        yield from packet.decode()
+        on_packet()
+    yield from context.decode(None)
+
+
+def _packets_of(
+    container: InputContainer, stream: av.VideoStream, index: PacketIndex, run: _Run
+) -> Iterator[av.Packet]:
+    if run.start:
+        container.seek(int(index.seek_to[run.start]), stream=stream, any_frame=True)
+    at = run.start
+    for packet in container.demux(stream):
+        if at == run.start > 0 and packet.pts is not None and packet.pts < index.stamps[at]:
+            continue  # a container may land earlier
+        if (packet.pts, packet.size) != (index.stamps[at], index.sizes[at]):
+            raise _NotAsIndexed
+        yield packet
+        at += 1
+        if at == run.stop:
+            return
+    raise _NotAsIndexed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pixels
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: tuple[int, int] | None) -> np.ndarray:
+    """(height, width, 3) uint8, upright: in the size that is asked for, or in that of the file's first frame.
+
+    A stream may change its size on the way; the frames of a video have one.
+    """
+    matrix = _display_matrix(first)
+    if size is None:
+        pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
+    else:
+        height, width = reversed(size) if _is_turned(*matrix) else size
+        pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
+    return _upright(pixels, *matrix)
+
+
+def _display_matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
+    """(a, b, c, d): the stored point (x, y) is shown at (a x + c y, b x + d y), x to the right and y downwards."""
+    try:
+        side_data = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV has no name for another kind of the frame's side data, and then hands out none of it
+        turn = np.radians(frame.rotation)  # counterclockwise
+        return round(np.cos(turn)), -round(np.sin(turn)), round(np.sin(turn)), round(np.cos(turn))
+    if side_data is None:
+        return 1, 0, 0, 1
+    a, b, _, c, d = np.frombuffer(side_data, dtype=np.int32)[:5].tolist()
+    return a, b, c, d
+
+
+def _is_turned(a: int, b: int, c: int, d: int) -> bool:
+    """Whether by 90 degrees, so that height and width change places."""
+    return abs(b) + abs(c) > abs(a) + abs(d)
+
+
+def _upright(pixels: np.ndarray, a: int, b: int, c: int, d: int) -> np.ndarray:
+    """The frame as it is shown: turned by the nearest multiple of 90 degrees, and mirrored if the matrix says so."""
+    if _is_turned(a, b, c, d):
+        pixels, a, d = pixels.transpose(1, 0, 2), c, b
+    return pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]

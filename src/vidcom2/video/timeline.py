@@ -1,0 +1,155 @@
+"""When the frames of a video file are shown, and where in it they are: what its packets say."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from .file import Progress, VideoError, opened, packets, video_stream
+
+DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states none: FFmpeg's own default
+# With these, decoding from a packet that is marked as a key gives the same frames as from the start of the file. With
+# others the mark may mean less: a GIF draws each frame over the last.
+DECODERS_WITH_KEYS = {"h264", "hevc", "libdav1d", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When the n frames of a file are shown, as its packets say.
+
+    Attributes:
+        stamps: (n,) int64, ascending, in ticks after the first frame.
+        start: the first frame's own time stamp, or None if those of the frames cannot be used, and frames are counted.
+        indices: (n,) int64, the same in units of 1 / fps seconds.
+        fps, total_num_frames: as in `Video`.
+    """
+
+    stamps: np.ndarray
+    start: int | None
+    indices: np.ndarray
+    fps: Fraction
+    total_num_frames: int
+
+
+@dataclass(frozen=True)
+class PacketIndex:
+    """Where in a file its n frames are: its m packets, in file order, with those that are decoded but not shown.
+
+    Attributes:
+        stamps: (m,) int64, when the frame of each is shown, in ticks; no two are equal.
+        seek_to: (m,) int64, the time to seek to, in ticks: when each is decoded, where that is known.
+        sizes: (m,) int64, in bytes.
+        keys: (num_keys,) int64, the packets where decoding can begin, ascending. What comes before one in the file is
+            shown before it, so that their stamps ascend, too.
+        of_frames: (n,) int64, the packet of each frame of the timeline.
+        decoder: FFmpeg's name of it.
+    """
+
+    stamps: np.ndarray
+    seek_to: np.ndarray
+    sizes: np.ndarray
+    keys: np.ndarray
+    of_frames: np.ndarray
+    decoder: str
+
+
+class _Packet(NamedTuple):
+    """What is kept of one. Times are in ticks; the first is when its frame is shown, the second when it is decoded."""
+
+    pts: int | None
+    dts: int | None
+    duration: int
+    size: int
+    is_key: bool
+    is_shown: bool  # not so before the start of an edited file
+
+
+def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, PacketIndex | None]:
+    """From the packets, without decoding: what a container's header says is often missing or wrong.
+
+    Returns:
+        No index for a file that can only be read in order: a damaged one, or one that does not say of all packets when
+        they are shown, or where decoding can begin.
+    """
+    damages: list[Exception] = []
+    found: list[_Packet] = []
+    with opened(path) as container:
+        stream = video_stream(container, source)
+        for packet in packets(container, stream, damages):
+            if packet.size == 0:  # the flush
+                continue
+            if packet.is_corrupt:
+                damages.append(VideoError(f"packet {len(found)} is corrupt"))
+            found.append(
+                _Packet(
+                    packet.pts,
+                    packet.dts,
+                    packet.duration or 0,
+                    packet.size,
+                    packet.is_keyframe,
+                    not packet.is_discard,
+                )
+            )
+            if len(found) % 100 == 0:
+                progress("Looking through the file", len(found), None)
+        rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
+        tick = cast(Fraction, stream.time_base)  # that of a stream in a file is known
+        decoder = stream.codec_context.name
+    shown = [packet for packet in found if packet.is_shown]
+    if not shown:
+        raise VideoError(f"the video {source!r} has no frames. Is it complete?")
+    timeline = _timeline(shown, rates, tick)
+    if damages or timeline.start is None or decoder not in DECODERS_WITH_KEYS:
+        return timeline, None
+    return timeline, _packet_index(found, decoder)
+
+
+def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Timeline:
+    count = len(shown)
+    stamped = [(p.dts if p.pts is None else p.pts, p.duration) for p in shown if (p.pts, p.dts) != (None, None)]
+    stamps, durations = np.array(sorted(stamped), dtype=np.int64).reshape(-1, 2).T
+    if 2 * len(np.unique(stamps)) < count:  # a raw stream: frames follow each other at the rate that it states
+        rate = (rates or [DEFAULT_RATE])[-1]
+        return Timeline(np.arange(count), None, np.arange(count), rate, count)
+
+    start, stamps = int(stamps[0]), stamps - stamps[0]
+    length = int(stamps[-1])
+    numbers = np.arange(len(stamps))
+    if length:
+        rates.append((len(stamps) - 1) / (length * tick))
+    for rate in rates or [DEFAULT_RATE]:
+        # Time stamps are rounded to ticks, the first one as well; in AVI a tick is a whole frame, and exact.
+        ticks_per_frame = float(1 / (rate * tick))
+        if np.abs(stamps - numbers * ticks_per_frame).max() <= min(1, ticks_per_frame / 4) + 1e-6:
+            return Timeline(stamps, start, numbers, rate, len(stamps))
+    last = int(durations[-1]) or round(length / (len(stamps) - 1))
+    return Timeline(stamps, start, stamps, 1 / tick, length + last)
+
+
+def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
+    stamps = np.array([packet.pts for packet in found if packet.pts is not None], dtype=np.int64)
+    if len(np.unique(stamps)) < len(found):
+        return None
+    is_shown = np.array([packet.is_shown for packet in found])
+    is_key = np.array([packet.is_key for packet in found]) & is_shown & (stamps == np.maximum.accumulate(stamps))
+    order = np.argsort(stamps)
+    return PacketIndex(
+        stamps=stamps,
+        seek_to=np.array([packet.pts if packet.dts is None else packet.dts for packet in found], dtype=np.int64),
+        sizes=np.array([packet.size for packet in found], dtype=np.int64),
+        keys=np.flatnonzero(is_key),
+        of_frames=order[is_shown[order]],
+        decoder=decoder,
+    )
+
+
+def evenly_spaced(stamps: np.ndarray, num_frames: int) -> np.ndarray:
+    """Which of n frames: for evenly spaced times the nearest ones, none of them twice."""
+    if num_frames >= len(stamps):
+        return np.arange(len(stamps))
+    halfway = (stamps[1:] + stamps[:-1]) / 2
+    nearest = np.searchsorted(halfway, np.linspace(0, stamps[-1], num_frames))
+    steps = np.arange(num_frames)
+    ascending = np.maximum.accumulate(nearest - steps) + steps  # a frame that is taken passes the turn to the next
+    return np.minimum(ascending, len(stamps) - num_frames + steps)

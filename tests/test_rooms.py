@@ -1,0 +1,83 @@
+"""The rooms of the house: which there are, and that they import downwards."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the ground up, as docs/architecture.md draws them: a room imports from those before it alone. A dot in front
+# stands for a file of the ground floor.
+ROOMS = (
+    *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
+    *("modeling.families", "modeling"),
+    *(".repo_shape", ".hub_calls", ".families", ".options", ".devices"),
+    *("tiny", "video", "records", ".checkpoints"),
+    *("answering", "evaluation", "measuring", "explain"),
+    *("shipping", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),
+)
+TOPS = {"": ROOT / "src" / "vidcom2"} | {
+    f"{name}.": ROOT / name for name in ("modeling", "configuration", "hub_upload")
+}
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name below `vidcom2` -> file."""
+    found = {}
+    for prefix, top in TOPS.items():
+        for path in top.rglob("*.py"):
+            parts = path.relative_to(top).with_suffix("").parts
+            if not (prefix == "" and f"{parts[0]}." in TOPS):
+                found[prefix + ".".join(parts).removesuffix(".__init__").replace("__init__", "")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    if parts[0] == "modeling":
+        return ".".join(parts[: min(2, max(1, len(parts) - 1))])
+    is_room = MODULES[module].name == "__init__.py" or len(parts) > 1
+    return parts[0] if is_room else f".{module}"
+
+
+def imports(module: str) -> Iterator[str]:
+    """What a module imports when it is run; what type checkers read does not count."""
+    path = MODULES[module]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in for_types:
+            base = package[: len(package) - node.level + 1]
+            yield ".".join([*base, *([node.module] if node.module else [])])
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name])
+def test_a_room_imports_from_those_below_it_alone(module: str) -> None:
+    here = room_of(module)
+    for imported in imports(module):
+        there = room_of(imported)
+        assert ROOMS.index(there) <= ROOMS.index(here), (
+            f"{module} of {here} imports {imported}, and {there} is above it"
+        )
+
+
+def test_every_file_has_a_room() -> None:
+    assert {room_of(name) for name in MODULES if name} <= set(ROOMS)
+    assert {path.name for path in TOPS[""].glob("*.py")} == {"__init__.py"} | {
+        f"{room[1:]}.py" for room in ROOMS if room.startswith(".")
+    }
+
+
+def test_the_docs_name_every_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert not [room for room in ROOMS if f"`{room.lstrip('.').replace('.', '/')}" not in text]

@@ -5,15 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_cli import save_tiny
+from test_cli import save_tiny, vidcom2
+from test_evaluation import write_lines
 
-from vidcom2 import fingerprints
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.options import CheckpointError
+from vidcom2.records import fingerprints
 from vidcom2.records.fingerprints import digest, fingerprint, model_files, model_identity
-from vidcom2.tiny.toy import TOY_NAME
+from vidcom2.tiny.toy import TOY_NAME, toy_clips
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
@@ -71,5 +72,17 @@ def test_a_hub_repo_is_known_by_its_commit(folder: Path, tmp_path: Path, monkeyp
     for revision in (None, "main", COMMIT):
         identity = model_identity("org/tiny", revision)
         assert identity == {"model": "org/tiny", "model_commit": COMMIT, "model_files": {}}
+        assert load_checkpoint("org/tiny", device="cpu", revision=revision).identity == identity
     with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
         model_identity("org/tiny", "v1")
+
+    output = tmp_path / "a.jsonl"
+    requests = write_lines(tmp_path / "requests.jsonl", {"video": str(toy_clips()[0].path), "prompt": "What?"})
+    small = ["--num-frames", 4, "--max-new-tokens", 1, "--device", "cpu"]
+    arguments = ["run", "--model", "org/tiny", "--requests", requests, "-o", output, *small]
+    assert [vidcom2(*arguments)[0] for _ in range(2)] == [0, 0]
+    shutil.copytree(folder, repo / "snapshots" / OTHER_COMMIT)
+    (repo / "refs" / "main").write_text(OTHER_COMMIT)
+    code, _, error = vidcom2(*arguments)
+    assert code == 2 and f"`model_commit` was '{COMMIT}' and is '{OTHER_COMMIT}'" in error
+    assert vidcom2(*arguments, "--revision", COMMIT)[0] == 0

@@ -19,7 +19,7 @@ from .devices import torch_device
 from .families import FAMILIES, Family
 from .hub_calls import TRANSPORT_ERRORS
 from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
-from .records.fingerprints import folder_identity, hub_identity
+from .records.fingerprints import folder_identity, hub_commit, hub_identity
 from .tiny.toy import TOY_FOLDER, TOY_NAME
 
 if TYPE_CHECKING:
@@ -36,22 +36,21 @@ class Checkpoint:
 
     Attributes:
         source: the folder, or the Hub id, that it was loaded from; None if it was not loaded by `load_checkpoint`.
+        commit: of the Hub repo.
     """
 
     name: str
     model: "VidCom2GenerationMixin"
     processor: ProcessorMixin
     source: str | None = None
+    commit: str | None = None
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
         """What its answers are known by, as `fingerprints.model_identity` returns it; None if nothing tells."""
         if self.source is None:
             return None
-        if Path(self.source).is_dir():
-            return folder_identity(Path(self.source))
-        commit = getattr(self.model.config, "_commit_hash", None)
-        return None if commit is None else hub_identity(self.source, commit)
+        return folder_identity(Path(self.source)) if self.commit is None else hub_identity(self.source, self.commit)
 
 
 def load_checkpoint(
@@ -125,6 +124,8 @@ def _load(
     placed: dict[str, Any],
     settings: dict[str, Any],
 ) -> Checkpoint:
+    # All of its files are of one commit, also if the repo is changed in the meantime.
+    commit = revision = None if Path(path).is_dir() else hub_commit(path, revision)
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
         if "model_type" not in fields:
@@ -149,7 +150,7 @@ def _load(
         )
         model, loaded = loading
     _check_weights(name, loaded)
-    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, path)
+    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, path, commit)
 
 
 def family_of(what: str, config: dict[str, Any]) -> Family:

@@ -40,7 +40,7 @@ def model_identity(name: str | None, revision: str | None = None) -> dict[str, A
     if name is None:
         return folder_identity(TOY_FOLDER)
     found = Path(find_checkpoint(name, revision))
-    return folder_identity(found) if found.is_dir() else hub_identity(name, _commit_of(name, revision))
+    return folder_identity(found) if found.is_dir() else hub_identity(name, hub_commit(name, revision))
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
@@ -159,8 +159,12 @@ def module_files(module: str) -> dict[str, str]:
     return {each.relative_to(root).as_posix(): fingerprint(each) for each in sorted(path.parent.rglob("*.py"))}
 
 
-def _commit_of(name: str, revision: str | None) -> str:
-    """The commit that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked."""
+def hub_commit(name: str, revision: str | None) -> str:
+    """The commit of a Hub repo that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked.
+
+    Raises:
+        CheckpointError: if neither has its config.json.
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -537,7 +537,7 @@ def test_a_folder_is_asked_one_prompt(clips: Path, folder: Path, tmp_path: Path)
 def test_ctrl_c_keeps_what_is_answered(
     data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vidcom2 import many
+    from vidcom2.answering import many
 
     def interrupted(*args: Any, **kwargs: Any) -> Iterator[AnsweredRequest]:
         running = original(*args, **kwargs)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2 import whole_files
 from vidcom2.options import OptionError, check_drawing
+from vidcom2.records import whole_files
 from vidcom2.records.whole_files import TakenError, growing_file, growing_folder, write_whole
 
 

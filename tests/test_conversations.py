@@ -402,7 +402,7 @@ def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> 
     for kind in ("text", "video"):
         turn = run(family.model, first_turn(family, kind), return_dict_in_generate=True)
         ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-        with pytest.raises(ValueError, match=f"`{name}` cannot go on from a filled"):
+        with pytest.raises(ValueError, match=f"`{name}` cannot continue a filled"):
             run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **{name: value})
 
 

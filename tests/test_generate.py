@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vidcom2.modeling.prompt.compressed_generation import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 NEW = 6
 PAD = 256  # the pad token of the tiny tokenizers

@@ -18,7 +18,7 @@ from test_generate import MODES, NEW, batch_of_two, defaults, run
 from torch import Tensor, nn
 from transformers import BatchFeature
 
-from vidcom2.modeling.prompt.compressed_generation import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 TIMES = "second_per_grid_ts"
 

@@ -151,26 +151,3 @@ def check_not_exported() -> None:
             f"`{exporter}` of a model that compresses makes a graph without choices, but how many tokens of a video "
             "stay, and which, follows from what it shows. Export with `retention_ratio=1.0`, or use `torch.compile`."
         )
-
-
-def check_compressible(inputs: dict[str, Any]) -> None:
-    """Refuse what a prompt that is compressed cannot be given with.
-
-    Raises:
-        ValueError: on `inputs_embeds`, `position_ids` and paged caches, and while the model is exported.
-    """
-    check_not_exported()
-    if inputs.get("inputs_embeds") is not None or inputs.get("input_ids") is None:
-        raise ValueError(
-            "`inputs_embeds` cannot be compressed: dropped tokens are found by their placeholders. Pass `input_ids` "
-            "with the videos, or `retention_ratio=1.0`."
-        )
-    if inputs.get("position_ids") is not None:
-        raise ValueError(
-            "`position_ids` cannot be given for a prompt that is compressed: positions follow from the kept tokens. "
-            "Leave it out, or pass `retention_ratio=1.0`."
-        )
-    if inputs.get("cache_implementation") == "paged":
-        raise ValueError(
-            '`cache_implementation="paged"` generates from token ids alone, without the videos. Leave it out.'
-        )

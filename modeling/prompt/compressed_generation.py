@@ -5,6 +5,7 @@ generate  compresses, calls the parent's `generate`, and puts the caller's full 
 """
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationMixin
-from transformers.generation import utils as generation_utils
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ...configuration.compression_settings import CompressionSettings, with_settings
 from ...configuration.saved_with_code import SavedWithCode
 from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.call_arguments import (
-    check_compressible,
     pop_settings,
     take_parents_signatures,
     wants_some_rows,
@@ -33,9 +32,9 @@ from .call_description import CallDescription, CallPath, NewVideos
 from .conversation_cache import CachedPrompt
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
 from .prompt_positions import IGNORED_LABEL, labels_at, positions_by_order, take
+from .refusals import OF_GENERATE, Asked, check_compressible, check_on_cache, refuse
 from .short_prompt import CompressedPrompt, ShortPrompt
 
-CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 
 
@@ -204,8 +203,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if kwargs.get("mm_encoder_outputs") is not None:
             # Copies, since `generate` repeats the features in place for beams.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
-        self._check_cache(kwargs)
         call = self.model.describe(kwargs)
+        check_on_cache(self._asked(kwargs, call))
         self._check_unknown_cache(kwargs, call.settings)
         kwargs = without_settings(kwargs)
         if call.path is CallPath.PARENT:
@@ -285,7 +284,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
         _check_whole_conversation(input_ids, mask, cached)
-        self._check_generation(kwargs, cached, call.settings)
+        refuse(OF_GENERATE, self._asked(kwargs, call))
+        self._check_known_positions(kwargs, cached)
 
         # 2. The short prompt: the new tokens without the dropped ones.
         new = kwargs | {name: kwargs[name][:, cached.prompt_length :] for name in ("input_ids", "attention_mask")}
@@ -448,27 +448,18 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     # Bad input
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _check_generation(self, kwargs: dict[str, Any], cached: CachedPrompt, settings: CompressionSettings) -> None:
-        if self._generation_setting(kwargs, "prefill_chunk_size") is not None and not CHUNKS_FEATURES:
-            raise ValueError(
-                "`prefill_chunk_size` with videos needs a newer Transformers, which splits video features into the "
-                "chunks. Leave it out or upgrade."
-            )
-        # Of a model with recurrent states the parent refuses prompt lookup too, and says so.
-        if self.model.uses_mrope and not self._is_stateful and kwargs.get("assistant_model") is not None:
-            raise ValueError(
-                "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt. Leave it out, or use "
-                "`prompt_lookup_num_tokens`."
-            )
-        if self._generation_setting(kwargs, "token_healing"):
-            raise ValueError("`token_healing` writes the prompt anew from its text, without its videos. Leave it out.")
-        original = settings.compression_positions == "original" and not self.model.uses_mrope
-        if original and self._generation_setting(kwargs, "use_cache") is False:
-            raise ValueError(
-                '`compression_positions="original"` leaves gaps between positions, and without a cache Transformers '
-                "takes a prompt with gaps for several prompts in a row. Leave `use_cache=False` out, or use "
-                '`compression_positions="consecutive"`.'
-            )
+    def _asked(self, kwargs: dict[str, Any], call: CallDescription) -> Asked:
+        """The arguments of `generate` as the tables of refusals look at them."""
+        uses_mrope = self.model.uses_mrope
+        return Asked(
+            kwargs,
+            setting=functools.partial(self._generation_setting, kwargs),
+            uses_mrope=uses_mrope,
+            is_stateful=self._is_stateful,
+            keeps_gaps=call.settings.compression_positions == "original" and not uses_mrope,
+        )
+
+    def _check_known_positions(self, kwargs: dict[str, Any], cached: CachedPrompt) -> None:
         if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get("past_key_values")) is None:
             past = kwargs["input_ids"][:, : cached.prompt_length]
             if self.model.is_placeholder(past).any():
@@ -477,24 +468,6 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                     "where their positions end: another model filled it. Pass a cache that this model's `generate` or "
                     "`forward` filled, or start anew without it."
                 )
-
-    def _check_cache(self, kwargs: dict[str, Any]) -> None:
-        cache = kwargs.get("past_key_values")
-        if cache is None or cache.get_seq_length() == 0:
-            return
-        for name in ("prompt_lookup_num_tokens", "assistant_model"):
-            if self._generation_setting(kwargs, name) is not None:
-                raise ValueError(
-                    f"`{name}` cannot go on from a filled `past_key_values`: Transformers would feed the prompt again. "
-                    "Leave it out, or start anew without the cache."
-                )
-        if CachedPrompt.attached_to(cache) is not None:
-            for name in ("num_beams", "num_return_sequences"):
-                if (self._generation_setting(kwargs, name) or 1) > 1:
-                    raise ValueError(
-                        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each "
-                        "prompt. Repeat its rows by `reorder_cache`, and the prompts, or start anew without it."
-                    )
 
     def _check_unknown_cache(self, kwargs: dict[str, Any], settings: CompressionSettings) -> None:
         """Of a cache without a memory, what its tokens are must follow from `input_ids`."""

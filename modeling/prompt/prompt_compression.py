@@ -18,7 +18,6 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from ...configuration.compression_settings import CompressionSettings, with_settings
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.call_arguments import (
-    check_compressible,
     check_no_gaps,
     check_tensors,
     is_2d,
@@ -34,6 +33,7 @@ from ..methods.video_compression import VideoCompression
 from .call_description import CallDescription, CallPath, NewVideos, videos_of
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import positions_by_order, positions_made_for, remaining_positions, take
+from .refusals import check_compressible
 from .short_prompt import ShortPrompt
 
 logger = logging.get_logger(__name__)

@@ -1,0 +1,164 @@
+"""What a compressed prompt is refused with: for each thing the reason and what to do instead.
+
+docs/limits.md shows these tables. What is refused because of a value that does not fit, as a mask of another length, is
+refused where that value is read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.generation import utils as generation_utils
+
+from ..hosting.call_arguments import check_not_exported
+from .conversation_cache import CachedPrompt
+
+CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks for.
+
+    Attributes:
+        arguments: of `forward` or `generate`.
+        setting: for a name, what `generate` would take for it: the argument, or a generation config's.
+        uses_mrope: whether positions are (t, h, w).
+        is_stateful: whether some layers keep states in place of keys and values.
+        keeps_gaps: whether positions of survivors are those of the full prompt, one for each token.
+    """
+
+    arguments: dict[str, Any]
+    setting: Callable[[str], Any] = lambda name: None
+    uses_mrope: bool = False
+    is_stateful: bool = False
+    keeps_gaps: bool = False
+
+    def has(self, name: str) -> bool:
+        return self.arguments.get(name) is not None
+
+    def more_than_one(self, name: str) -> bool:
+        return (self.setting(name) or 1) > 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that is refused. The error is `because` and `instead`, which are whole sentences.
+
+    Attributes:
+        asked: what it is, in a few words.
+        applies: whether a caller asks for it.
+    """
+
+    asked: str
+    applies: Callable[[Asked], bool]
+    because: str
+    instead: str
+
+
+# Of `forward` and `generate`, where a prompt is compressed.
+OF_A_COMPRESSED_PROMPT = (
+    Refusal(
+        "`inputs_embeds`",
+        lambda asked: asked.has("inputs_embeds") or not asked.has("input_ids"),
+        "`inputs_embeds` cannot be compressed: dropped tokens are found by their placeholders.",
+        "Pass `input_ids` with the videos, or `retention_ratio=1.0`.",
+    ),
+    Refusal(
+        "`position_ids`",
+        lambda asked: asked.has("position_ids"),
+        "`position_ids` cannot be given for a prompt that is compressed: positions follow from the kept tokens.",
+        "Leave it out, or pass `retention_ratio=1.0`.",
+    ),
+    Refusal(
+        '`cache_implementation="paged"`',
+        lambda asked: asked.arguments.get("cache_implementation") == "paged",
+        '`cache_implementation="paged"` generates from token ids alone, without the videos.',
+        "Leave it out.",
+    ),
+)
+
+# Of `generate`, where a prompt is compressed or a compressed one is continued.
+OF_GENERATE = (
+    Refusal(
+        "`prefill_chunk_size` on Transformers 5.19",
+        lambda asked: asked.setting("prefill_chunk_size") is not None and not CHUNKS_FEATURES,
+        "`prefill_chunk_size` with videos needs a newer Transformers, which splits video features into the chunks.",
+        "Leave it out or upgrade.",
+    ),
+    # Of a model with states the parent refuses every kind of speculation, and says so.
+    Refusal(
+        "`assistant_model`, in Qwen's families",
+        lambda asked: asked.uses_mrope and not asked.is_stateful and asked.has("assistant_model"),
+        "`assistant_model` cannot follow the M-RoPE positions of a compressed prompt.",
+        "Leave it out, or use `prompt_lookup_num_tokens`.",
+    ),
+    Refusal(
+        "`token_healing`",
+        lambda asked: bool(asked.setting("token_healing")),
+        "`token_healing` writes the prompt anew from its text, without its videos.",
+        "Leave it out.",
+    ),
+    Refusal(
+        '`compression_positions="original"` with `use_cache=False`, in LLaVA\'s families',
+        lambda asked: asked.keeps_gaps and asked.setting("use_cache") is False,
+        '`compression_positions="original"` leaves gaps between positions, and without a cache Transformers takes a '
+        "prompt with gaps for several prompts in a row.",
+        'Leave `use_cache=False` out, or use `compression_positions="consecutive"`.',
+    ),
+)
+
+# Of `generate` on a KV cache that holds tokens. These are wrong in the stock classes too.
+ON_A_FILLED_CACHE = tuple(
+    Refusal(
+        f"`{name}` on a filled cache",
+        lambda asked, name=name: asked.setting(name) is not None,
+        f"`{name}` cannot continue a filled `past_key_values`: Transformers would feed the prompt again.",
+        "Leave it out, or start anew without the cache.",
+    )
+    for name in ("prompt_lookup_num_tokens", "assistant_model")
+)
+
+# Of `generate` on a KV cache of which more is to be known than the parent class knows.
+ON_A_REMEMBERED_CACHE = tuple(
+    Refusal(
+        f"`{name}` above 1 on the cache of a compressed prompt",
+        lambda asked, name=name: asked.more_than_one(name),
+        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each prompt.",
+        "Repeat its rows by `reorder_cache`, and the prompts, or start anew without it.",
+    )
+    for name in ("num_beams", "num_return_sequences")
+)
+
+TABLES = (OF_A_COMPRESSED_PROMPT, OF_GENERATE, ON_A_FILLED_CACHE, ON_A_REMEMBERED_CACHE)
+
+
+def refuse(refusals: Sequence[Refusal], asked: Asked) -> None:
+    """Raise a ValueError on the first of these that a caller asks for."""
+    for refusal in refusals:
+        if refusal.applies(asked):
+            raise ValueError(f"{refusal.because} {refusal.instead}")
+
+
+def check_compressible(arguments: dict[str, Any]) -> None:
+    """Refuse what a prompt that is compressed cannot be given with.
+
+    Raises:
+        ValueError: on arguments of `OF_A_COMPRESSED_PROMPT`, and while the model is exported.
+    """
+    check_not_exported()
+    refuse(OF_A_COMPRESSED_PROMPT, Asked(arguments))
+
+
+def check_on_cache(asked: Asked) -> None:
+    """Refuse what `generate` cannot do on a KV cache that holds tokens.
+
+    Raises:
+        ValueError: on what `ON_A_FILLED_CACHE` and `ON_A_REMEMBERED_CACHE` have.
+    """
+    cache = asked.arguments.get("past_key_values")
+    if cache is None or cache.get_seq_length() == 0:
+        return
+    refuse(ON_A_FILLED_CACHE, asked)
+    if CachedPrompt.attached_to(cache) is not None:
+        refuse(ON_A_REMEMBERED_CACHE, asked)

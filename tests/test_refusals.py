@@ -1,0 +1,47 @@
+"""What a compressed prompt is refused with: the docs show the code's own tables, and each row is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from models import EACH_MODEL
+from test_generate import make_prompt, run
+
+from benchmarks.pages import ROOT, filled
+from benchmarks.refusal_table import PAGE, refusal_table
+from vidcom2.modeling.prompt.refusals import TABLES
+
+
+def test_the_docs_show_every_refusal() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert filled(page, "refusals", {"compressed-prompt": refusal_table()}) == page
+    assert all(refusal.asked in page for table in TABLES for refusal in table)
+
+
+# For `asked` of a row: what to pass to `generate`; None where another test does, or this Transformers can do it.
+ASKING: dict[str, dict[str, Any] | None] = {
+    "`inputs_embeds`": {"inputs_embeds": torch.zeros(1, 4, 8)},
+    "`position_ids`": {"position_ids": torch.zeros(1, 4, dtype=torch.long)},
+    '`cache_implementation="paged"`': {"cache_implementation": "paged"},
+    "`token_healing`": {"token_healing": True},
+    "`assistant_model`, in Qwen's families": None,  # tests/test_generate.py
+    '`compression_positions="original"` with `use_cache=False`, in LLaVA\'s families': {
+        "compression_positions": "original",
+        "use_cache": False,
+    },
+    "`prefill_chunk_size` on Transformers 5.19": None,  # tests/test_generate.py
+}
+
+
+@pytest.mark.parametrize(
+    "family", [each for each in EACH_MODEL if each.values[0].name == "llava_onevision"], indirect=True
+)
+@pytest.mark.parametrize("refusal", [refusal for table in TABLES[:2] for refusal in table], ids=lambda row: row.asked)
+def test_what_the_tables_have_is_refused_with_the_reason_and_the_remedy(family: Family, refusal: Any) -> None:
+    """One family stands for all, since the tables are read in one place."""
+    asking = ASKING[refusal.asked]
+    if asking is not None:
+        with pytest.raises(ValueError) as error:
+            run(family.model, make_prompt(family, "one_video"), **asking)
+        assert str(error.value) == f"{refusal.because} {refusal.instead}"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import torch
 from conftest import Family, use_method
 from make_clips import numbered, write_clip
 from test_cli import save_tiny, vidcom2
+from test_evaluation import command as eval_command
 from test_evaluation import frames_of, write_lines
 
 import vidcom2 as package
@@ -345,8 +348,6 @@ def test_the_lines_of_the_file_are_the_requests(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_a_request_is_told(more: dict[str, Any], problem: str) -> None:
-    import re
-
     assert re.search(problem, request_of({"video": "a.mp4", "prompt": "What?", **more}, 1).problem or "")
 
 
@@ -615,10 +616,19 @@ def test_mistakes_are_one_line_and_touch_nothing(
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-def started(arguments: list[Any], *launcher: str) -> subprocess.Popen:
+FULL = 4000  # bytes, as if then the disk were full
+
+
+def started(arguments: list[Any], *launcher: str, most_bytes: int | None = None) -> subprocess.Popen:
+    """
+    Args:
+        most_bytes: that the process may write to a file.
+    """
+    limit = None if most_bytes is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     words = [*(launcher or (sys.executable,)), "-m", "vidcom2", *map(str, arguments)]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(words, env=environment, preexec_fn=limit, **pipes)
 
 
 def kill_when(process: subprocess.Popen, holds: Callable[[], bool]) -> None:
@@ -656,6 +666,37 @@ def test_kill_9_loses_nothing_and_doubles_nothing(folder: Path, many_lines: Path
     assert f"({before.count(bytes([10]))} before)" in shown
     assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}
     assert (tmp_path / "a.jsonl").read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_is_one_line_and_the_run_goes_on_when_there_is_room(
+    folder: Path, many_lines: Path, tmp_path: Path
+) -> None:
+    arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
+    full = started(arguments, most_bytes=FULL)
+    _, error = full.communicate(timeout=300)
+    assert full.returncode == 2 and re.search(r"Error: cannot write '.*a\.jsonl': File too large\.$", error.strip())
+    assert 0 < (tmp_path / "a.jsonl").stat().st_size <= FULL
+    code, _, error = vidcom2(*arguments)
+    assert code == 0, error
+    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}
+
+
+@pytest.mark.slow
+def test_an_eval_that_is_killed_or_runs_out_of_disk_goes_on(data: Path, folder: Path, tmp_path: Path) -> None:
+    questions = [{"video": f"{i % 4}.mp4", "question": f"What {i}?"} for i in range(12)]
+    lines = write_lines(data.parent / "questions.jsonl", *questions)
+    arguments = eval_command(folder, lines, tmp_path / "out", "--batch-size", 1)
+    kill_when(started(arguments), lambda: lines_in(tmp_path / "out") >= 2)
+    before = (tmp_path / "out" / "answers.jsonl").stat().st_size
+    full = started(arguments, most_bytes=before + 1000)
+    _, error = full.communicate(timeout=300)
+    assert full.returncode == 2 and re.search(r"Error: cannot write '.*out': File too large\.$", error.strip())
+    code, _, error = vidcom2(*arguments)
+    assert code == 0, error
+    assert Counter(row["id"] for row in rows_of(tmp_path / "out" / "answers.jsonl")) == {
+        str(number): 1 for number in range(1, 13)
+    }
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -370,3 +371,29 @@ def test_a_video_without_sound_is_answered(server: Server, published: Family, tm
     response = server.answer(published, tmp_path / "silent.mp4")
     assert len(response["choices"][0]["message"]["content"]) == NEW_TOKENS
     assert len(server.prefills()) == 1
+
+
+@pytest.mark.slow
+def test_requests_at_once_of_which_some_are_given_up_are_answered_alike(
+    server: Server, published: Family, clip: Clip, expected: Expected
+) -> None:
+    if published.case.name not in SERVED:
+        pytest.skip("two families are enough")
+    server.prefills()
+
+    def ask(number: int) -> str | None:
+        if number % 4:
+            return server.answer(published, clip.path)["choices"][0]["message"]["content"]
+        request = server.request(published, clip.path, stream=True)
+        with (
+            httpx.Client(trust_env=False, timeout=ANSWER_SECONDS) as client,
+            client.stream("POST", f"{server.url}/v1/chat/completions", json=request) as response,
+        ):
+            next(response.iter_lines())  # and leaves
+        return None
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(16)))
+    assert answers == [expected.answer if number % 4 else None for number in range(16)]
+    assert server.answer(published, clip.path)["choices"][0]["message"]["content"] == expected.answer
+    assert {prefill["length"] for prefill in server.prefills()} == {expected.short_length}

@@ -10,10 +10,12 @@ import pytest
 import torch
 from conftest import Family
 from models import RETENTION_RATIO, make_image, make_video
+from reference import compressed_embeddings, position_arguments
 from test_forward import labels_of
-from test_generate import batch_of_two, make_prompt
+from test_generate import PAD, batch_of_two, make_prompt
 from torch import Tensor, nn
-from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
+from train_on_a_rank import train_on_a_rank
+from transformers import BatchFeature, EvalPrediction, Trainer, TrainerCallback, TrainingArguments
 
 
 def all_labels(inputs: Any) -> Tensor:
@@ -329,3 +331,124 @@ def test_video_labels_cost_nothing_in_the_models_own_loss(family: Family) -> Non
     short = copy.deepcopy(family.model).train()(**inputs, labels=all_labels(inputs))
     kept = inputs["input_ids"].gather(1, short.prompt_positions)
     torch.testing.assert_close(short.loss, smoothed(short.logits, kept, 0.0))
+
+
+# -- TRL's DPO, and PEFT's prefix tuning ------------------------------------------------------------------------------
+
+COMPLETIONS = (torch.tensor([[10, 11, 12, 13]]), torch.tensor([[20, 21]]))  # chosen, rejected
+
+
+def completed(inputs: Any, completion: Tensor, width: int) -> dict[str, Tensor]:
+    """A prompt with a completion behind it, padded on the right to `width` tokens of completions."""
+    new = nn.functional.pad(completion, (0, width - completion.shape[1]), value=PAD)
+    made = dict(inputs) | {"input_ids": torch.cat([inputs["input_ids"], new], dim=1)}
+    made["attention_mask"] = torch.cat([inputs["attention_mask"], (new != PAD).long()], dim=1)
+    if "mm_token_type_ids" in inputs:
+        made["mm_token_type_ids"] = nn.functional.pad(inputs["mm_token_type_ids"], (0, width))
+    return made
+
+
+def changed(model: Any) -> Any:
+    """A policy that has learned something: as a copy, to differ from the reference."""
+    policy = copy.deepcopy(model)
+    with torch.no_grad():
+        norm = policy.get_decoder().norm.weight
+        norm.add_(torch.linspace(-1, 1, len(norm)))
+    return policy
+
+
+@pytest.mark.slow
+def test_rewards_of_trls_dpo_are_those_of_the_prompt_compressed_by_hand(family: Family, tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+    inputs = family.one_video()
+    width = max(each.shape[1] for each in COMPLETIONS)
+    rows = [completed(inputs, each, width) for each in COMPLETIONS]
+    batch = {name: torch.cat([row[name] for row in rows]) for name in rows[0] if name != "second_per_grid_ts"}
+    batch |= {name: [*rows[0][name]] * 2 for name in rows[0] if name == "second_per_grid_ts"}
+    is_completion = torch.arange(batch["input_ids"].shape[1]) >= inputs["input_ids"].shape[1]
+    batch["completion_mask"] = (is_completion & batch["attention_mask"].bool()).long()
+
+    config = trl.DPOConfig(
+        **{"output_dir": str(tmp_path), "per_device_train_batch_size": 1, "max_steps": 1, "learning_rate": 0.0},
+        **{"logging_steps": 1, "report_to": [], "use_cpu": True, "bf16": False, "remove_unused_columns": False},
+        **{"save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False, "beta": 0.5},
+    )
+    trainer = trl.DPOTrainer(
+        changed(family.model),
+        ref_model=copy.deepcopy(family.model),
+        args=config,
+        train_dataset=datasets.Dataset.from_dict({"images": [[]], "prompt": [""], "chosen": [""], "rejected": [""]}),
+        data_collator=lambda rows: dict(batch),
+        processing_class=family.processor,
+    )
+    trainer.train()
+    logged = next(entry for entry in trainer.state.log_history if "rewards/chosen" in entry)
+    for name, completion in zip(("chosen", "rejected"), COMPLETIONS, strict=True):
+        row = BatchFeature(completed(inputs, completion, completion.shape[1]))
+        embeddings, remaining = compressed_embeddings(family, row, RETENTION_RATIO)
+        by_hand = {"inputs_embeds": embeddings, **position_arguments(family, row, remaining)}
+        policy, reference = (
+            model(**by_hand).logits[:, -completion.shape[1] - 1 : -1].log_softmax(-1).gather(-1, completion[..., None])
+            for model in (changed(family.stock), family.stock)
+        )
+        assert logged[f"rewards/{name}"] == pytest.approx(
+            0.5 * float((policy - reference).detach().sum()), rel=1e-3, abs=1e-5
+        )
+
+
+def test_prefix_tuning_learns_of_the_prompt_compressed_by_hand(family: Family) -> None:
+    """Its learned keys and values are a cache that PEFT fills and passes, on which a video follows."""
+    peft = pytest.importorskip("peft")
+    inputs = family.one_video()
+    labels = labels_of(family, inputs)
+
+    def tuned(model: Any) -> Any:
+        torch.manual_seed(0)
+        config = peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+        return peft.get_peft_model(copy.deepcopy(model).train(), config)
+
+    if family.case.mrope:  # in the stock class an IndexError
+        with pytest.raises(ValueError, match="it is not known where their positions end: another model filled it"):
+            tuned(family.model)(**inputs, labels=labels)
+        return
+    embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
+    models = tuned(family.model), tuned(family.stock)
+    by_hand = {"inputs_embeds": embeddings, "labels": labels[:, remaining]}
+    mask = torch.ones_like(by_hand["labels"])
+    losses = models[0](**inputs, labels=labels).loss, models[1](**by_hand, attention_mask=mask).loss
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=1e-6)
+    gradients = []
+    for model, loss in zip(models, losses, strict=True):
+        loss.backward()
+        gradients.append(model.prompt_encoder["default"].embedding.weight.grad)
+    assert gradients[0].any()
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
+# -- two processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_has_no_video_average_their_gradients(family: Family, tmp_path: Path) -> None:
+    if family.case.name not in ("llava_onevision", "qwen2_5_vl"):
+        pytest.skip("one family of each kind is enough")
+    batches = []
+    for rank, inputs in enumerate((family.one_video(), family.inputs(family.prompt("Hello, who is there?")))):
+        batches.append(dict(inputs) | {"labels": labels_of(family, inputs)})
+        torch.save(batches[-1], tmp_path / f"batch{rank}.pt")
+    (tmp_path / "model").symlink_to(family.folder)
+    torch.multiprocessing.spawn(train_on_a_rank, (family.case.model_class, tmp_path, RETENTION_RATIO), nprocs=2)
+
+    alone = copy.deepcopy(family.model).train()
+    losses = [alone(**batch).loss for batch in batches]
+    sum(losses).div(2).backward()
+    weights = {name: weight for name, weight in alone.named_parameters() if weight.grad is not None}
+    for kind in ("DDP", "FSDP2"):
+        trained = [torch.load(tmp_path / f"{kind}{rank}.pt", weights_only=True) for rank in (0, 1)]
+        for (loss, _), expected in zip(trained, losses, strict=True):
+            torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=1e-6)
+        _, gradients = trained[0]
+        assert gradients.keys() == {name for name in weights if kind == "DDP" or ".language_model." in name}
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, weights[name].grad, rtol=1e-4, atol=1e-6)

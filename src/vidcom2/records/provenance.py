@@ -56,7 +56,10 @@ def git(*arguments: str) -> str | None:
     if not (ROOT / ".git").exists():
         return None
     try:
-        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        # A look at the status would otherwise write to the index, and could meet another git there.
+        ran = subprocess.run(
+            ["git", "--no-optional-locks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
     except OSError:  # there is no git
         return None
     return ran.stdout.strip() if ran.returncode == 0 else None

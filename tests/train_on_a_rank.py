@@ -1,0 +1,35 @@
+"""What each of two processes does in tests/test_training.py: a module of its own, since they import it anew."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def train_on_a_rank(rank: int, model_class: Any, folder: Path, retention_ratio: float) -> None:
+    """Of `batch<rank>.pt`, under DDP and under FSDP2, write the loss and, from the first process, the gradients, which
+    are the mean over both."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    batch = torch.load(folder / f"batch{rank}.pt", weights_only=True)
+    for kind in ("DDP", "FSDP2"):
+        model: Any = model_class.from_pretrained(folder / "model", retention_ratio=retention_ratio).train()
+        if kind == "FSDP2":  # it wants gradients of the same weights in each process, in the stock class too
+            model.requires_grad_(False)
+            model.get_decoder().requires_grad_(True)
+            for layer in model.get_decoder().layers:
+                fully_shard(layer)
+            fully_shard(model)
+        else:  # of a batch without a video the tower takes no part
+            model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        loss = model(**batch).loss
+        loss.backward()
+        gradients = {
+            name.removeprefix("module."): weight.grad.full_tensor() if kind == "FSDP2" else weight.grad
+            for name, weight in model.named_parameters()
+            if weight.grad is not None
+        }
+        torch.save((loss.detach(), gradients if rank == 0 else {}), folder / f"{kind}{rank}.pt")
+    torch.distributed.destroy_process_group()

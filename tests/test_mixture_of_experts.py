@@ -11,7 +11,7 @@ from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt, run
 from torch import Tensor
 
-from vidcom2.modeling.prompt.prompt_positions import ShortPrompt
+from vidcom2.modeling.prompt.short_prompt import ShortPrompt
 
 
 @pytest.fixture(scope="module", params=[case for case in MODELS if "moe" in case.name], ids=lambda case: case.name)

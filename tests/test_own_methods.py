@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vidcom2 import VideoCompression, compress
 from vidcom2.hub_upload.verification import WORKER
-from vidcom2.modeling import temporal_uniqueness
+from vidcom2.modeling.methods import temporal_uniqueness
 from vidcom2.modeling.methods.method_dycoke import dycoke_budgets
 from vidcom2.modeling.methods.method_evs import evs_total
 from vidcom2.modeling.methods.method_uniform_frames import evenly_spaced

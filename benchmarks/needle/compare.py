@@ -22,7 +22,7 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.console import progress_bar
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
-from vidcom2.modeling import static_patches
+from vidcom2.modeling.encoding import static_patches
 from vidcom2.modeling.encoding.static_patches import (
     REFERENCE_INTERVAL,
     UNCHANGED,

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -169,3 +170,22 @@ def test_plain_pytest_leaves_out_slow_tests(tmp_path: Path) -> None:
     for arguments, outcome in (([], "1 passed, 1 deselected"), (["-m", "slow or not slow"], "2 passed")):
         command = [*pytest_here, *arguments, str(tmp_path)]
         assert outcome in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
+
+
+def test_a_checkout_without_links_is_a_package_all_the_same(tmp_path: Path) -> None:
+    """As git makes it on Windows: in the place of each link there is a file with the path that it leads to."""
+    names = ("modeling", "configuration", "hub_upload")
+    package = tmp_path / "src" / "vidcom2"
+    shutil.copytree(ROOT / "src" / "vidcom2", package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in names:
+        (package / name).unlink()
+        (package / name).write_text(f"../../{name}")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    code = (
+        "import vidcom2; [getattr(vidcom2, name) for name in vidcom2.__all__]; from vidcom2.hub_upload import staging; "
+        "from vidcom2.shipping import shipped_code; "
+        "print(vidcom2.__file__, len(shipped_code.code_of_custom_generate()) > 10)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout.split() == [str(package / "__init__.py"), "True"], done.stderr

@@ -55,7 +55,7 @@ def edit_code(path: Path, old: str, new: str) -> None:
 
 def with_stock_name_and_few_tokens(repo: Path) -> None:
     edit_config(repo, architectures=["LlavaOnevisionForConditionalGeneration"])
-    given = "settings = self.config.compression_settings(**pop_settings(kwargs)"
+    given = "settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent)"
     edit_code(repo / "video_features.py", given, f'{given} | {{"retention_ratio": 0.01}}')
 
 
@@ -76,8 +76,7 @@ def without_conversion_mapping(repo: Path) -> None:
 
 def with_compression_off(repo: Path) -> None:
     path = repo / "prompt_compression.py"
-    edit_code(path, "return self.config.compression_settings(**overrides).retention_ratio < 1.0", "return False")
-    edit_code(path, "features = self._video_features(inputs, settings)", "features = None")
+    edit_code(path, "if call.drops_tokens or (has_media_after_cached and memory is not None)", "if False")
     (repo / "pytorch_model.bin").write_bytes(b"")
 
 

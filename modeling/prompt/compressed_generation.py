@@ -203,7 +203,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if kwargs.get("mm_encoder_outputs") is not None:
             # Copies, since `generate` repeats the features in place for beams.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
-        call = self.model.describe(kwargs)
+        call = self.model.describe(kwargs, has_whole_conversation=True)
         check_on_cache(self._asked(kwargs, call))
         self._check_unknown_cache(kwargs, call.settings)
         kwargs = without_settings(kwargs)
@@ -314,6 +314,12 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     # What `generate` asks of the model on its way. `input_ids` are the caller's full prompt throughout, so that logits
     # processors, stopping criteria, streamers and lengths see it. Mask, positions and cache are of the compressed one.
 
+    def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
+        # Where another library has put its own `prepare_inputs_for_generation`, as PEFT does, its names are not ours.
+        super()._validate_model_kwargs(
+            {name: value for name, value in model_kwargs.items() if name != "compressed_prompt"}
+        )
+
     def _prefill(
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> ModelOutput:
@@ -330,11 +336,15 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         self,
         input_ids: Tensor,
         next_sequence_length: int | None = None,
+        inputs_embeds: Tensor | None = None,
         compressed_prompt: CompressedPrompt | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The parent's inputs of a step. Those of a compressed prompt are marked as such, for `forward`."""
-        kwargs["next_sequence_length"] = next_sequence_length
+        """The parent's inputs of a step. Those of a compressed prompt are marked as such, for `forward`.
+
+        `generate` looks at the signature for the name `inputs_embeds`.
+        """
+        kwargs |= {"next_sequence_length": next_sequence_length, "inputs_embeds": inputs_embeds}
         if compressed_prompt is None:
             return super().prepare_inputs_for_generation(input_ids, **kwargs)
         if next_sequence_length is None and not compressed_prompt.is_in_ids:

@@ -98,8 +98,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # What a call asks for
     # -----------------------------------------------------------------------------------------------------------------
 
-    def describe(self, inputs: dict[str, Any]) -> CallDescription:
+    def describe(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> CallDescription:
         """What a call of `forward` or `generate` with these arguments asks for.
+
+        Args:
+            has_whole_conversation: whether `input_ids` cover the tokens in the cache, as those of `generate` do, so
+                that positions follow from them.
 
         Raises:
             ValueError: on settings outside their accepted set, videos that are given twice or do not fit the settings,
@@ -111,16 +115,20 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         memory = CachedPrompt.attached_to(inputs.get("past_key_values"))
         path = CallPath.PARENT if memory is None else CallPath.CONTINUE
         call = CallDescription(settings, memory, videos_of(inputs, settings, overrides), path)
-        if call.drops_tokens or self._has_media_after_cached(inputs):
+        has_media_after_cached = self._has_media_after_cached(inputs)
+        if has_media_after_cached and memory is None and not has_whole_conversation:
+            raise ValueError(
+                f"Images or videos follow the {int(inputs['past_key_values'].get_seq_length())} tokens of "
+                "`past_key_values`, and it is not known where their positions end: another model filled it, or "
+                "`position_ids` were passed. Pass a cache that this model's `generate` or `forward` filled, "
+                "`position_ids`, or start anew without it."
+            )
+        if call.drops_tokens or (has_media_after_cached and memory is not None):
             return replace(call, path=CallPath.COMPRESS)
         return call
 
     def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
-        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text.
-
-        Raises:
-            ValueError: if nobody knows where the cached turn's positions end.
-        """
+        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text."""
         if not self.uses_mrope or inputs.get("position_ids") is not None:
             return False
         pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
@@ -128,15 +136,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if all(each is None for each in (*pixels, *encoded)):
             return False
         cache = inputs.get("past_key_values")
-        if cache is None or cache.get_seq_length() == 0:
-            return False
-        if CachedPrompt.attached_to(cache) is None:
-            raise ValueError(
-                f"Images or videos follow the {int(cache.get_seq_length())} tokens of `past_key_values`, and it is not "
-                "known where their positions end: another model filled it, or `position_ids` were passed. Pass a cache "
-                "that this model's `generate` or `forward` filled, `position_ids`, or start anew without it."
-            )
-        return True
+        return cache is not None and cache.get_seq_length() > 0
 
     # -----------------------------------------------------------------------------------------------------------------
     # forward

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidcom2 import VideoCompression, compress
-from vidcom2.modeling import released_scoring, token_blocks
+from vidcom2.modeling.methods import released_scoring, token_blocks
 
 GOLDEN = Path(__file__).parent / "data" / "released_vidcom2.safetensors"
 SCORINGS = ("paper", "released")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoProcessor, GenerationConfig
 
-from vidcom2 import convert_llava_video as converter
+from vidcom2.llava_video import converter
 from vidcom2.llava_video.classes import VidCom2LlavaVideoForConditionalGeneration
 from vidcom2.llava_video.converter import Conversion, ConversionError, convert_llava_video, original_name, renamed
 from vidcom2.records.whole_files import TakenError

@@ -1,5 +1,7 @@
 import importlib
+import inspect
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,14 +12,84 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the n
 
 import pytest
 import torch
+from filelock import FileLock
 from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video
-from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.configuration.family_config import SIGLIP
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+
+# -- which cases there are, and when they run --------------------------------------------------------------------------
+
+
+def only(exists: Callable[..., bool]) -> pytest.MarkDecorator:
+    """Leave out the cases of a test, or of a module's tests, that `exists` is not true of.
+
+    Its arguments are parameters of the test, by their names; `family` is a row of the table. A test that lacks one of
+    them keeps its cases. The mark of a test replaces that of its module.
+    """
+    return pytest.mark.only.with_args(exists)
+
+
+def _exists(item: pytest.Item) -> bool:
+    if (mark := item.get_closest_marker("only")) is None:
+        return True
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    names = inspect.signature(mark.args[0]).parameters.keys()
+    return not names <= parameters.keys() or mark.args[0](**{name: parameters[name] for name in names})
+
+
+def _row(item: pytest.Item) -> ModelCase | None:
+    """The family that a case is about."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return next((value for value in parameters if isinstance(value, ModelCase)), None)
+
+
+def _share_out(items: list[pytest.Item]) -> None:
+    """Mark as `product` those of a test's cases that another family stands for.
+
+    Representatives run every combination of the test's other parameters. Each of the other families runs the first,
+    and each combination is run by one of them, in turns: so that each of them meets each value of a parameter, where
+    there are two with enough values, and each pair of values is met by one of them.
+    """
+    columns = set()  # for each parameter, the place of each case's value among the values; two that go together are one
+    for name in items[0].callspec.params.keys() - {"family", "case"}:
+        values = list(dict.fromkeys(id(item.callspec.params[name]) for item in items))
+        columns.add(tuple(values.index(id(item.callspec.params[name])) for item in items))
+    places = list(zip(*sorted(columns))) if columns else [()] * len(items)
+    combinations: dict[tuple, list[pytest.Item]] = defaultdict(list)
+    first: dict[str, tuple] = {}
+    for item, place in zip(items, places):
+        row = _row(item)
+        first[row.name] = min(first.get(row.name, place), place, key=sum)
+        combinations[place].append(item)
+    for place, cases in combinations.items():
+        for is_slow in (False, True):
+            others = [each for each in cases if _row(each).slow == is_slow and not _row(each).representative]
+            for number, item in enumerate(others):
+                if number != sum(place) % len(others) and place != first[_row(item).name]:
+                    item.add_marker("product")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is read
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if _exists(item)]
+    tests = defaultdict(list)
+    for item in items:
+        if _row(item) is not None:
+            tests[item.path, item.originalname].append(item)
+    for cases in tests.values():
+        _share_out(cases)
+    for item in items:
+        if item.get_closest_marker("product"):
+            item.add_marker("slow")
+
+
+# -- families ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -59,25 +131,29 @@ class Family:
         features = self.stock.get_video_features(**self.videos_of(inputs)).pooler_output
         return [video.flatten(0, -2) for video in features]  # LLaVA-NeXT-Video's have frames before Transformers 5.21
 
-    @cached_property
-    def has_siglip(self) -> bool:
-        """Whether the vision tower can take over what it computed of another frame."""
-        return self.stock.config.vision_config.model_type == SIGLIP
-
     def one_video(self, question: str = "What happens?", seed: int = 0, num_frames: int = 8) -> BatchFeature:
         return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])
 
 
-def build_family(case: ModelCase, folder: Path) -> Family:
-    stock, processor = case.build(**case.build_arguments)
-    stock.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return Family(case, folder, case.stock_class.from_pretrained(folder).eval(), processor)
+def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """Its checkpoint is built once for all workers, by the first that asks for it."""
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / case.name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            unfinished = folder.with_suffix(".unfinished")
+            for part in case.build(**case.build_arguments):
+                part.save_pretrained(unfinished)
+            unfinished.rename(folder)
+    stock = case.stock_class.from_pretrained(folder).eval()
+    assert case.siglip == (stock.config.vision_config.model_type == SIGLIP)
+    assert case.deepstack == hasattr(getattr(stock.model, "visual", None), "deepstack_merger_list")
+    return Family(case, folder, stock, AutoProcessor.from_pretrained(folder))
 
 
 @pytest.fixture(scope="session", params=EACH_MODEL)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    return build_family(request.param, tmp_path_factory.mktemp(request.param.name))
+    return build_family(request.param, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

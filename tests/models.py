@@ -1,6 +1,6 @@
 """The table of models that every model test runs over. A new family adds one row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,10 @@ class ModelCase:
     mrope: bool = False
     legacy_transposed: tuple[str, ...] = ()  # ends of names of weights that lie there with their last axes exchanged
     slow: bool = False  # its tests are run with `-m slow`: another row stands for it
+    # Of an architecture: tests run all their combinations over it, and share them out among the other rows.
+    representative: bool = False
+    siglip: bool = False  # whether the vision tower can take over what it computed of another frame
+    deepstack: bool = False  # whether the language model adds features of inner layers of the vision tower
     frames_stand_apart: bool = False  # in the prompt, each with its time before it
     # Linear attention: its states cannot be cropped, and fade over padding between tokens; Transformers' caches cannot
     # select or repeat rows of them, and it refuses prompt lookup.
@@ -139,6 +143,8 @@ MODELS = [
         model_class=VidCom2LlavaOnevisionForConditionalGeneration,
         stock_class=LlavaOnevisionForConditionalGeneration,
         build=tiny_llava_onevision,
+        representative=True,
+        siglip=True,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
         structure_tokens=1,
@@ -152,6 +158,7 @@ MODELS = [
         model_class=VidCom2LlavaVideoForConditionalGeneration,
         stock_class=LlavaVideoForConditionalGeneration,
         build=tiny_llava_video,
+        siglip=True,
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
         grid=(3, 3),
         structure_tokens=0,
@@ -197,6 +204,7 @@ MODELS = [
         model_class=VidCom2Qwen2_5_VLForConditionalGeneration,
         stock_class=Qwen2_5_VLForConditionalGeneration,
         build=tiny_qwen2_5_vl,
+        representative=True,
         # Frames without times count as 24 a second, so two frames are 25 / 12 positions long.
         build_arguments={"pixels": (84 * 84, 84 * 112), "tokens_per_second": 25},
         grid=(3, 4),
@@ -213,6 +221,7 @@ MODELS = [
         model_class=VidCom2Qwen3VLForConditionalGeneration,
         stock_class=Qwen3VLForConditionalGeneration,
         build=tiny_qwen3_vl,
+        deepstack=True,
         **QWEN3,
     ),
     ModelCase(
@@ -221,6 +230,7 @@ MODELS = [
         model_class=VidCom2Qwen3VLMoeForConditionalGeneration,
         stock_class=Qwen3VLMoeForConditionalGeneration,
         build=tiny_qwen3_vl_moe,
+        deepstack=True,
         **QWEN3,
         legacy_transposed=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
         slow=True,
@@ -231,6 +241,7 @@ MODELS = [
         model_class=VidCom2Qwen3_5ForConditionalGeneration,
         stock_class=Qwen3_5ForConditionalGeneration,
         build=tiny_qwen3_5,
+        representative=True,
         **QWEN3,
         recurrent=True,
     ),
@@ -247,6 +258,12 @@ MODELS = [
 ]
 
 EACH_MODEL = [pytest.param(case, id=case.name, marks=pytest.mark.slow if case.slow else ()) for case in MODELS]
+
+
+def two_of(cases: Sequence[tuple]) -> list[Any]:
+    """Of bad values, which one way in is shown in full: the other ways meet the first and the last by default."""
+    marks = [() if at in (0, len(cases) - 1) else pytest.mark.product for at in range(len(cases))]
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
 
 
 def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) -> None:

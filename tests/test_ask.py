@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from make_clips import write_clip
 from transformers import AutoProcessor, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
@@ -87,14 +87,13 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
     assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.model, family, shown)
 
 
+@only(lambda family: "second_per_grid_ts" in family.video_inputs)
 @pytest.mark.parametrize("by", ["ask", "run"])
 def test_the_times_of_the_frames_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
     """Also where the model is of bfloat16, in which 201, 202 and 203 are two numbers."""
     from vidcom2.answering.comparison import run
     from vidcom2.checkpoints import Checkpoint
 
-    if "second_per_grid_ts" not in family.case.video_inputs:
-        pytest.skip("the model hears nothing of the times")
     # 24 frames of a clip of 33.5 s with a variable rate, told in milliseconds.
     places = np.sort(np.random.default_rng(0).choice(33_000, 24, replace=False))
     video = Video(np.zeros((24, 60, 80, 3), dtype=np.uint8), places, fps=1000.0, total_num_frames=33_500)
@@ -249,9 +248,8 @@ def test_a_loaded_model_needs_its_processor_and_no_loading(family: Family) -> No
         ask(MISSING, family, measure=True, retention_ratio=0.5)
 
 
+@only(lambda family: family.native)
 def test_a_stock_model_is_refused_since_it_compresses_nothing(family: Family) -> None:
-    if not family.case.native:
-        pytest.skip("its stock class is this project's own, with a config of VidCom²")
     with pytest.raises(OptionError, match=f"`model` is a {type(family.stock).__name__}, which compresses nothing"):
         ask(MISSING, family, family.stock)
 

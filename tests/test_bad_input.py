@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
-from models import RETENTION_RATIO, make_image, make_video
+from conftest import Family, only
+from models import RETENTION_RATIO, make_image, make_video, two_of
 from torch import Tensor
 
 BAD_RATIOS = [0, 1.5, "x", float("nan"), -0.25, None, True]
@@ -25,6 +25,8 @@ BAD_SETTINGS = [
     {"compression_window": 0},
     {"compression_frame_weight": float("inf")},
 ]
+RATIOS_GIVEN = [ratio for ratio in BAD_RATIOS if ratio is not None]  # None is none given
+BAD_WHERE_GIVEN = [*two_of([({"retention_ratio": ratio},) for ratio in RATIOS_GIVEN]), *BAD_SETTINGS[len(BAD_RATIOS) :]]
 
 
 def refusal(setting: dict[str, Any]) -> str:
@@ -44,7 +46,7 @@ def test_a_bad_setting_is_refused_by_the_constructor_and_on_assignment(family: F
     assert getattr(config, name) == before
 
 
-@pytest.mark.parametrize("setting", [s for s in BAD_SETTINGS if s != {"retention_ratio": None}], ids=str)
+@pytest.mark.parametrize("setting", BAD_WHERE_GIVEN, ids=str)
 def test_a_bad_setting_is_refused_at_load_time_and_from_an_edited_config(
     family: Family, setting: dict, tmp_path: Path
 ) -> None:
@@ -57,7 +59,7 @@ def test_a_bad_setting_is_refused_at_load_time_and_from_an_edited_config(
         family.case.model_class.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("ratio", [ratio for ratio in BAD_RATIOS if ratio is not None])
+@pytest.mark.parametrize("ratio", two_of([(ratio,) for ratio in RATIOS_GIVEN]))
 def test_a_bad_ratio_is_refused_per_call(family: Family, ratio: Any) -> None:
     inputs = family.one_video()
     text = family.inputs(family.prompt("Hello."))
@@ -170,9 +172,8 @@ def test_pixels_and_features_of_the_same_videos_are_refused(family: Family) -> N
     both_ways(family, dict(inputs) | {"mm_encoder_outputs": {"video": features}}, "Pass one")
 
 
+@only(lambda family: not family.frames_stand_apart)
 def test_one_frame_is_a_video(family: Family) -> None:
-    if family.case.frames_stand_apart:
-        pytest.skip("its processor takes no less than two; `prepare_inputs` shows the one twice")
     inputs = family.one_video(num_frames=1)
     features = family.model.get_video_features(**family.videos_of(inputs))
     tokens = family.case.tokens_per_frame
@@ -297,18 +298,16 @@ def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
             call(**both)
 
 
+@only(lambda family: family.native)
 def test_an_inner_model_made_of_a_stock_config_works(family: Family) -> None:
-    if not family.case.native:
-        pytest.skip("Transformers has no config of this type")
     inner = type(family.model.model)(family.stock.config).eval()
     inner.load_state_dict(family.stock.model.state_dict())
     inputs = family.one_video()
     assert torch.equal(inner(**inputs).last_hidden_state, family.load().model(**inputs).last_hidden_state)
 
 
+@only(lambda family: family.mrope)
 def test_images_and_videos_without_their_grids_are_refused(family: Family) -> None:
-    if not family.case.mrope:
-        pytest.skip("the family has no grids")
     inputs = dict(family.inputs(family.prompt("?", videos=1, images=1), videos=[make_video(0)], images=[make_image(0)]))
     del inputs["image_grid_thw"]
     with pytest.raises(ValueError, match="The prompt has 1 images, but `image_grid_thw` is None"):

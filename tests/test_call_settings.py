@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import MODELS, RETENTION_RATIO
 from reference import compressed_embeddings
 from test_generate import batch_of_two, run
@@ -34,10 +34,9 @@ def test_every_setting_is_tried_below() -> None:
     assert set(CHANGED) == set(SETTING_NAMES)
 
 
+@only(lambda family, name: name != "vision_update_ratio" or family.siglip)
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_is_that_of_a_model_loaded_with_it(family: Family, name: str) -> None:
-    if name == "vision_update_ratio" and not family.has_siglip:
-        pytest.skip("other towers than SigLIP refuse it: tests/test_static_patches.py")
     setting = {name: CHANGED[name]}
     both, _ = batch_of_two(family)
     loaded = family.load(**{"retention_ratio": RETENTION_RATIO} | setting)
@@ -69,9 +68,8 @@ def test_what_belongs_to_the_model_is_refused_in_one_call(family: Family, name: 
 # -- configs ----------------------------------------------------------------------------------------------------------
 
 
+@only(lambda family: family.native)
 def test_a_stock_config_is_converted_with_all_that_it_says(family: Family) -> None:
-    if not family.case.native:
-        pytest.skip("Transformers has no config of this type")
     stock = AutoConfig.from_pretrained(family.folder)
     stock.something_of_the_users = 7
     inputs = family.one_video()
@@ -116,9 +114,8 @@ def test_a_users_subclass_loads_stock_checkpoints(family: Family, tmp_path: Path
 # -- positions of the survivors ---------------------------------------------------------------------------------------
 
 
+@only(lambda family: not family.mrope)
 def test_original_positions_are_those_of_the_full_prompt(family: Family) -> None:
-    if family.case.mrope:
-        pytest.skip("M-RoPE families always keep theirs")
     inputs = family.one_video()
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
     # A cache, since Transformers takes a prompt with gaps for several prompts where there is neither mask nor cache.
@@ -148,9 +145,8 @@ def test_with_either_positions_turns_and_loops_go_on_as_in_starting_anew(family:
     torch.testing.assert_close(step.logits[:, -1], anew, rtol=0, atol=1e-5)
 
 
+@only(lambda family: not family.mrope)
 def test_original_positions_are_refused_where_gaps_mean_several_prompts(family: Family) -> None:
-    if family.case.mrope:
-        pytest.skip("M-RoPE families have a row of plain positions besides")
     inputs = family.one_video()
     with pytest.raises(ValueError, match="without a cache Transformers"):
         run(family.model, inputs, compression_positions="original", use_cache=False)

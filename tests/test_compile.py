@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from torch import Tensor
 from transformers import CompileConfig
 
 from vidcom2 import compress
 
 EXACT = {"compression_rounding": "exact"}
+# Seconds each: one family with M-RoPE and one without.
+pytestmark = only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
 
 
 class CountingBackend:
@@ -35,13 +37,6 @@ def backend() -> CountingBackend:
     return CountingBackend()
 
 
-@pytest.fixture
-def compiled_family(family: Family) -> Family:
-    if family.case.name not in ("llava_onevision", "qwen3_vl"):
-        pytest.skip("seconds each: one family with M-RoPE and one without")
-    return family
-
-
 @pytest.mark.parametrize(
     "settings",
     [EXACT, EXACT | {"compression_scoring": "released"}]
@@ -62,9 +57,8 @@ def test_the_operator_is_one_graph(settings: dict[str, Any], backend: CountingBa
     assert len(backend.graphs) == 1
 
 
-def test_the_compressed_prefill_is_one_graph(compiled_family: Family, backend: CountingBackend) -> None:
+def test_the_compressed_prefill_is_one_graph(family: Family, backend: CountingBackend) -> None:
     """Of the language model, over videos of one shape."""
-    family = compiled_family
     model = family.load(**EXACT, retention_ratio=0.3)
     plain = copy.deepcopy(model)
     model.model.language_model.compile(fullgraph=True, dynamic=False, backend=backend)
@@ -75,9 +69,8 @@ def test_the_compressed_prefill_is_one_graph(compiled_family: Family, backend: C
     assert len(backend.graphs) == 1
 
 
-def test_generation_with_a_static_cache_is_compiled_once(compiled_family: Family, backend: CountingBackend) -> None:
+def test_generation_with_a_static_cache_is_compiled_once(family: Family, backend: CountingBackend) -> None:
     """Transformers compiles the steps after the prefill, by itself on a GPU."""
-    family = compiled_family
     model = family.load(**EXACT, retention_ratio=0.3)
     how = CompileConfig(fullgraph=True, dynamic=False, mode=None, backend=backend)
     how._compile_all_devices = True
@@ -90,8 +83,7 @@ def test_generation_with_a_static_cache_is_compiled_once(compiled_family: Family
 
 
 @pytest.mark.slow
-def test_torch_compile_of_forward_gives_the_same_logits(compiled_family: Family) -> None:
-    family = compiled_family
+def test_torch_compile_of_forward_gives_the_same_logits(family: Family) -> None:
     model = copy.deepcopy(family.model)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="eager")  # traces as every backend does; no C compiler needed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
 from test_generate import NEW, batch_of_two, defaults, run
 from torch import Tensor
@@ -79,12 +79,11 @@ def test_hand_written_loops_that_take_turns_on_one_model_equal_each_alone(family
         assert torch.equal(step(lambda model: other_chats(family, model), ratio), alone)
 
 
+@only(lambda family, first: first != "image" or family.mrope)
 @torch.no_grad()
 @pytest.mark.parametrize("first", ["image", "text", "video"])
 def test_an_image_after_a_turn_equals_starting_anew_in_a_hand_written_loop(family: Family, first: str) -> None:
     """The stock Qwen2-VL gives such an image the positions of text."""
-    if first == "image" and not family.case.mrope:
-        pytest.skip("images of two turns have different sizes here")
     inputs = first_turn(family, first)
     image = family.inputs(family.prompt("And this?", images=1), images=[make_image(9)])
     ids = torch.cat([inputs["input_ids"], image["input_ids"]], dim=1)
@@ -129,11 +128,10 @@ def test_a_video_after_an_uncompressed_turn_equals_starting_anew(family: Family,
     torch.testing.assert_close(torch.stack(continued.logits), torch.stack(anew.logits), rtol=0, atol=1e-5)
 
 
+@only(lambda family: family.mrope)
 @pytest.mark.parametrize("by", ["a second turn", "a hand-written loop"])
 def test_after_a_long_video_of_small_frames_positions_go_on_as_in_starting_anew(family: Family, by: str) -> None:
     """64 frames of few tokens: M-RoPE's largest position is the video's last frame, not the text's last token."""
-    if not family.case.mrope:
-        pytest.skip("positions are mere order")
     inputs = family.one_video("?", num_frames=64)
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
@@ -193,11 +191,10 @@ def repeated(cache: Any) -> Tensor:
     return torch.tensor([0, 0, 1, 1])
 
 
+@only(lambda family, change: not family.recurrent or change not in (selected, repeated))
 @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
 @pytest.mark.parametrize("change", [reordered, reordered_and_repeated, selected, repeated])
 def test_the_memory_of_the_prompt_follows_the_rows_of_the_cache(family: Family, change: Callable, masked: bool) -> None:
-    if family.case.recurrent and change in (selected, repeated):
-        pytest.skip("Transformers' layers of linear attention only reorder")
     both, _ = batch_of_two(family)
     logits, expected = loop(family, both, change, masked)
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
@@ -214,9 +211,8 @@ def test_a_copy_of_a_cache_remembers_the_prompt(family: Family, copied: Callable
     assert torch.equal(run(family.model, {"input_ids": ids}, past_key_values=kept), expected)
 
 
+@only(lambda family: not family.recurrent)
 def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
-    if family.case.recurrent:
-        pytest.skip("Transformers refuses to crop: tests/test_linear_attention.py")
     inputs = family.one_video()
     token = torch.tensor([[20]])
 
@@ -239,9 +235,8 @@ def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(fami
         family.model(input_ids=token, past_key_values=cache)
 
 
+@only(lambda family: not family.recurrent)
 def test_an_answer_may_be_cropped_away(family: Family) -> None:
-    if family.case.recurrent:
-        pytest.skip("Transformers refuses to crop: tests/test_linear_attention.py")
     inputs = family.one_video()
     turn = run(family.model, inputs, return_dict_in_generate=True)
     cache = turn.past_key_values
@@ -262,9 +257,8 @@ def test_token_types_of_an_earlier_turn_are_no_hindrance(family: Family) -> None
     assert torch.equal(run(family.model, {"input_ids": ids} | stale, past_key_values=turn.past_key_values), expected)
 
 
+@only(lambda family: family.mrope)
 def test_another_models_cache_with_images_is_refused_before_a_video(family: Family) -> None:
-    if not family.case.mrope:
-        pytest.skip("positions are mere order")
     image = first_turn(family, "image")
     turn = run(family.stock, image, return_dict_in_generate=True)
     video = family.one_video()
@@ -273,11 +267,10 @@ def test_another_models_cache_with_images_is_refused_before_a_video(family: Fami
         run(family.model, {"input_ids": ids} | family.videos_of(video), past_key_values=turn.past_key_values)
 
 
+@only(lambda family: family.native)
 def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(family: Family) -> None:
     from vidcom2.modeling.custom_generate import generate
 
-    if not family.case.native:
-        pytest.skip("Transformers has no stock class")
     inputs = family.one_video()
     settings = defaults(family.stock) | {"max_new_tokens": NEW}
     turn = generate(family.stock, **inputs, **settings, return_dict_in_generate=True)
@@ -315,6 +308,12 @@ def test_nothing_of_a_conversation_stays_on_the_model(family: Family) -> None:
     assert {name for name, value in vars(model.model).items() if value is not None} == before
 
 
+# Images of two turns have different sizes, which M-RoPE families alone take; anew, one ratio is that of both videos.
+@only(
+    lambda family, turns, ratios: (
+        (turns != "image image" or family.mrope) and (turns != "video video" or ratios[0] == ratios[1])
+    )
+)
 @torch.no_grad()
 @pytest.mark.parametrize("by", ["generate", "forward"])
 @pytest.mark.parametrize("ratios", [(1.0, 1.0), (1.0, RETENTION_RATIO), (RETENTION_RATIO, 1.0)], ids=str)
@@ -323,10 +322,6 @@ def test_nothing_of_a_conversation_stays_on_the_model(family: Family) -> None:
 )
 def test_media_after_any_turn_equal_starting_anew(family: Family, turns: str, ratios: tuple, by: str) -> None:
     """In Qwen2-VL's stock class they don't: positions of a second turn's images and videos are those of text."""
-    if not family.case.mrope and turns == "image image":
-        pytest.skip("images of two turns have different sizes here")
-    if ratios[0] != ratios[1] and "video video" in turns:
-        pytest.skip("anew, one ratio would be that of both videos")
     first, second = turns.split()
     one = first_turn(family, first)
     other = first_turn(family, second)
@@ -419,9 +414,8 @@ def test_beams_of_a_compressed_prompt_cannot_be_gone_on_from_nor_begin_on_a_cach
             run(family.model, {"input_ids": ids[:1]}, past_key_values=turn.past_key_values, **kwargs)
 
 
+@only(lambda family: family.mrope)
 def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong(family: Family) -> None:
-    if not family.case.mrope:
-        pytest.skip("positions are mere order")
     inputs = family.one_video()
     is_video = inputs["input_ids"][0] == family.model.config.video_token_id
     ids = inputs["input_ids"][:, : int(is_video.nonzero()[-1]) + 1]
@@ -506,6 +500,7 @@ def conversation_of(
     return result
 
 
+@only(lambda family: not family.recurrent)
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("kind", "by", "ratio"),
@@ -522,8 +517,6 @@ def test_a_batch_whose_longest_prompt_is_not_shortened_goes_on_as_each_alone(
     family: Family, kind: str, by: str, ratio: float
 ) -> None:
     """There the compressed batch is as long as the caller's, and a mask's width says nothing about its meaning."""
-    if family.case.recurrent:
-        pytest.skip("rows that keep different numbers of tokens are refused: tests/test_linear_attention.py")
     turns = BATCHES[kind]
     rows = list(range(len(turns[0])))
     answers = [torch.randint(20, 100, (len(rows), 3)) for _ in turns]
@@ -539,10 +532,9 @@ def rebuilt(cache: Any) -> DynamicCache:
     return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in cache.layers])
 
 
+@only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_a_rebuilt_cache_goes_on_with_its_memory_and_is_refused_without(family: Family, ratio: float) -> None:
-    if family.case.recurrent:
-        pytest.skip("its states are no keys and values")
     inputs = family.one_video()
     turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
@@ -555,9 +547,8 @@ def test_a_rebuilt_cache_goes_on_with_its_memory_and_is_refused_without(family: 
     assert torch.equal(run(family.model, second, past_key_values=cache, retention_ratio=ratio), expected)
 
 
+@only(lambda family: not family.recurrent)
 def test_a_rebuilt_cache_of_an_uncompressed_prompt_goes_on_as_in_the_stock_class(family: Family) -> None:
-    if family.case.recurrent:
-        pytest.skip("its states are no keys and values")
     inputs = family.one_video()
     turn = run(family.stock, inputs, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
 from oracle import oracle_compress
 from reference import compressed_embeddings, new_tokens, position_arguments, tokens_without_cache
@@ -417,9 +417,8 @@ def test_hooks_of_the_caller_see_the_full_prompt(family: Family) -> None:
     assert {batch_id for batch_id, _ in seen["prefix"]} == {0, 1}
 
 
+@only(lambda family: not family.recurrent)
 def test_prompt_lookup_gives_the_greedy_tokens_but_no_placeholders(family: Family) -> None:
-    if family.case.recurrent:
-        pytest.skip("Transformers refuses it: tests/test_linear_attention.py")
     placeholders = [family.model.config.image_token_id, family.model.config.video_token_id]
     for seed in range(3):
         inputs = family.one_video("ab ab ab ab cd cd", seed=seed)

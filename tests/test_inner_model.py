@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import RETENTION_RATIO
 from reference import compressed_embeddings, position_arguments
 from test_forward import labels_of
@@ -219,10 +219,9 @@ def test_a_forward_that_another_library_replaced_gets_the_loss_of_the_compressed
     assert "token_accuracy" in out
 
 
+@only(lambda family: family.mrope)
 def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "Liger 0.8 does not import with every Transformers"
-    if not family.case.mrope:
-        pytest.skip("Liger has no patch for this family")
     module = f"liger_kernel.transformers.model.{family.case.name}"
     liger = pytest.importorskip(module, reason=reason, exc_type=ImportError)
     model = copy.deepcopy(family.model).train()

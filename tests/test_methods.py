@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import Family, use_method
+from conftest import Family, only, use_method
 from models import make_image, make_video
 from PIL import Image
 from reference import new_tokens
@@ -319,9 +319,8 @@ def test_a_call_of_another_method_leaves_out_what_the_config_says_for_its_own(fa
         model.get_video_features(**inputs, compression_method="random", compression_window=3)
 
 
+@only(lambda family: family.native)
 def test_settings_that_a_stock_config_carries_are_checked(family: Family) -> None:
-    if not family.case.native:
-        pytest.skip("there is no stock config")
     for name, value in (("compression_method", "nope"), ("retention_ratio", 7)):
         config = family.case.stock_class.config_class.from_pretrained(family.folder)
         setattr(config, name, value)

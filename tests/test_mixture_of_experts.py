@@ -16,7 +16,7 @@ from vidcom2.modeling.prompt.short_prompt import ShortPrompt
 
 @pytest.fixture(scope="module", params=[case for case in MODELS if "moe" in case.name], ids=lambda case: case.name)
 def experts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    return build_family(request.param, tmp_path_factory.mktemp(request.param.name))
+    return build_family(request.param, tmp_path_factory)
 
 
 def test_the_tokens_are_those_of_the_prompt_compressed_by_hand(experts: Family) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
 from PIL import Image
 from reference import compressed_embeddings, new_tokens, position_arguments
@@ -23,10 +23,8 @@ from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 TIMES = "second_per_grid_ts"
 
 
-@pytest.fixture(autouse=True)
-def _qwen(family: Family) -> None:
-    if not family.case.mrope:
-        pytest.skip("not a Qwen family")
+pytestmark = only(lambda family: family.mrope)
+has_times = only(lambda family: TIMES in family.video_inputs)  # the others' positions count frames
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +42,6 @@ def attentive(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Famil
 
 @pytest.fixture(scope="module")
 def timed(attentive: Family) -> Family:
-    if TIMES not in attentive.case.video_inputs:
-        pytest.skip("the family's positions count frames")
     return attentive
 
 
@@ -129,11 +125,10 @@ def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Famil
 # -- deepstack features -----------------------------------------------------------------------------------------------
 
 
+@only(lambda family: family.deepstack)
 @pytest.mark.parametrize("mode", ["greedy", "beams_returned", "static_cache", "chunked_prefill"])
 def test_deepstack_features_are_added_at_the_tokens_that_are_kept(attentive: Family, mode: str) -> None:
     """For each row of a batch, with an image in one of the prompts, as for the prompt compressed by hand."""
-    if not hasattr(attentive.model.model.visual, "deepstack_merger_list"):
-        pytest.skip("the family has none")
     if mode == "chunked_prefill" and not CHUNKS_FEATURES:
         pytest.skip("this Transformers cannot split video features")
     loud, folder = copy.deepcopy(attentive.stock), attentive.folder.parent / f"loud-{mode}"
@@ -154,9 +149,8 @@ def test_deepstack_features_are_added_at_the_tokens_that_are_kept(attentive: Fam
 # -- frames that stand apart in the prompt ----------------------------------------------------------------------------
 
 
+@only(lambda family: family.frames_stand_apart)
 def test_sizes_of_other_videos_than_the_prompts_frames_are_refused(family: Family) -> None:
-    if not family.case.frames_stand_apart:
-        pytest.skip("a video's frames stand together")
     inputs = family.inputs(family.prompt("Compare.", videos=2), videos=[make_video(0), make_video(1, 6)])
     encoded = family.model.get_video_features(**family.videos_of(inputs))
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -203,6 +197,7 @@ def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
     return torch.tensor(positions).T
 
 
+@has_times
 def test_each_videos_positions_are_as_far_apart_as_its_frames_are_in_time(timed: Family) -> None:
     inputs = two_videos(timed, 0.4375, 1.3125)
     expected = positions_by_hand(timed, inputs)
@@ -215,6 +210,7 @@ def test_each_videos_positions_are_as_far_apart_as_its_frames_are_in_time(timed:
     assert not torch.equal(positions_by_hand(timed, two_videos(timed, 1.3125, 0.4375)), expected)
 
 
+@has_times
 def test_generate_and_loss_are_those_of_the_prompt_compressed_by_hand(timed: Family) -> None:
     answers = set()
     for seconds in ((0.4375, 1.3125), (1.3125, 0.4375), (1.0, 1.0)):
@@ -233,6 +229,7 @@ def test_generate_and_loss_are_those_of_the_prompt_compressed_by_hand(timed: Fam
     assert len(answers) == 3, "times matter"
 
 
+@has_times
 def test_without_times_a_frame_is_one_second_long(timed: Family) -> None:
     inputs = two_videos(timed, 1.0, 1.0)
     without = {name: value for name, value in inputs.items() if name != TIMES}
@@ -240,6 +237,7 @@ def test_without_times_a_frame_is_one_second_long(timed: Family) -> None:
     assert torch.equal(run(timed.model, without), run(timed.model, inputs))
 
 
+@has_times
 def test_rows_of_a_padded_batch_keep_the_times_of_their_own_videos(timed: Family) -> None:
     both, alone = batch_of_two(timed)
     seconds = [0.4375, 1.3125]
@@ -254,6 +252,7 @@ def test_rows_of_a_padded_batch_keep_the_times_of_their_own_videos(timed: Family
         assert torch.equal(generated[row], run(timed.model, inputs)[0, inputs["input_ids"].shape[1] :])
 
 
+@has_times
 @torch.no_grad()
 @pytest.mark.parametrize("times", ["the video's own", "those of all turns"])
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
@@ -285,6 +284,7 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
     torch.testing.assert_close(by_loop.logits[:, -1], anew, rtol=0, atol=1e-5)
 
 
+@has_times
 def test_at_ratio_1_a_second_turn_of_text_goes_on_as_the_parents(timed: Family) -> None:
     inputs = two_videos(timed, 0.4375, 1.3125)
     logits = []
@@ -297,6 +297,7 @@ def test_at_ratio_1_a_second_turn_of_text_goes_on_as_the_parents(timed: Family) 
     torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-5)
 
 
+@has_times
 def test_times_may_be_a_list(timed: Family) -> None:
     inputs = two_videos(timed, 0.4375, 1.3125)
     as_list = {**inputs, TIMES: inputs[TIMES].tolist()}
@@ -304,6 +305,7 @@ def test_times_may_be_a_list(timed: Family) -> None:
     assert torch.equal(run(timed.model, as_list), run(timed.model, inputs))
 
 
+@has_times
 @pytest.mark.parametrize("times", [torch.tensor([1.0]), [], 1.0, torch.tensor(1.0)], ids=str)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 def test_fewer_times_than_videos_are_refused(timed: Family, times: Any, ratio: float) -> None:

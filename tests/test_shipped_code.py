@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import EACH_MODEL, MODELS, RETENTION_RATIO, ModelCase, make_video
 from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
@@ -365,11 +365,10 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
 # -- saved by the stock class -----------------------------------------------------------------------------------------
 
 
+@only(lambda family: family.native)
 def test_a_checkpoint_saved_again_by_the_stock_class_gets_its_code_from_the_packages_class(
     family: Family, tmp_path: Path
 ) -> None:
-    if not family.case.native:
-        pytest.skip("there is no stock class")
     ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
     family.load(retention_ratio=0.5).save_pretrained(ours)
     family.case.stock_class.from_pretrained(ours).save_pretrained(stock)
@@ -393,9 +392,8 @@ def custom_generate_folder(folder: Path) -> Path:
     return folder
 
 
+@only(lambda family: family.native)
 def test_custom_generate_gives_the_tokens_of_the_model_class(family: Family, tmp_path: Path) -> None:
-    if not family.case.native:
-        pytest.skip("there is no stock class")
     folder = custom_generate_folder(tmp_path)
     inputs = family.inputs(
         family.prompt("What happens?", videos=1), family.prompt("Who?", videos=1), videos=[make_video(0), make_video(1)]
@@ -429,9 +427,8 @@ def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, t
             family.stock.generate(**call, trust_remote_code=True)
 
 
+@only(lambda family: family.native)
 def test_custom_generate_passes_over_a_compiled_stock_forward(family: Family, tmp_path: Path) -> None:
-    if not family.case.native:
-        pytest.skip("there is no stock class")
     model = family.case.stock_class.from_pretrained(family.folder).eval()
     model.compile(backend="eager")
     call = dict(family.one_video()) | {"max_new_tokens": 4, "do_sample": False}
@@ -440,10 +437,8 @@ def test_custom_generate_passes_over_a_compiled_stock_forward(family: Family, tm
     assert torch.equal(model.generate(**call, **custom, retention_ratio=RETENTION_RATIO), expected)
 
 
+@only(lambda family: family.native)
 def test_custom_generate_refuses_a_class_whose_forward_it_would_pass_over(family: Family, tmp_path: Path) -> None:
-    if not family.case.native:
-        pytest.skip("there is no stock class")
-
     class Mine(family.case.stock_class):
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import Family, use_method
+from conftest import Family, only, use_method
 from test_cli import vidcom2
 from transformers import PreTrainedModel
 
@@ -80,13 +80,15 @@ def check_alone(model: PreTrainedModel, inputs: dict[str, torch.Tensor], folder:
     assert json.loads(ran.stdout.splitlines()[-1]) == [expected.tolist(), kept(model, inputs)]
 
 
+# A process each takes long: each method in one family.
+PAIRS = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longest_in_frame": "llava_onevision"}
+
+
+@only(lambda family, method: PAIRS[method] == family.name)
 @pytest.mark.parametrize("method", ["inner_contrast", "merged_in_time", "longest_in_frame"])
 def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
     family: Family, method: str, tmp_path: Path
 ) -> None:
-    pairs = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longest_in_frame": "llava_onevision"}
-    if pairs[method] != family.case.name:
-        pytest.skip("a process each takes long: each method in one family")
     use_method(method)
     folder, again = tmp_path / "repo", tmp_path / "again"
     model = family.load(compression_method=method, retention_ratio=0.5)
@@ -149,12 +151,11 @@ REFUSED = {
 }
 
 
+@only(lambda family: family.name == "llava_onevision")
 @pytest.mark.parametrize(("module", "message"), REFUSED.values(), ids=REFUSED.keys(), indirect=["module"])
 def test_a_method_that_cannot_go_along_is_refused_and_nothing_is_written(
     module: ModuleType, message: str, family: Family, tmp_path: Path
 ) -> None:
-    if family.case.name != "llava_onevision":
-        pytest.skip("the same for each")
     model = family.load(compression_method="mine")
     if message == "invalid syntax":  # since it was imported
         Path(module.__file__).write_text("def mine(:\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import make_video
 from torch import Tensor
 from transformers import CLIPVisionConfig
@@ -22,11 +22,12 @@ NEARLY_ALL = 1 - 1e-9  # of any number of patches all are dynamic
 CLOSE = {"rtol": 0, "atol": 1e-5}
 
 
+pytestmark = only(lambda family: family.siglip)
+
+
 @pytest.fixture
 def siglip(family: Family) -> Family:
     """A family whose tower can do it."""
-    if not family.has_siglip:
-        pytest.skip("other towers refuse it")
     return family
 
 
@@ -402,9 +403,8 @@ def test_weights_that_are_offloaded_are_there_when_needed(siglip: Family) -> Non
 # -- where it is refused ----------------------------------------------------------------------------------------------
 
 
+@only(lambda family: not family.siglip)
 def test_other_towers_refuse_it(family: Family, tmp_path: Path) -> None:
-    if family.has_siglip:
-        pytest.skip("SigLIP can")
     name = family.case.config_class.model_type
     refused = pytest.raises(
         ValueError, match=rf"`vision_update_ratio` is 0.5, but the vision tower of a '{name}'.*1\.0"

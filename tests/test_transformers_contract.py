@@ -5,18 +5,14 @@ import inspect
 
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import make_image, make_video
 from transformers import DynamicCache, GenerationMixin, StaticCache, Trainer
 from transformers.cache_utils import Cache
 from transformers.generation import utils as generation_utils
 from transformers.models.auto import modeling_auto
 
-
-@pytest.fixture(autouse=True)
-def _native(request: pytest.FixtureRequest) -> None:
-    if "family" in request.fixturenames and not request.getfixturevalue("family").case.native:
-        pytest.skip("the class is ours")
+pytestmark = only(lambda family: family.native)
 
 
 # -- forward ----------------------------------------------------------------------------------------------------------
@@ -83,9 +79,8 @@ def test_base_model_is_the_inner_model(family: Family) -> None:
 # -- M-RoPE -----------------------------------------------------------------------------------------------------------
 
 
+@only(lambda family: family.mrope)
 def test_the_language_model_takes_a_row_of_order_before_three_of_rotary_positions(family: Family) -> None:
-    if not family.case.mrope:
-        pytest.skip("positions are mere order")
     inputs = family.one_video()
     rotary = family.case.full_positions(family.stock, inputs)
     order = torch.arange(rotary.shape[-1]).view(1, 1, -1)
@@ -93,9 +88,8 @@ def test_the_language_model_takes_a_row_of_order_before_three_of_rotary_position
     torch.testing.assert_close(four, family.stock(**inputs).logits, rtol=0, atol=1e-6)
 
 
+@only(lambda family: family.mrope)
 def test_rope_deltas_lie_on_the_inner_model_and_are_those_of_the_last_prompt(family: Family) -> None:
-    if not family.case.mrope:
-        pytest.skip("positions are mere order")
     inputs = family.inputs(family.prompt("?", images=1), images=[make_image(0)])
     family.stock(**inputs)
     positions, rope_deltas = family.stock.model.get_rope_index(
@@ -216,11 +210,10 @@ def test_the_tables_of_class_names_can_be_added_to(table: str) -> None:
     del names["vidcom2_contract"]
 
 
+@only(lambda family: family.native and (family.legacy_prefixes != {"": ""} or family.legacy_transposed))
 def test_checkpoint_conversions_are_looked_up_by_class_name_or_model_type(family: Family) -> None:
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    if family.case.legacy_prefixes == {"": ""} and not family.case.legacy_transposed:
-        pytest.skip("its checkpoints have today's names")
     names = (family.case.stock_class.__name__, family.stock.config.model_type)
     assert any(get_checkpoint_conversion_mapping(name) is not None for name in names)
 
@@ -230,9 +223,8 @@ def test_trainer_asks_the_model_whether_it_scales_its_loss() -> None:
     assert "keys_to_ignore_at_inference" in inspect.getsource(Trainer)
 
 
+@only(lambda family: family.name == "llava_onevision")
 def test_the_processor_makes_videos_in_a_method_that_returns_features_and_placeholders(family: Family) -> None:
-    if family.case.name != "llava_onevision":
-        pytest.skip("only LLaVA-OneVision's processor is extended")
     features, placeholders = family.processor._process_videos(
         [make_video(0)], return_metadata=True, return_tensors="pt", do_sample_frames=False
     )

@@ -12,13 +12,14 @@ from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTra
 
 from ..configuration.compression_settings import SETTING_NAMES
 from ..modeling.methods.video_compression import VideoCompression
-from ..options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint, whole_number
+from ..options import FAMILY_SETTINGS, OptionError, check_settings, find_checkpoint, whole_number
+from ..placement import Placement
 from ..video.reading import Video, read_video
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
-    from .comparison import Run
+    from .comparison import Comparison
 
 DEMO_WARNING = (
     "No `model` was named, so the toy that comes along answers: it knows the videos of its benchmark, and nothing "
@@ -53,7 +54,7 @@ class Answer:
     new_tokens: int
     video: Video = field(repr=False)
     compression: VideoCompression = field(repr=False)
-    measured: "Run | None" = field(default=None, repr=False)
+    measured: "Comparison | None" = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.answer
@@ -96,12 +97,13 @@ def ask(
         ValueError: on an argument that is unknown, outside its accepted set, or of no use together with another.
     """
     settings = pop_call_settings(arguments)
-    placement = {
-        "device": device,
-        "dtype": dtype,
-        "attn_implementation": attn_implementation,
-        "device_map": device_map,
-    }
+    placement = Placement(
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        revision=revision,
+    )
     # All that can be refused is refused before anything takes long.
     if not isinstance(video, str | PathLike | Video):
         raise OptionError(f"`video` is {video!r}, but must be a path, an http(s) URL, or what `read_video` returned.")
@@ -112,7 +114,7 @@ def ask(
     num_frames = whole_number("num_frames", num_frames)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
-    check_model(model, processor, placement, revision)
+    check_model(model, processor, placement)
     if measure and settings and isinstance(model, PreTrainedModel):
         raise OptionError(
             f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
@@ -122,7 +124,7 @@ def ask(
         video = read_video(video, num_frames)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(model, processor, placement, revision, settings)
+    checkpoint, settings = checkpoint_of(model, processor, placement, settings)
     answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
     if not measure:
         return answer
@@ -181,16 +183,15 @@ def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
 def checkpoint_of(
     model: str | PreTrainedModel | None,
     processor: ProcessorMixin | None,
-    placement: dict[str, Any],
-    revision: str | None,
+    placement: Placement,
     settings: dict[str, Any],
 ) -> "tuple[Checkpoint, dict[str, Any]]":
     """The model that `check_model` has accepted, loaded with the settings if it is named; and the settings that are
     left for each call of it."""
-    from ..checkpoints import Checkpoint, load_checkpoint
+    from ..checkpoints import Checkpoint, load_placed
 
     if model is None or isinstance(model, str):
-        return load_checkpoint(model, **placement, revision=revision, **settings), {}
+        return load_placed(model, placement, settings), {}
     loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
     return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), settings
 
@@ -254,16 +255,15 @@ def check_generate_arguments(function: str, arguments: dict[str, Any], own: tupl
 def check_model(
     model: str | PreTrainedModel | None,
     processor: ProcessorMixin | None,
-    placement: dict[str, Any],
-    revision: str | None,
+    placement: Placement,
 ) -> None:
     """What can be known of a call's model before it is loaded."""
     if model is None or isinstance(model, str):
         if processor is not None:
             raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
-        check_placement(**placement)
+        placement.check(model)
         if model is not None:
-            find_checkpoint(model, revision)
+            find_checkpoint(model, placement.revision)
         return
     if not hasattr(model.config, "compression_settings"):
         raise OptionError(
@@ -272,9 +272,5 @@ def check_model(
         )
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
-    loading = placement | {"revision": revision}
-    given = [name for name, value in loading.items() if value not in (None, "auto")]
-    if given:
-        raise OptionError(
-            f"`{given[0]}` is {loading[given[0]]!r}, but the model is loaded. Pass it where the model is loaded."
-        )
+    for name, value in placement.given.items():
+        raise OptionError(f"`{name}` is {value!r}, but the model is loaded. Pass it where the model is loaded.")

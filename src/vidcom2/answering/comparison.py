@@ -55,7 +55,7 @@ class Measured:
 
 
 @dataclass
-class Run:
+class Comparison:
     """What `vidcom2 run` reports.
 
     Attributes:
@@ -127,7 +127,7 @@ def run(
     baseline: bool = True,
     progress: Progress = lambda *_: None,
     other_method: str | None = None,
-) -> Run:
+) -> Comparison:
     """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
 
     The sides take turns, so that what else the machine does in the meantime meets all.
@@ -159,7 +159,7 @@ def run(
         where = environment(model)
     u = compression.frame_uniqueness
     is_video = inputs["input_ids"] == model.config.video_token_id
-    return Run(
+    return Comparison(
         model=checkpoint.name,
         prompt=prompt,
         retention_ratio=settings.retention_ratio,

@@ -16,6 +16,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..options import OptionError, is_out_of_memory, memory_reason, one_line, whole_number
+from ..placement import Placement
 from ..video.reading import Video, read_video
 from .ask import (
     DEMO_WARNING,
@@ -115,20 +116,21 @@ def answer_many(
     if isinstance(requests, Mapping | VideoRequest):
         raise OptionError("`requests` is a single request. Pass a list of them, or another iterable.")
     settings = pop_call_settings(arguments)
-    placement = {
-        "device": device,
-        "dtype": dtype,
-        "attn_implementation": attn_implementation,
-        "device_map": device_map,
-    }
+    placement = Placement(
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        revision=revision,
+    )
     numbers = {"num_frames": num_frames, "max_new_tokens": max_new_tokens, "batch_size": batch_size, "workers": workers}
     for name, value in numbers.items():
         whole_number(name, value)
     check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", "past_key_values"))
-    check_model(model, processor, placement, revision)
+    check_model(model, processor, placement)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(model, processor, placement, revision, settings)
+    checkpoint, settings = checkpoint_of(model, processor, placement, settings)
     checkpoint.model.config.compression_settings(**settings)  # refused at once if they do not go together
     answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments)
     numbered = zip(count(1), requests)

@@ -11,8 +11,8 @@ from conftest import Family
 from test_cli import save_tiny, vidcom2
 
 from vidcom2.answering import comparison as run_module
-from vidcom2.answering.ask import prepare_inputs
 from vidcom2.answering.comparison import run
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.tiny.toy import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video

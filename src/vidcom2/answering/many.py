@@ -322,15 +322,16 @@ class _Answering:
         if not group.prompts:
             return prompts, refused
         settings_of_each = [self._settings(request) for request, _ in group.prompts]
-        kept: dict[CompressionSettings, VidCom2VideoFeatures | ValueError] = {}
+        kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
         try:
             on_device = BatchFeature(group.video).to(self.model.device)
             methods = {each.compression_method for each in settings_of_each}
             video = encode(self.model, on_device, self.model.config.compression_settings(), methods)
             for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
-                if settings not in kept:
-                    kept[settings] = self._compressed(video, settings)
-                features = kept[settings]
+                key = tuple(settings.as_dict().items())
+                if key not in kept:
+                    kept[key] = self._compressed(video, settings)
+                features = kept[key]
                 if isinstance(features, ValueError):
                     refused.append(AnsweredRequest(request, error=one_line(features)))
                 else:

@@ -19,7 +19,7 @@ import torch
 import typer
 
 import vidcom2
-from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.measuring.clip import make_video
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import SMALL, size_named

@@ -15,7 +15,8 @@ from transformers import AutoProcessor, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 import vidcom2
-from vidcom2.answering.ask import Answer, prepare_inputs
+from vidcom2.answering.ask import Answer
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.modeling.families.processing_llava_video import time_instruction
 from vidcom2.options import OptionError
 from vidcom2.video.reading import Video, VideoError, read_video

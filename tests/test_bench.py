@@ -21,8 +21,8 @@ from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5MoeForCondition
 
 from benchmarks import bench_tables as pages_tables
 from benchmarks.pages import ROOT, filled, tables_in
-from vidcom2.answering.ask import prepare_inputs
 from vidcom2.answering.candidates import AllTokens, Candidate, candidates_of
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.measuring import bench as bench_module

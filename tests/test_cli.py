@@ -100,7 +100,7 @@ def test_another_method_answers_beside_ours(tiny_folder: Path) -> None:
 
 
 def test_the_table_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.cli.app.out", Console(width=80))
+    monkeypatch.setattr("vidcom2.cli.comparison_table.out", Console(width=80))
     _, shown, _ = vidcom2("run", *FAST)
     assert re.search(
         r"│ prefill, seconds  │ +\d\.\d{3} \(\d\.\d{3}–\d\.\d{3}\) │ +\d\.\d{3} \([^)]+\) │ +\d+\.\d\d× │", shown

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from test_cli import FAST, save_tiny, vidcom2
 from transformers import AutoConfig
 
-from vidcom2 import options
+from vidcom2 import options, placement
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.options import find_checkpoint
 
@@ -148,7 +148,8 @@ def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.
 def test_a_missing_package_is_named_with_what_installs_it(
     package: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    for module in (options, placement):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
     error = mistake(*arguments)
     assert package in error and "pip install" in error
 

@@ -16,11 +16,12 @@ from PIL import Image
 from test_cli import save_tiny, vidcom2
 
 from vidcom2 import VideoCompression, compress, register_compression_method
-from vidcom2.answering.ask import prepare_inputs
 from vidcom2.answering.candidates import Candidate, candidates_of
+from vidcom2.answering.generation import Batch
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.questions import Question, named_choice, normalised, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.evaluation.evaluate import Batch, compressed_answers, evaluate
+from vidcom2.evaluation.evaluate import compressed_answers, evaluate
 from vidcom2.evaluation.report import paired_interval, summary, wilson, write_results
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.options import OptionError

@@ -13,7 +13,7 @@ from conftest import Family
 from make_clips import INTERRUPTION
 from PIL import Image
 
-from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.explain.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.explain.explanation import (

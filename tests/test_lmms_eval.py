@@ -22,7 +22,7 @@ from make_clips import write_clip
 from test_cli import save_tiny, vidcom2
 
 from vidcom2 import read_video
-from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.hub_upload.model_card import ResultsError, read_result
 from vidcom2.options import OptionError

@@ -27,7 +27,7 @@ from test_evaluation import frames_of, write_lines
 
 import vidcom2 as package
 from vidcom2 import AnsweredRequest, Video, answer_many, ask
-from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.options import OptionError

@@ -23,7 +23,7 @@ from vidcom2 import (
     frame_budgets,
     register_compression_method,
 )
-from vidcom2.answering.ask import prepare_inputs
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, READ_BY_EVERY_METHOD
 from vidcom2.configuration.compression_settings import SETTING_NAMES

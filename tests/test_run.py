@@ -11,8 +11,8 @@ from conftest import Family
 from test_cli import save_tiny, vidcom2
 
 from vidcom2.answering import comparison as run_module
-from vidcom2.answering.ask import prepare_inputs
 from vidcom2.answering.comparison import run
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.tiny.toy import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
@@ -143,8 +143,8 @@ def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch:
 def test_times_of_answers_of_different_lengths_are_not_divided(capsys: pytest.CaptureFixture) -> None:
     from dataclasses import fields
 
-    from vidcom2.answering.comparison import Measured, Run
-    from vidcom2.cli.app import _print_run
+    from vidcom2.answering.comparison import Comparison, Measured
+    from vidcom2.cli.comparison_table import print_comparison
 
     def measured(new_tokens: int) -> Measured:
         values = {
@@ -162,7 +162,9 @@ def test_times_of_answers_of_different_lengths_are_not_divided(capsys: pytest.Ca
         return Measured(**values)
 
     for full, ratios in ((3, 1), (64, 2)):
-        result = Run("m", "?", 0.25, {}, 0, 40, 32, [0.0], [2], [0.5], 8, 0.25, None, measured(64), measured(full))
-        _print_run(result)
+        result = Comparison(
+            "m", "?", 0.25, {}, 0, 40, 32, [0.0], [2], [0.5], 8, 0.25, None, measured(64), measured(full)
+        )
+        print_comparison(result)
         table = capsys.readouterr().out
         assert table.count("1.00×") == ratios and "new tokens" in table

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, cat, full, stack
 
 from vidcom2.answering.candidates import Candidate
-from vidcom2.evaluation.evaluate import Batch
+from vidcom2.answering.generation import Batch
 
 from ..baselines import BASELINES
 

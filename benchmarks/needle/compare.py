@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from vidcom2.answering.ask import prepare_inputs
 from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.comparison import environment
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.questions import Question, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.console import progress_bar

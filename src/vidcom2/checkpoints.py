@@ -18,7 +18,8 @@ from .configuration.compression_settings import CompressionSettings, check_all_r
 from .devices import torch_device
 from .families import FAMILIES, Family
 from .hub_calls import TRANSPORT_ERRORS
-from .options import CheckpointError, OptionError, check_placement, check_revision, check_settings, find_checkpoint
+from .options import CheckpointError, OptionError, check_settings, find_checkpoint
+from .placement import Placement
 from .records.fingerprints import folder_identity, hub_commit, hub_identity
 from .tiny.toy import TOY_FOLDER, TOY_NAME
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 3  # of weights that do not fit
 
-__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint"]
+__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "load_placed"]
 
 
 @dataclass
@@ -79,18 +80,29 @@ def load_checkpoint(
         CheckpointError: if there is no such checkpoint, its files cannot be read, or VidCom² has no class for it.
         OptionError: a ValueError, if a setting, `device`, `dtype`, ... is outside its accepted set.
     """
-    if retention_ratio is not None:
-        settings["retention_ratio"] = retention_ratio
+    placement = Placement(
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        revision=revision,
+    )
+    of_ratio = {} if retention_ratio is None else {"retention_ratio": retention_ratio}
+    return load_placed(name, placement, settings | of_ratio)
+
+
+def load_placed(name: str | None, placement: Placement, settings: Mapping[str, Any]) -> Checkpoint:
+    """`load_checkpoint`, with its placement and its settings as they are handed from one function to the next."""
+    settings = dict(settings)
     check_settings(settings)
-    check_placement(device, dtype, attn_implementation, device_map)
-    check_revision(name, revision)
-    target = None if device_map is not None else torch_device(device)
-    if attn_implementation == "flash_attention_2" and target is not None and target.type == "cpu":
-        raise OptionError("`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa.")
-    placed = {"dtype": dtype, "device_map": device_map, "attn_implementation": attn_implementation}
-    placed = {option: value for option, value in placed.items() if value is not None}
+    placement.check(name)
+    target = None if placement.device_map is not None else torch_device(placement.device)
+    if target is not None:
+        placement.check_attention_on(target.type)
+    named = ("dtype", "device_map", "attn_implementation")
+    placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
     if name is not None:
-        return _load(name, find_checkpoint(name, revision), revision, target, placed, settings)
+        return _load(name, find_checkpoint(name, placement.revision), placement.revision, target, placed, settings)
     with no_progress_bars():
         return _load(TOY_NAME, str(TOY_FOLDER), None, target, placed, settings)
 

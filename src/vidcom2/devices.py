@@ -2,22 +2,20 @@
 
 import torch
 
-from .options import DEVICE, OptionError
+from .options import OptionError
+from .placement import DEVICE, Placement
 
 
-def check_device(device: str, device_map: str | None) -> None:
+def check_device(placement: Placement) -> None:
     """That this machine has the device that a command was given.
-
-    Args:
-        device_map: as of `load_checkpoint`; where it is given, it counts.
 
     Raises:
         OptionError: if there is no such device.
     """
-    if device_map is None:
-        torch_device(device)
-    elif DEVICE.fullmatch(device_map):
-        torch_device(device_map, "device_map")
+    if placement.device_map is None:
+        torch_device(placement.device)
+    elif DEVICE.fullmatch(placement.device_map):
+        torch_device(placement.device_map, "device_map")
 
 
 def torch_device(name: str, option: str = "device") -> torch.device:

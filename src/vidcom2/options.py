@@ -3,7 +3,6 @@ Transformers or PyAV."""
 
 import operator
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +14,6 @@ from typing import Any
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
 from .families import FAMILIES
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-ATTENTION = ("sdpa", "eager", "flash_attention_2")
-DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # what Transformers' models run on
 DRAWN_BY = "vidcom2 explain"  # what its drawings say of themselves
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 # Settings that not all families have, beside those of `CompressionSettings`, with what they accept.
@@ -97,34 +92,6 @@ def import_methods(module: str) -> None:
         raise OptionError(f"`--import` is {module!r}, but another module has that name ({found}). Rename the file.")
 
 
-def check_placement(device: str, dtype: str, attn_implementation: str | None, device_map: str | None) -> None:
-    """The names alone; whether this machine has the device is for `torch_device`.
-
-    Raises:
-        OptionError: on a name that is not known, options that exclude each other, or a missing package.
-    """
-    if dtype not in DTYPES:
-        raise OptionError(f"`dtype` is {dtype!r}, but must be one of {', '.join(DTYPES)}.")
-    if device != "auto" and not DEVICE.fullmatch(device):
-        raise OptionError(f"`device` is {device!r}, but must be auto, cpu, cuda, cuda:1, mps or the like.")
-    if attn_implementation is not None and attn_implementation not in ATTENTION:
-        raise OptionError(
-            f"`attn_implementation` is {attn_implementation!r}, but must be one of {', '.join(ATTENTION)}."
-        )
-    if attn_implementation == "flash_attention_2" and device == "cpu":
-        raise OptionError("`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa.")
-    if attn_implementation == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
-        raise OptionError('FlashAttention2 is not installed: pip install "vidcom2[flash-attn]", or try sdpa.')
-    if device_map is None:
-        return
-    if device != "auto":
-        raise OptionError(f"`device` is {device!r} and `device_map` is {device_map!r}. Pass one of them.")
-    if device_map not in DEVICE_MAPS and not DEVICE.fullmatch(device_map):
-        raise OptionError(f"`device_map` is {device_map!r}, but must be a device or one of {', '.join(DEVICE_MAPS)}.")
-    if find_spec("accelerate") is None:
-        raise OptionError(f"`device_map` is {device_map!r}, which needs accelerate: pip install accelerate.")
-
-
 def check_video_file(source: str) -> None:
     """That a path leads to a file; what is in it is for `read_video`."""
     if not source.startswith(("http://", "https://")) and not Path(source).is_file():
@@ -185,12 +152,6 @@ def memory_reason(error: Exception) -> str:
 
 def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def check_revision(name: str | None, revision: str | None) -> None:
-    """That there is something the revision can be of."""
-    if name is None and revision is not None:
-        raise OptionError(f"`revision` is {revision!r}, but no model is named that it is of. Name a Hub repo.")
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> str:

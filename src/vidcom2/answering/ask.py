@@ -1,31 +1,28 @@
 """Asking a question about a video, in one call."""
 
-import inspect
 import warnings
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-import numpy as np
-import torch
-from transformers import BatchFeature, GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
 
-from ..configuration.compression_settings import SETTING_NAMES
+from ..checkpoints import Checkpoint
 from ..modeling.methods.video_compression import VideoCompression
-from ..options import FAMILY_SETTINGS, OptionError, check_placement, check_settings, find_checkpoint, whole_number
+from ..options import OptionError, whole_number
+from ..placement import Placement
 from ..video.reading import Video, read_video
-
-if TYPE_CHECKING:
-    from ..checkpoints import Checkpoint
-    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
-    from .comparison import Run
-
-DEMO_WARNING = (
-    "No `model` was named, so the toy that comes along answers: it knows the videos of its benchmark, and nothing "
-    "else. Name a checkpoint, such as model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
+from .arguments import (
+    DEMO_WARNING,
+    check_generate_arguments,
+    check_model,
+    checkpoint_of,
+    pop_call_settings,
+    with_tokenizer,
 )
-# What `ask` itself gives to `generate`, or takes from it.
-OWN_ARGUMENTS = ("inputs", "input_ids", "num_return_sequences", "return_dict_in_generate")
+from .comparison import Comparison, run
+from .generation import compress, encode, generate
+from .prompting import prepare_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +50,7 @@ class Answer:
     new_tokens: int
     video: Video = field(repr=False)
     compression: VideoCompression = field(repr=False)
-    measured: "Run | None" = field(default=None, repr=False)
+    measured: Comparison | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.answer
@@ -96,12 +93,13 @@ def ask(
         ValueError: on an argument that is unknown, outside its accepted set, or of no use together with another.
     """
     settings = pop_call_settings(arguments)
-    placement = {
-        "device": device,
-        "dtype": dtype,
-        "attn_implementation": attn_implementation,
-        "device_map": device_map,
-    }
+    placement = Placement(
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        revision=revision,
+    )
     # All that can be refused is refused before anything takes long.
     if not isinstance(video, str | PathLike | Video):
         raise OptionError(f"`video` is {video!r}, but must be a path, an http(s) URL, or what `read_video` returned.")
@@ -112,7 +110,7 @@ def ask(
     num_frames = whole_number("num_frames", num_frames)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
-    check_model(model, processor, placement, revision)
+    check_model(model, processor, placement)
     if measure and settings and isinstance(model, PreTrainedModel):
         raise OptionError(
             f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
@@ -122,98 +120,28 @@ def ask(
         video = read_video(video, num_frames)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(model, processor, placement, revision, settings)
+    checkpoint, settings = checkpoint_of(model, processor, placement, settings)
     answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
     if not measure:
         return answer
 
-    from .comparison import run
-
     return replace(answer, measured=run(checkpoint, video, question, max_new_tokens))
 
 
-def prepare_inputs(
-    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
-) -> BatchFeature:
-    """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
-
-    It is told when each frame is shown; whether the model hears of it is the family's affair.
-
-    Args:
-        model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
-            positions from the times of frames, and in bfloat16 neighbours would share one.
-        batch_size: how often the prompt and the video are in the batch.
-    """
-    content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
-    text = processor.apply_chat_template(chat, add_generation_prompt=True)
-    frames, metadata = video.frames, video.metadata
-    if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
-        # Qwen2-VL's processor itself shows a frame twice where it takes two together. Qwen3-VL's refuses it.
-        frames = np.concatenate([frames, frames])
-        metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
-    inputs: BatchFeature = cast(Any, processor)(  # by its annotations it takes nothing that is for a part alone
-        text=[text] * batch_size,
-        videos=[frames] * batch_size,
-        video_metadata=[dict(metadata) for _ in range(batch_size)],
-        do_sample_frames=False,
-        return_tensors="pt",
-    )
-    if model is not None:
-        inputs = inputs.to(model.device)
-        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
-    return inputs
-
-
-def video_arguments(model: PreTrainedModel, inputs: BatchFeature) -> dict[str, Any]:
-    """What the model's `get_video_features` takes of a prompt's inputs."""
-    names = inspect.signature(cast(Any, model).get_video_features).parameters
-    return {name: inputs[name] for name in names if name in inputs}
-
-
-def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings out of a call's arguments, and check them."""
-    settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
-    check_settings(settings)
-    return settings
-
-
-def checkpoint_of(
-    model: str | PreTrainedModel | None,
-    processor: ProcessorMixin | None,
-    placement: dict[str, Any],
-    revision: str | None,
-    settings: dict[str, Any],
-) -> "tuple[Checkpoint, dict[str, Any]]":
-    """The model that `check_model` has accepted, loaded with the settings if it is named; and the settings that are
-    left for each call of it."""
-    from ..checkpoints import Checkpoint, load_checkpoint
-
-    if model is None or isinstance(model, str):
-        return load_checkpoint(model, **placement, revision=revision, **settings), {}
-    loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
-    return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), settings
-
-
-@torch.no_grad()
 def _answer(
-    checkpoint: "Checkpoint", video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
+    checkpoint: Checkpoint, video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
 ) -> Answer:
     processor: Any = checkpoint.processor
     model = checkpoint.model
+    of_call = model.config.compression_settings(**settings)
     inputs = prepare_inputs(processor, question, video, model)
     # Encoded here and not by `generate`, so that what was kept can be told.
-    features = model.get_video_features(**video_arguments(model, inputs), **settings).without_tower_states()
+    features = compress(model, encode(model, inputs, of_call), of_call)
     inputs.pop("pixel_values_videos")
-    positions = {name: settings[name] for name in settings if name == "compression_positions"}  # the rest is done
-    if "stop_strings" in arguments:
-        arguments = {"tokenizer": processor.tokenizer, **arguments}
-    output = model.generate(
-        **inputs, mm_encoder_outputs={"video": features}, **positions, **{"do_sample": False, **arguments}
-    )
+    arguments = with_tokenizer(arguments, processor)
+    new = generate(model, inputs, features, of_call.compression_positions, **arguments)[0]
     is_video = inputs["input_ids"] == model.config.video_token_id
     video_tokens = len(features.pooler_output[0])
-    new = output[0, inputs["input_ids"].shape[1] :]
     return Answer(
         answer=processor.decode(new, skip_special_tokens=True),
         model=checkpoint.name,
@@ -226,55 +154,3 @@ def _answer(
         video=video,
         compression=features.video_compressions[0],
     )
-
-
-def check_generate_arguments(function: str, arguments: dict[str, Any], own: tuple[str, ...] = OWN_ARGUMENTS) -> None:
-    """That all are arguments of `generate`, and none of them `function`'s own affair."""
-    taken = [name for name in own if name in arguments]
-    if taken:
-        raise OptionError(
-            f"`{taken[0]}` is none of the arguments that `{function}` takes: it returns one answer. For more, call the "
-            "model's own `generate`."
-        )
-    if "custom_generate" in arguments:  # which may take arguments of any name
-        return
-    known = {
-        *inspect.signature(vars(GenerationMixin)["generate"]).parameters,
-        *GenerationConfig().to_dict(),
-        "tokenizer",
-    }
-    unknown = sorted(arguments.keys() - known)
-    if unknown:
-        raise OptionError(
-            f"{', '.join(map(repr, unknown))} is neither an argument of `{function}` or `generate`, nor a "
-            f"setting of VidCom². The settings are: {', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
-        )
-
-
-def check_model(
-    model: str | PreTrainedModel | None,
-    processor: ProcessorMixin | None,
-    placement: dict[str, Any],
-    revision: str | None,
-) -> None:
-    """What can be known of a call's model before it is loaded."""
-    if model is None or isinstance(model, str):
-        if processor is not None:
-            raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
-        check_placement(**placement)
-        if model is not None:
-            find_checkpoint(model, revision)
-        return
-    if not hasattr(model.config, "compression_settings"):
-        raise OptionError(
-            f"`model` is a {type(model).__name__}, which compresses nothing. Load the checkpoint with a class of "
-            "vidcom2, or pass its name."
-        )
-    if processor is None:
-        raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
-    loading = placement | {"revision": revision}
-    given = [name for name, value in loading.items() if value not in (None, "auto")]
-    if given:
-        raise OptionError(
-            f"`{given[0]}` is {loading[given[0]]!r}, but the model is loaded. Pass it where the model is loaded."
-        )

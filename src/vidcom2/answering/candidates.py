@@ -12,8 +12,8 @@ from ..options import OptionError, check_settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..evaluation.evaluate import Batch
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+    from .generation import Batch
 
     # The model, questions and `max_new_tokens` -> ids of the new tokens (B, n), special tokens after the end of each,
     # and the share of the scored tokens that was kept (B,).

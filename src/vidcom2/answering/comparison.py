@@ -1,7 +1,6 @@
 """The main job: one question about one video, answered with and without compression, and measured."""
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,10 +12,11 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
-from ..modeling.methods.video_compression import VideoCompression
 from ..modeling.prompt.prompt_positions import positions_made_for
 from ..video.reading import Video
-from .ask import prepare_inputs, video_arguments
+from .generation import compress, encode, generate
+from .prompting import prepare_inputs, scored_frames
+from .stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
@@ -29,12 +29,12 @@ SMALL_MODEL = 100e6  # parameters
 
 @dataclass
 class Measured:
-    """One side of the comparison: the same call of `generate`, several times.
+    """One side of the comparison: the same answer, several times.
 
     Attributes:
         prompt_tokens: length of the prompt in the KV cache after prefill.
         video_tokens: of these, tokens of the video.
-        prefill_seconds: the language model over the prompt, median.
+        prefill_seconds: the language model over the prompt, and the first token, median.
         total_seconds: the whole of `generate`: video encoder, compression, prefill and decoding, median.
         prefill_seconds_each: of each repetition.
         total_seconds_each: of each repetition.
@@ -55,7 +55,7 @@ class Measured:
 
 
 @dataclass
-class Run:
+class Comparison:
     """What `vidcom2 run` reports.
 
     Attributes:
@@ -107,17 +107,6 @@ class Run:
         }
 
 
-def encode_video(model: "VidCom2GenerationMixin", inputs: BatchFeature) -> VideoCompression:
-    """What VidCom² keeps of the prompt's one video; the language model does not run."""
-    with torch.no_grad():
-        return model.get_video_features(**video_arguments(model, inputs)).video_compressions[0]
-
-
-def scored_frames(num_frames: int, compression: VideoCompression) -> slice:
-    """Which frames of the video stand for the T scored ones: Qwen2-VL makes one of two."""
-    return slice(None, None, -(-num_frames // len(compression.frame_budgets)))
-
-
 def run(
     checkpoint: Checkpoint,
     video: Video,
@@ -127,7 +116,7 @@ def run(
     baseline: bool = True,
     progress: Progress = lambda *_: None,
     other_method: str | None = None,
-) -> Run:
+) -> Comparison:
     """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
 
     The sides take turns, so that what else the machine does in the meantime meets all.
@@ -148,7 +137,7 @@ def run(
     sides: list[list[_Call]] = [[] for _ in compared]
     steps = (repeats + 1) * len(compared)
     with steady_threads(model):
-        compression = encode_video(model, inputs)
+        compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
         for repeat in range(repeats + 1):
             order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
             for i in order:
@@ -159,7 +148,7 @@ def run(
         where = environment(model)
     u = compression.frame_uniqueness
     is_video = inputs["input_ids"] == model.config.video_token_id
-    return Run(
+    return Comparison(
         model=checkpoint.name,
         prompt=prompt,
         retention_ratio=settings.retention_ratio,
@@ -183,7 +172,7 @@ def run(
 
 @dataclass
 class _Call:
-    """One call of `generate`."""
+    """One answer."""
 
     prompt_tokens: int
     prefill_seconds: float
@@ -195,16 +184,17 @@ class _Call:
 def _call(
     model: "VidCom2GenerationMixin", inputs: BatchFeature, settings: dict[str, Any], max_new_tokens: int
 ) -> _Call:
-    with _language_model_steps(model) as steps:
-        start = _now()
-        out = model.generate(**inputs, **settings, max_new_tokens=max_new_tokens, do_sample=False)
-        total = _now() - start
+    of_call = model.config.compression_settings(**settings)
+    watch = Stopwatch(model)
+    features = compress(model, encode(model, inputs, of_call, hook=watch), of_call, watch)
+    new = generate(model, inputs, features, of_call.compression_positions, hook=watch, max_new_tokens=max_new_tokens)
+    seconds = watch.seconds()
     return _Call(
-        prompt_tokens=steps[0].tokens,
-        prefill_seconds=steps[0].seconds,
-        total_seconds=total,
-        num_positions=max(step.num_positions for step in steps),
-        new_tokens=out[0, inputs["input_ids"].shape[1] :],
+        prompt_tokens=watch.calls[0].tokens,
+        prefill_seconds=seconds["prefill"],
+        total_seconds=sum(seconds.values()),
+        num_positions=watch.num_positions,
+        new_tokens=new[0],
     )
 
 
@@ -225,46 +215,6 @@ def _measured(calls: list[_Call], model: PreTrainedModel, processor: ProcessorMi
     )
 
 
-@dataclass
-class _Step:
-    """One call of the language model."""
-
-    tokens: int
-    seconds: float
-    num_positions: int  # one more than the highest position
-
-
-@contextmanager
-def _language_model_steps(model: PreTrainedModel) -> Iterator[list[_Step]]:
-    """The calls of the language model; the first is the prefill."""
-    steps: list[_Step] = []
-    started = 0.0
-
-    def before(module: Any, args: Any, kwargs: Any) -> None:
-        nonlocal started
-        started = _now()
-
-    def after(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        seconds, tokens = _now() - started, output.last_hidden_state.shape[1]
-        positions = kwargs.get("position_ids")
-        if positions is None:
-            highest = sum(step.tokens for step in steps) + tokens - 1
-        else:  # (B, tokens), or (4, B, tokens) for M-RoPE: the order for the mask, then t, h and w
-            highest = int((positions[1:] if len(positions) == 4 and positions.ndim == 3 else positions).max())
-        steps.append(_Step(tokens, seconds, highest + 1))
-
-    language_model = model.get_decoder()
-    hooks = [
-        language_model.register_forward_pre_hook(before, with_kwargs=True),
-        language_model.register_forward_hook(after, with_kwargs=True),
-    ]
-    try:
-        yield steps
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 @contextmanager
 def steady_threads(model: PreTrainedModel) -> Iterator[None]:
     """One thread for a small model on the CPU, unless OMP_NUM_THREADS says how many.
@@ -280,12 +230,6 @@ def steady_threads(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _now() -> float:
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
-    return time.perf_counter()
 
 
 def environment(model: PreTrainedModel) -> dict[str, str]:

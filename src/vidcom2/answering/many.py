@@ -8,31 +8,31 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from ..checkpoints import Checkpoint
+from ..configuration.compression_settings import CompressionSettings
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..options import OptionError, is_out_of_memory, memory_reason, one_line, whole_number
+from ..placement import Placement
 from ..video.reading import Video, read_video
-from .ask import (
+from .arguments import (
     DEMO_WARNING,
     OWN_ARGUMENTS,
     check_generate_arguments,
     check_model,
     checkpoint_of,
     pop_call_settings,
-    prepare_inputs,
-    video_arguments,
+    with_tokenizer,
 )
 from .background import Background
-from .batches import encoded, joined, needs_tower_states, padded
+from .generation import EncodedVideos, compress, encode, generate, joined
+from .prompting import padded, prepare_inputs, video_arguments, without_pixels
 from .requests import VideoRequest, request_of
-
-if TYPE_CHECKING:
-    from ..checkpoints import Checkpoint
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 HELD_BATCHES = 4  # so many are encoded before one is answered, so that prompts of like length meet
@@ -115,20 +115,21 @@ def answer_many(
     if isinstance(requests, Mapping | VideoRequest):
         raise OptionError("`requests` is a single request. Pass a list of them, or another iterable.")
     settings = pop_call_settings(arguments)
-    placement = {
-        "device": device,
-        "dtype": dtype,
-        "attn_implementation": attn_implementation,
-        "device_map": device_map,
-    }
+    placement = Placement(
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        revision=revision,
+    )
     numbers = {"num_frames": num_frames, "max_new_tokens": max_new_tokens, "batch_size": batch_size, "workers": workers}
     for name, value in numbers.items():
         whole_number(name, value)
     check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", "past_key_values"))
-    check_model(model, processor, placement, revision)
+    check_model(model, processor, placement)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(model, processor, placement, revision, settings)
+    checkpoint, settings = checkpoint_of(model, processor, placement, settings)
     checkpoint.model.config.compression_settings(**settings)  # refused at once if they do not go together
     answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments)
     numbered = zip(count(1), requests)
@@ -213,7 +214,7 @@ class _Prompt:
     request: VideoRequest
     inputs: dict[str, Any]
     features: VidCom2VideoFeatures
-    together: tuple[int, Any]
+    together: tuple[int, str]
     tokens: int
     full_video_tokens: int
     lost_frames: int
@@ -229,7 +230,7 @@ class _Answering:
 
     def __init__(
         self,
-        checkpoint: "Checkpoint",
+        checkpoint: Checkpoint,
         num_frames: int,
         max_new_tokens: int,
         batch_size: int,
@@ -239,7 +240,7 @@ class _Answering:
         self.model = checkpoint.model
         self.processor: Any = checkpoint.processor
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
-        self.settings, self.arguments = settings, arguments
+        self.settings, self.arguments = settings, with_tokenizer(arguments, checkpoint.processor)
         self.fitting = math.inf  # tokens of a batch, padding and answers included; known once one did not fit
         self._of_thread = threading.local()
 
@@ -269,8 +270,7 @@ class _Answering:
                     # Half the memory for a model in half precision. No other number may be rounded.
                     described["pixel_values_videos"] = described["pixel_values_videos"].to(self.model.dtype)
                     result.video, result.lost_frames = described, video.lost
-                inputs.pop("pixel_values_videos")
-                result.prompts.append((request, dict(inputs)))
+                result.prompts.append((request, without_pixels(inputs)))
             except Exception as error:
                 reason = _refusal(error)
                 if reason is None:
@@ -282,7 +282,7 @@ class _Answering:
         """What can be known before the video is read."""
         if request.problem is not None:
             raise OptionError(request.problem)
-        settings = self.model.config.compression_settings(**{**self.settings, **request.settings})
+        settings = self._settings(request)
         of_model = self.model.config.vision_update_ratio  # the videos of all requests are encoded with it
         if settings.vision_update_ratio != of_model:
             raise OptionError(
@@ -308,7 +308,6 @@ class _Answering:
     # On the model
     # -----------------------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def encoded(self, group: _Prepared, gives_up: bool) -> tuple[list[_Prompt] | None, list[AnsweredRequest]]:
         """Run the vision tower once, and compress for each request.
 
@@ -322,14 +321,14 @@ class _Answering:
         refused = list(group.refused)
         if not group.prompts:
             return prompts, refused
-        settings_of_each = [{**self.settings, **request.settings} for request, _ in group.prompts]
-        methods = {self.model.config.compression_settings(**each).compression_method for each in settings_of_each}
+        settings_of_each = [self._settings(request) for request, _ in group.prompts]
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
         try:
             on_device = BatchFeature(group.video).to(self.model.device)
-            video = encoded(self.model, dict(on_device), needs_tower_states(methods))
+            methods = {each.compression_method for each in settings_of_each}
+            video = encode(self.model, on_device, self.model.config.compression_settings(), methods)
             for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
-                key = tuple(sorted(settings.items()))
+                key = tuple(settings.as_dict().items())
                 if key not in kept:
                     kept[key] = self._compressed(video, settings)
                 features = kept[key]
@@ -346,10 +345,12 @@ class _Answering:
             return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
         return prompts, refused
 
-    def _compressed(self, video: Any, settings: dict[str, Any]) -> VidCom2VideoFeatures | ValueError:
-        of_call = self.model.config.compression_settings(**settings)
+    def _settings(self, request: VideoRequest) -> CompressionSettings:
+        return self.model.config.compression_settings(**{**self.settings, **request.settings})
+
+    def _compressed(self, video: EncodedVideos, settings: CompressionSettings) -> VidCom2VideoFeatures | ValueError:
         try:
-            return self.model.model.compressed_features(video.outputs, [video.tokens], of_call)
+            return compress(self.model, video, settings)
         except ValueError as error:  # a ratio below the method's reach
             return error
 
@@ -358,7 +359,7 @@ class _Answering:
         request: VideoRequest,
         inputs: dict[str, Any],
         features: VidCom2VideoFeatures,
-        settings: dict[str, Any],
+        settings: CompressionSettings,
         lost_frames: int,
     ) -> _Prompt:
         full_video_tokens = int((inputs["input_ids"] == self.model.config.video_token_id).sum())
@@ -366,7 +367,7 @@ class _Answering:
             request=request,
             inputs=inputs,
             features=features,
-            together=(request.max_new_tokens or self.max_new_tokens, settings.get("compression_positions")),
+            together=(request.max_new_tokens or self.max_new_tokens, settings.compression_positions),
             tokens=inputs["input_ids"].numel() - full_video_tokens + len(features.pooler_output[0]),
             full_video_tokens=full_video_tokens,
             lost_frames=lost_frames,
@@ -405,22 +406,12 @@ class _Answering:
             yield from self.answered(batch[: len(batch) // 2])
             yield from self.answered(batch[len(batch) // 2 :])
 
-    @torch.no_grad()
     def _generated(self, batch: Sequence[_Prompt]) -> list[AnsweredRequest]:
-        arguments: dict[str, Any] = {"do_sample": False, **self.arguments}
-        tokenizer = self.processor.tokenizer
-        if "stop_strings" in arguments:
-            arguments.setdefault("tokenizer", tokenizer)
         max_new_tokens, positions = batch[0].together
-        if positions is not None:  # the other settings are in the features
-            arguments["compression_positions"] = positions
-        inputs = BatchFeature(padded([each.inputs for each in batch], tokenizer)).to(self.model.device)
-        output: Any = self.model.generate(
-            **inputs,
-            mm_encoder_outputs={"video": joined([each.features for each in batch])},
-            **{"max_new_tokens": max_new_tokens, **arguments},
-        )
-        new = output[:, inputs["input_ids"].shape[1] :].cpu()
+        inputs = BatchFeature(padded([each.inputs for each in batch], self.processor.tokenizer)).to(self.model.device)
+        features = joined([each.features for each in batch])
+        arguments = {"max_new_tokens": max_new_tokens, **self.arguments}
+        new = generate(self.model, inputs, features, positions, **arguments).cpu()
         return [self._answer(prompt, row[: self._length(row)]) for prompt, row in zip(batch, new, strict=True)]
 
     def _length(self, new: Tensor) -> int:

@@ -24,19 +24,11 @@ from ..configuration.compression_settings import SETTING_NAMES
 from ..measuring.results import new_file, of_setup, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..measuring.tables import NOTES, failures, terminal_tables
-from ..options import (
-    OptionError,
-    check_given,
-    check_placement,
-    check_revision,
-    check_settings,
-    check_video_file,
-    find_checkpoint,
-    written_to,
-)
+from ..options import OptionError, check_given, check_settings, check_video_file, find_checkpoint, written_to
+from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
-from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_settings
+from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_placement, takes_settings
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
@@ -73,9 +65,11 @@ class BenchOptions:
 
     Attributes:
         settings: of `CompressionSettings`, for the methods that read them, and of the model's family.
+        placement: device and revision; `bench` has options of its own for the dtype and for several kinds of attention.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
     model_size: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,9 +81,6 @@ class BenchOptions:
     model: Annotated[
         str | None,
         typer.Option(help="A checkpoint instead, with its own weights: a Hub id or a folder.", show_default=False),
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(help="Commit, tag or branch of the model's Hub repo.", show_default="main")
     ] = None
     method: Annotated[
         list[str] | None,
@@ -141,7 +132,6 @@ class BenchOptions:
     video_size: Annotated[
         str | None, typer.Option(help="Of the generated video, in pixels.", metavar="WxH", show_default="640x360")
     ] = None
-    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto"
     dtype: Annotated[
         str | None,
         typer.Option(help="`float32`, `bfloat16` or `float16`.", show_default="the checkpoint's, or bfloat16"),
@@ -184,8 +174,7 @@ class BenchOptions:
         if self.model is not None and self.model_size is not None:
             raise OptionError(f"`--model` is {self.model!r} and `--model-size` {self.model_size}. Pass one of them.")
         check_given("--model", self.model, "for a model of random weights")
-        check_given("--revision", self.revision, "for the main branch")
-        check_revision(self.model, self.revision)
+        check_given("--revision", self.placement.revision, "for the main branch")
         for name in self.model_size or ():
             size_named(name)
         for name in ("model_size", "num_frames", "batch_size", "attn_implementation"):
@@ -201,15 +190,21 @@ class BenchOptions:
         for name in self.settings:
             if name in SETTING_NAMES and not any(method.reads(name) for method in methods):
                 raise OptionError(f"`{name}` is given, but none of {', '.join(self.method)} reads it. Leave it out.")
-        for attention in self.attn_implementation or [None]:
-            check_placement(self.device, self.dtype, attention, None)
+        for placement in self.placements():
+            placement.check(self.model)
         self.pixels()
         if self.video is not None:
             check_given("--video", self.video, "for a generated one")
             check_video_file(self.video)
         if self.model is not None:
-            find_checkpoint(self.model, self.revision)
+            find_checkpoint(self.model, self.placement.revision)
         return candidates
+
+    def placements(self) -> list[Placement]:
+        """One for each kind of attention that is measured; the model is loaded with the first."""
+        dtype = str(self.dtype)
+        kinds = self.attn_implementation or [None]
+        return [dataclasses.replace(self.placement, dtype=dtype, attn_implementation=each) for each in kinds]
 
     def _with_settings(self, candidate: Candidate) -> Candidate:
         """With the settings of all methods, of which it reads some; its own come first."""
@@ -238,7 +233,7 @@ class BenchOptions:
         words = ["vidcom2", "bench"]
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if each.name in ("settings", "output", "as_json") or value == each.default:
+            if each.name in ("settings", "placement", "output", "as_json") or value == each.default:
                 continue
             if value is True:
                 words.append(_option(each.name))
@@ -250,11 +245,13 @@ class BenchOptions:
                 for one in (value if isinstance(value, list) else [value])
                 for word in (_option(each.name), str(one))
             ]
-        words += [word for name, value in self.settings.items() for word in (_option(name), str(value))]
+        of_model = {**self.placement.given, **self.settings}
+        words += [word for name, value in of_model.items() for word in (_option(name), str(value))]
         return shlex.join(words)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
+@partial(takes_placement, without=("device_map", "dtype", "attn_implementation"))
 @takes_fields(BenchOptions)
 def bench_command(options: BenchOptions) -> None:
     """Measure where the time of an answer goes, stage by stage: all tokens, and each method at each ratio.
@@ -284,11 +281,11 @@ def _measured(given: BenchOptions) -> list[Path]:
         import torch
 
         from ..devices import torch_device
-    device = torch_device(options.device)
+    device = torch_device(options.placement.device)
     from ..measuring.clip import make_video, num_frames_of
 
-    for attention in options.attn_implementation or ():
-        check_placement(str(device), "auto", attention, None)  # now that "auto" is known
+    for placement in options.placements():
+        placement.check_attention_on(device.type)  # now that "auto" is known
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     assert options.num_frames is not None
@@ -391,19 +388,13 @@ def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Check
     """The model; what figures are said to be measured on; and a title for them."""
     import torch
 
-    from ..checkpoints import load_checkpoint
+    from ..checkpoints import load_placed
     from ..measuring.models import random_checkpoint
 
-    attention = (options.attn_implementation or [None])[0]
-    dtype = str(options.dtype)
+    placement = options.placements()[0]
     if size is None:
-        checkpoint = load_checkpoint(
-            options.model,
-            device=str(device),
-            dtype=dtype,
-            attn_implementation=attention,
-            revision=options.revision,
-            **options.family_settings(),
+        checkpoint = load_placed(
+            options.model, dataclasses.replace(placement, device=str(device)), options.family_settings()
         )
         folder = Path(str(options.model)).expanduser()
         name = folder.resolve().name if folder.is_dir() else str(options.model)
@@ -414,8 +405,8 @@ def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Check
             size,
             row,
             device,
-            torch.bfloat16 if dtype == "auto" else getattr(torch, dtype),
-            attention,
+            torch.bfloat16 if placement.dtype == "auto" else getattr(torch, placement.dtype),
+            placement.attn_implementation,
             options.seed,
             **options.family_settings(),
         )

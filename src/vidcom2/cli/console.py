@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from ..configuration.compression_settings import CompressionSettings
 from ..families import FAMILIES
 from ..options import import_methods, is_out_of_memory, memory_reason
+from ..placement import Placement
 from ..records.fingerprints import module_files
 
 out = Console()
@@ -124,14 +125,47 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
     return _with_parameters(with_settings, command, parameters)
 
 
+def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
+    """Give a command one option for each field of `Placement`; it gets them as its argument `placement`.
+
+    Args:
+        without: fields that the command has its own options for, or none.
+    """
+    options = [field for field in dataclasses.fields(Placement) if field.name not in without]
+
+    def with_placement(**arguments: Any) -> None:
+        placement = Placement(**{field.name: arguments.pop(field.name) for field in options})
+        command(**arguments, placement=placement)
+
+    parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "placement"]
+    for field in options:
+        option = typer.Option(help=field.metadata["help"], show_default=field.metadata["shown"] or False)
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=Annotated[field.type, option],
+            )
+        )
+    return _with_parameters(with_placement, command, parameters)
+
+
 def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each field of a dataclass; it gets them as one object."""
+    """Give a command one option for each field of a dataclass; it gets them as one object, its argument `options`.
+
+    A command may take Typer's `context` beside it.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def with_fields(**arguments: Any) -> None:
-            command(options_class(**arguments))
+        beside = [each for each in inspect.signature(command).parameters.values() if each.name != "options"]
 
-        return _with_parameters(with_fields, command, list(inspect.signature(options_class).parameters.values()))
+        def with_fields(**arguments: Any) -> None:
+            given = {each.name: arguments.pop(each.name) for each in beside}
+            command(options=options_class(**arguments), **given)
+
+        parameters = [*beside, *inspect.signature(options_class).parameters.values()]
+        return _with_parameters(with_fields, command, parameters)
 
     return decorate
 

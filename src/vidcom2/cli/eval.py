@@ -17,20 +17,14 @@ from ..answering.questions import Question, read_questions
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
-from ..options import (
-    OptionError,
-    check_given,
-    check_placement,
-    check_revision,
-    check_settings,
-    find_checkpoint,
-    written_to,
-)
+from ..options import OptionError, find_checkpoint, written_to
+from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import versions_of_answers
 from ..tiny.toy import TOY_NAME
-from .console import err, imported_files, one_line_errors, out, progress_bar, takes_fields, takes_settings
+from .console import imported_files, one_line_errors, out, progress_bar, takes_fields, takes_placement, takes_settings
+from .loading import ModelOption, check_model_options, import_libraries
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +36,7 @@ class EvalOptions:
     """
 
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    placement: Placement = dataclasses.field(default_factory=Placement)
     data: Annotated[
         Path,
         typer.Option(
@@ -49,14 +44,7 @@ class EvalOptions:
             show_default=False,
         ),
     ]
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Checkpoint: a Hub id or a folder, of a stock checkpoint as well. Without it, the toy that comes "
-            "along: it knows the videos of its benchmark, and nothing else.",
-            show_default=False,
-        ),
-    ] = None
+    model: ModelOption = None
     methods: Annotated[
         str,
         typer.Option(
@@ -73,18 +61,6 @@ class EvalOptions:
     num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
     batch_size: Annotated[int, typer.Option(help="Questions in one call of `generate`.", min=1)] = 8
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 32
-    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto"
-    device_map: Annotated[
-        str | None,
-        typer.Option(help="Spread the model over devices instead, as accelerate does it: `auto`.", show_default=False),
-    ] = None
-    dtype: Annotated[str, typer.Option(help="`auto` (the checkpoint's), `float32`, `bfloat16` or `float16`.")] = "auto"
-    attn_implementation: Annotated[
-        str | None, typer.Option(help="`sdpa`, `eager` or `flash_attention_2`.", show_default="Transformers'")
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(help="Commit, tag or branch of the model's Hub repo.", show_default="main")
-    ] = None
 
     @property
     def folder(self) -> Path:
@@ -100,18 +76,14 @@ class EvalOptions:
 
     def check(self) -> list[Candidate]:
         """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
-        check_given("--model", self.model, "for the toy that comes along")
-        check_given("--revision", self.revision, "for the main branch")
-        check_revision(self.model, self.revision)
-        check_settings(dict(self.settings))
+        check_model_options(self.model, self.placement, self.settings)
         candidates = candidates_of(self.methods, self.ratios)
         for name in self.settings:
             methods = {each.settings["compression_method"] for each in candidates}
             if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
                 raise OptionError(f"`{name}` is given, but none of {self.methods!r} reads it. Leave it out.")
-        check_placement(self.device, self.dtype, self.attn_implementation, self.device_map)
         if self.model is not None:
-            find_checkpoint(self.model, self.revision)
+            find_checkpoint(self.model, self.placement.revision)
         return candidates
 
     def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
@@ -120,12 +92,13 @@ class EvalOptions:
         Args:
             imported: fingerprints of the user's modules.
         """
-        named = ("methods", "ratios", "num_frames", "max_new_tokens", "dtype", "attn_implementation")
+        named = ("methods", "ratios", "num_frames", "max_new_tokens")
         return {
-            **model_identity(self.model, self.revision),
+            **model_identity(self.model, self.placement.revision),
             "imported": dict(imported),
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             **{name: getattr(self, name) for name in named},
+            **self.placement.of_answers,
             "settings": self.settings,
             **versions_of_answers(),
         }
@@ -135,15 +108,17 @@ class EvalOptions:
         words: list[str] = ["vidcom2", "eval"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("settings", "output") or value == field.default:
+            if field.name in ("settings", "placement", "output") or value == field.default:
                 continue
             shown = {"data": self.data.name, "model": self.model_name}.get(field.name, value)
             words += [_option(field.name), str(shown)]
-        words += [word for name, value in self.settings.items() for word in (_option(name), str(value))]
+        of_model = {**self.placement.given, **self.settings}
+        words += [word for name, value in of_model.items() for word in (_option(name), str(value))]
         return shlex.join(words)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
+@takes_placement
 @takes_fields(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
     """Compare methods and ratios on questions of your own: which ratio is enough for the task?
@@ -183,23 +158,14 @@ def _evaluated(
     options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the answers, and what they come to; both are written to the folder, which is locked."""
-    with err.status("Importing PyTorch ..."):
-        from ..devices import check_device
-    check_device(options.device, options.device_map)
-    with err.status("Importing Transformers ..."):
-        from ..answering.comparison import environment
-        from ..checkpoints import load_checkpoint
-        from ..evaluation.evaluate import evaluate_locked
-        from ..evaluation.report import write_results
-    checkpoint = load_checkpoint(
-        options.model,
-        device=options.device,
-        dtype=options.dtype,
-        attn_implementation=options.attn_implementation,
-        device_map=options.device_map,
-        revision=arguments["model_commit"],
-        **options.settings,
-    )
+    import_libraries(options.placement)
+    from ..answering.comparison import environment
+    from ..checkpoints import load_placed
+    from ..evaluation.evaluate import evaluate_locked
+    from ..evaluation.report import write_results
+
+    placement = options.placement.at_commit(arguments["model_commit"])
+    checkpoint = load_placed(options.model, placement, options.settings)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
         commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())

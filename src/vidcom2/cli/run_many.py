@@ -1,9 +1,8 @@
-"""`vidcom2 run` over many videos: requests in, a JSONL file of answers out. `many.py` does the work."""
+"""`vidcom2 run` over many videos: requests in, a JSONL file of answers out. `answering/many.py` does the work."""
 
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,80 +10,45 @@ import typer
 from rich.markup import escape
 
 from ..answering.requests import VideoRequest, read_requests, requests_of_folder
-from ..options import (
-    OptionError,
-    check_given,
-    check_placement,
-    check_revision,
-    check_settings,
-    find_checkpoint,
-    written_to,
-)
+from ..options import OptionError, find_checkpoint, written_to
 from ..records.answer_file import AnswerFile
 from ..records.fingerprints import check_loaded, model_identity, video_changed, video_stamp
 from ..records.jsonl import append_rows, complete_rows
 from ..records.processes import Process
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import versions_of_answers
-from .console import err, one_line_errors, out, progress_bar
+from .console import err, imported_files, one_line_errors, out, progress_bar
+from .loading import check_model_options, import_libraries
+from .run_options import DEFAULT_PROMPT, RunOptions
 
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 
 
-@dataclass(frozen=True, kw_only=True)
-class ManyOptions:
-    """What `vidcom2 run` is given with `--videos` or `--requests`; its help describes each.
-
-    Attributes:
-        imported: fingerprints of what `--import` imported.
-    """
-
-    settings: dict[str, Any]
-    model: str | None
-    videos: Path | None
-    requests: Path | None
-    prompt: str | None
-    output: Path | None
-    num_frames: int
-    max_new_tokens: int
-    batch_size: int
-    workers: int
-    device: str
-    device_map: str | None
-    dtype: str
-    attn_implementation: str | None
-    revision: str | None
-    imported: dict[str, str]
-
-    def read(self, default_prompt: str) -> list[VideoRequest]:
-        """The requests. Raises an OptionError on a file or a folder without any, or options that exclude each other."""
-        if self.videos is not None and self.requests is not None:
-            raise OptionError("`--videos` and `--requests` are given. Take one of them.")
-        if self.requests is None:
-            return requests_of_folder(self.videos or Path(), self.prompt or default_prompt)
-        if self.prompt is not None:
-            raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
-        return read_requests(self.requests)
-
-    def check(self, process: Process) -> None:
-        """Raises an OptionError or a CheckpointError on what can be known to fail."""
-        check_given("--model", self.model, "for the toy that comes along")
-        check_given("--revision", self.revision, "for the main branch")
-        check_revision(self.model, self.revision)
-        check_settings(dict(self.settings))
-        check_placement(self.device, self.dtype, self.attn_implementation, self.device_map)
-        process.check_placement(self.device, self.device_map)
-        if self.model is not None:
-            find_checkpoint(self.model, self.revision)
-
-    def arguments(self) -> dict[str, Any]:
-        """What the answers depend on beside the requests, which must be the same when a run is continued."""
-        named = ("imported", "num_frames", "max_new_tokens", "dtype", "attn_implementation", "settings")
-        given = {name: getattr(self, name) for name in named}
-        return {**model_identity(self.model, self.revision), **given, **versions_of_answers()}
+def requests_of(options: RunOptions) -> list[VideoRequest]:
+    """What is asked. Raises an OptionError on a file or a folder without any, or options that exclude each other."""
+    if options.videos is not None and options.requests is not None:
+        raise OptionError("`--videos` and `--requests` are given. Take one of them.")
+    if options.requests is None:
+        return requests_of_folder(options.videos or Path(), options.prompt or DEFAULT_PROMPT)
+    if options.prompt is not None:
+        raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
+    return read_requests(options.requests)
 
 
-def run_many(options: ManyOptions, default_prompt: str) -> None:
+def answers_depend_on(options: RunOptions) -> dict[str, Any]:
+    """What must be the same when a run is continued, beside the requests."""
+    return {
+        **model_identity(options.model, options.placement.revision),
+        "imported": imported_files(),
+        "num_frames": options.num_frames,
+        "max_new_tokens": options.max_new_tokens,
+        **options.placement.of_answers,
+        "settings": options.settings,
+        **versions_of_answers(),
+    }
+
+
+def run_many(options: RunOptions) -> None:
     """Answer what is not answered yet, and say what it came to.
 
     Raises:
@@ -95,10 +59,13 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
         process = Process.this()
         if options.output is None:
             raise OptionError("`--output` is missing: the JSONL file for the answers, such as answers.jsonl.")
-        requests = options.read(default_prompt)
-        options.check(process)
+        requests = requests_of(options)
+        check_model_options(options.model, options.placement, options.settings)
+        process.check_placement(options.placement)
+        if options.model is not None:
+            find_checkpoint(options.model, options.placement.revision)
         file = AnswerFile(options.output)
-        arguments = options.arguments()
+        arguments = answers_depend_on(options)
         if process.is_first:  # on the machines of others the same weights may have other times
             file.check(arguments)
         try:
@@ -115,7 +82,7 @@ def run_many(options: ManyOptions, default_prompt: str) -> None:
 
 
 def _answer(
-    options: ManyOptions,
+    options: RunOptions,
     arguments: dict[str, Any],
     requests: Sequence[VideoRequest],
     file: AnswerFile,
@@ -133,21 +100,12 @@ def _answer(
     # By the place of a request among all, so that no two processes need to agree on what is left.
     mine = [each for each in requests[process.rank :: process.count] if each.id not in done]
     with err.status("Importing PyTorch ..."):
-        from ..devices import check_device
-    device = process.device(options.device)
-    check_device(device, options.device_map)
-    with err.status("Importing Transformers ..."):
-        from ..answering.many import answer_many
-        from ..checkpoints import load_checkpoint
-    checkpoint = load_checkpoint(
-        options.model,
-        device=device,
-        dtype=options.dtype,
-        attn_implementation=options.attn_implementation,
-        device_map=options.device_map,
-        revision=arguments["model_commit"],
-        **options.settings,
-    )
+        placement = process.placed(options.placement)
+    import_libraries(placement)
+    from ..answering.many import answer_many
+    from ..checkpoints import load_placed
+
+    checkpoint = load_placed(options.model, placement.at_commit(arguments["model_commit"]), options.settings)
     check_loaded(checkpoint.identity, arguments)
     if process.is_first:
         file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())

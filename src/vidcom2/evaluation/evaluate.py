@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..answering.ask import prepare_inputs, video_arguments
-from ..answering.batches import Batch, EncodedVideo, encoded, joined, needs_tower_states, padded
 from ..answering.candidates import AllTokens, Candidate
+from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
+from ..answering.prompting import padded, prepare_inputs, without_pixels
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
@@ -97,7 +97,7 @@ def evaluate_locked(
     rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
     compared = [AllTokens(), *candidates]
-    videos = _Videos(checkpoint, _needs_tower_states(checkpoint.model, compared), num_frames, read)
+    videos = _Videos(checkpoint, compared, num_frames, read)
     with answers.open("a", encoding="utf-8", newline="\n") as file:
         for start in range(0, len(left), batch_size):
             progress("Answering", len(questions) - len(left) + start, len(questions))
@@ -184,28 +184,15 @@ def compressed_answers(
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
             another `vision_update_ratio` than the model's, with which the videos were encoded.
     """
-    encoded_with = model.config.vision_update_ratio
-    if settings.vision_update_ratio != encoded_with:
-        raise ValueError(
-            f"`vision_update_ratio` is {settings.vision_update_ratio!r} for one of several methods, but their videos "
-            f"are encoded once for all, with the model's {encoded_with!r}. Compare ratios in runs of their own."
-        )
-    features = {
-        id(video): model.model.compressed_features(video.outputs, [video.tokens], settings) for video in batch.videos
-    }
+    features = {id(video): compress(model, video, settings) for video in batch.videos}
     of_each = [features[id(video)] for video in batch.videos]
-    output = model.generate(
-        **batch.inputs,
-        mm_encoder_outputs={"video": joined(of_each)},
-        compression_positions=settings.compression_positions,  # the other settings are in the features
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-    )
+    positions = settings.compression_positions
+    new = generate(model, batch.inputs, joined(of_each), positions, max_new_tokens=max_new_tokens)
     kept = [compression for each in of_each for compression in each.video_compressions]
     shares = torch.tensor(
         [len(compression.indices) / compression.num_tokens for compression in kept], dtype=torch.float64
     )
-    return output[:, batch.inputs["input_ids"].shape[1] :], shares
+    return new, shares
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -284,13 +271,17 @@ class _Videos:
     """Reads and encodes the videos of questions. The last one is held, for further questions about it."""
 
     def __init__(
-        self, checkpoint: Checkpoint, with_tower_states: bool, num_frames: int, read: Callable[[str, int], Video]
+        self,
+        checkpoint: Checkpoint,
+        candidates: Sequence[Candidate],
+        num_frames: int,
+        read: Callable[[str, int], Video],
     ):
-        self.checkpoint, self.with_tower_states = checkpoint, with_tower_states
+        self.checkpoint, self.candidates = checkpoint, candidates
         self.num_frames, self.read = num_frames, read
-        self.held: tuple[str, Video | ValueError, EncodedVideo | None] | None = None
+        self.held: tuple[str, Video | ValueError, EncodedVideos | None] | None = None
 
-    def prepared(self, question: Question) -> tuple[dict[str, Any], EncodedVideo]:
+    def prepared(self, question: Question) -> tuple[dict[str, Any], EncodedVideos]:
         """The prompt of a question, as of a batch of one without pixels, and its video.
 
         Raises:
@@ -307,13 +298,7 @@ class _Videos:
         model = self.checkpoint.model
         inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
         if of_video is None:
-            described = video_arguments(model, inputs)
-            of_video = encoded(model, described, self.with_tower_states)
+            methods = filter(None, (each.settings.get("compression_method") for each in self.candidates))
+            of_video = encode(model, inputs, model.config.compression_settings(), methods)
             self.held = question.video, video, of_video
-        inputs.pop("pixel_values_videos")
-        return dict(inputs), of_video
-
-
-def _needs_tower_states(model: "VidCom2GenerationMixin", candidates: Sequence[Candidate]) -> bool:
-    methods = {each.settings.get("compression_method", model.config.compression_method) for each in candidates}
-    return needs_tower_states(methods)
+        return without_pixels(inputs), of_video

@@ -25,8 +25,9 @@ from transformers.utils.logging import tqdm
 
 from ..answering.ask import ask
 from ..answering.comparison import environment
-from ..checkpoints import load_checkpoint
+from ..checkpoints import load_placed
 from ..options import OptionError, check_video_file, import_methods
+from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
 from ..video.reading import VideoError, read_video
@@ -89,15 +90,14 @@ class VidCom2ForLmmsEval(lmms):
             import_methods(import_module)
         if device is None:
             device = "auto" if device_map is not None else str(self.accelerator.device)
-        checkpoint = load_checkpoint(
-            pretrained,
+        placement = Placement(
             device=device,
+            device_map=device_map,
             dtype=dtype,
             attn_implementation=attn_implementation,
-            device_map=device_map,
             revision=revision,
-            **settings,
         )
+        checkpoint = load_placed(pretrained, placement, settings)
         self.model, self.processor = checkpoint.model, checkpoint.processor
         self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
         # Questions about a video mostly follow each other, and long videos take long to decode.

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
-from ..answering.ask import prepare_inputs
-from ..answering.comparison import encode_video, scored_frames
+from ..answering.generation import compress, encode
+from ..answering.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import SETTING_NAMES
 from ..families import FAMILIES
@@ -169,8 +169,9 @@ class Explanation:
 def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     """Encode the video and tell what is kept; the language model does not run."""
     model = checkpoint.model
-    inputs = prepare_inputs(checkpoint.processor, "", video).to(model.device, model.dtype)
-    compression = encode_video(model, inputs)
+    settings = model.config.compression_settings()
+    inputs = prepare_inputs(checkpoint.processor, "", video, model)
+    compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
     num_frames = len(compression.frame_budgets)
     assert compression.grid is not None, "models tell the grid"
     height, width = compression.grid

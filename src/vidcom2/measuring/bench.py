@@ -1,7 +1,7 @@
 """Where the time of an answer goes: all tokens and each method at each ratio, stage by stage, taking turns.
 
-`bench_sizes.py` and `bench_models.py` have the models, `bench_stages.py` measures one answer, `bench_results.py` says
-what the repetitions come to.
+`sizes.py` and `models.py` have the models, `stages.py` measures one answer, `results.py` says what the repetitions
+come to.
 """
 
 import gc
@@ -16,7 +16,7 @@ from ..answering.candidates import AllTokens, Candidate
 from ..checkpoints import Checkpoint
 from ..options import is_out_of_memory
 from ..video.reading import Progress
-from .stages import Encoded, MethodRefused, Task, Turn, answer, encode, needs_tower_states
+from .stages import Encoded, MethodRefused, Task, Turn, answer, encode
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -132,7 +132,7 @@ def _take(
     """A turn, with a video that was encoded before or anew, for all those that share it; returns the encoded one."""
     try:
         if encoded is None:
-            encoded = encode(checkpoint, task, needs_tower_states(checkpoint, sharing))
+            encoded = encode(checkpoint, task, sharing)
         turn = answer(checkpoint, task, series.candidate, encoded)
     except MethodRefused as error:
         series.failed = str(error)

@@ -1,10 +1,11 @@
 """The processes of `torchrun` or `accelerate launch`: which one this is, and waiting for the others."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ..options import OptionError
+from ..placement import Placement
 
 LONGEST_WAIT = timedelta(days=30)  # for the slowest process; one that dies ends all by its launcher
 
@@ -35,24 +36,26 @@ class Process:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def check_placement(self, device: str, device_map: str | None) -> None:
+    def check_placement(self, placement: Placement) -> None:
         """Raises an OptionError on a device that all processes would share."""
-        if self.count > 1 and (device_map is not None or ":" in device):
-            name, value = ("device_map", device_map) if device_map is not None else ("device", device)
+        if self.count > 1 and (placement.device_map is not None or ":" in placement.device):
+            name = "device" if placement.device_map is None else "device_map"
             raise OptionError(
-                f"`{name}` is {value!r}, but each of the {self.count} processes has a device of its own. Leave it out."
+                f"`{name}` is {getattr(placement, name)!r}, but each of the {self.count} processes has a device of its "
+                "own. Leave it out."
             )
 
-    def device(self, device: str) -> str:
-        """This process's own of the devices that are asked for."""
+    def placed(self, placement: Placement) -> Placement:
+        """On this process's own of the devices that are asked for."""
         import torch
 
+        device = placement.device
         if self.count == 1 or device == "cpu":
-            return device
+            return placement
         if device == "auto":
             accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
             device = "cpu" if accelerator is None else accelerator.type
-        return device if device == "cpu" else f"{device}:{self.local_rank}"
+        return replace(placement, device=device if device == "cpu" else f"{device}:{self.local_rank}")
 
     def wait_for_others(self) -> None:
         """Return when all processes have called this."""

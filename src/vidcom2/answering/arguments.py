@@ -1,0 +1,100 @@
+"""What `ask` and `answer_many` have in common: what they are given for the model, the settings and `generate`."""
+
+import inspect
+from typing import TYPE_CHECKING, Any, cast
+
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
+
+from ..checkpoints import Checkpoint, load_placed
+from ..configuration.compression_settings import SETTING_NAMES
+from ..modeling.hosting.call_arguments import pop_settings
+from ..options import FAMILY_SETTINGS, OptionError, check_settings, find_checkpoint
+from ..placement import Placement
+
+if TYPE_CHECKING:
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+
+DEMO_WARNING = (
+    "No `model` was named, so the toy that comes along answers: it knows the videos of its benchmark, and nothing "
+    "else. Name a checkpoint, such as model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
+)
+# What `ask` itself gives to `generate`, or takes from it.
+OWN_ARGUMENTS = ("inputs", "input_ids", "num_return_sequences", "return_dict_in_generate")
+
+
+def check_generate_arguments(function: str, arguments: dict[str, Any], own: tuple[str, ...] = OWN_ARGUMENTS) -> None:
+    """That all are arguments of `generate`, and none of them `function`'s own affair."""
+    taken = [name for name in own if name in arguments]
+    if taken:
+        raise OptionError(
+            f"`{taken[0]}` is none of the arguments that `{function}` takes: it returns one answer. For more, call the "
+            "model's own `generate`."
+        )
+    if "custom_generate" in arguments:  # which may take arguments of any name
+        return
+    known = {
+        *inspect.signature(vars(GenerationMixin)["generate"]).parameters,
+        *GenerationConfig().to_dict(),
+        "tokenizer",
+    }
+    unknown = sorted(arguments.keys() - known)
+    if unknown:
+        raise OptionError(
+            f"{', '.join(map(repr, unknown))} is neither an argument of `{function}` or `generate`, nor a "
+            f"setting of VidCom². The settings are: {', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
+        )
+
+
+def check_model(
+    model: str | PreTrainedModel | None,
+    processor: ProcessorMixin | None,
+    placement: Placement,
+) -> None:
+    """What can be known of a call's model before it is loaded."""
+    if model is None or isinstance(model, str):
+        if processor is not None:
+            raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
+        placement.check(model)
+        if model is not None:
+            find_checkpoint(model, placement.revision)
+        return
+    if not hasattr(model.config, "compression_settings"):
+        raise OptionError(
+            f"`model` is a {type(model).__name__}, which compresses nothing. Load the checkpoint with a class of "
+            "vidcom2, or pass its name."
+        )
+    if processor is None:
+        raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
+    for name, value in placement.given.items():
+        raise OptionError(f"`{name}` is {value!r}, but the model is loaded. Pass it where the model is loaded.")
+
+
+def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings out of a call's arguments, and check them."""
+    settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
+    check_settings(settings)
+    return settings
+
+
+def checkpoint_of(
+    model: str | PreTrainedModel | None,
+    processor: ProcessorMixin | None,
+    placement: Placement,
+    settings: dict[str, Any],
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """The model that `check_model` has accepted, loaded with the settings if it is named; and the settings that are
+    left for each call of it.
+
+    Raises:
+        CheckpointError: if the model cannot be loaded.
+        ValueError: on a setting that does not exist, or that a loaded model cannot change.
+    """
+    if model is None or isinstance(model, str):
+        return load_placed(model, placement, settings), {}
+    loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
+    return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), pop_settings(settings)
+
+
+def with_tokenizer(arguments: dict[str, Any], processor: ProcessorMixin) -> dict[str, Any]:
+    """Arguments of `generate`, with the tokenizer where it needs one."""
+    return {"tokenizer": cast(Any, processor).tokenizer, **arguments} if "stop_strings" in arguments else arguments

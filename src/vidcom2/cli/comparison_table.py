@@ -1,0 +1,101 @@
+"""What `vidcom2 run` prints of one question about one video."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from .console import out
+from .loading import print_lost
+
+if TYPE_CHECKING:
+    from ..answering.comparison import Comparison, Measured
+
+BAR_WIDTH = 24
+
+
+def as_json(result: "Comparison") -> dict[str, Any]:
+    """All fields, and which sides are longer than the model was made for."""
+    return dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
+
+
+def print_comparison(result: "Comparison", true_answer: str | None = None) -> None:
+    """The answers, what they took, and what was kept of each frame.
+
+    Args:
+        true_answer: of the demo's question, which is known.
+    """
+    short, full = result.compressed, result.uncompressed
+    out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
+    out.print(f"[bold]Prompt[/]  {escape(result.prompt)}", highlight=False)
+    if true_answer is not None:
+        out.print(f"[bold]Truth[/]   {escape(true_answer)}", highlight=False)
+    for name, measured in result.sides.items():
+        if measured is not None:
+            tokens = f"{measured.video_tokens:,} video tokens, {measured.new_tokens:,} new ones"
+            out.print(f"[bold]Answer of {escape(name)}[/] ({tokens})", highlight=False)
+            out.print(_printable(measured.answer), markup=False, highlight=False)
+
+    table = Table(title=None)
+    for column in ("", "all tokens", f"retention_ratio={result.retention_ratio}", "ratio"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, before, after in (
+        ("prompt tokens", result.full_prompt_tokens, short.prompt_tokens),
+        ("video tokens", result.full_video_tokens, short.video_tokens),
+    ):
+        table.add_row(name, f"{before:,}", f"{after:,}", _times(before, after))
+    for name, which in (("prefill, seconds", "prefill_seconds"), ("generate, seconds", "total_seconds")):
+        before, after = getattr(full, which, 0.0), getattr(short, which)
+        shown = [_seconds(measured, which) for measured in (full, short)]
+        # Answers of different lengths take different times for that reason alone.
+        comparable = full is not None and (which == "prefill_seconds" or full.new_tokens == short.new_tokens)
+        table.add_row(name, *shown, _times(before, after) if comparable else "")
+    table.add_row("new tokens", "" if full is None else f"{full.new_tokens:,}", f"{short.new_tokens:,}", "")
+    out.print(table)
+    repeats = len(short.total_seconds_each)
+    if repeats > 1:
+        out.print(f"Times are medians of {repeats} (least–most); prefill is the language model's.", style="dim")
+    for name, measured in result.too_long().items():
+        out.print(
+            f"[yellow]Too long:[/] {name} has {measured.prompt_tokens:,} prompt tokens and positions up to "
+            f"{measured.num_positions - 1:,}, but the model was made for {result.max_position_embeddings:,} "
+            "(max_position_embeddings and its scaling). Its answer may be wrong: take fewer frames.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    largest = max(result.frame_budgets)
+    video_share = short.video_tokens / result.full_video_tokens
+    newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
+    out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
+    budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
+    u_t = result.frame_uniqueness  # which not every method has
+    for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
+        budgets.add_column(column, justify="right")
+    budgets.add_column("")
+    for i, (second, k) in enumerate(zip(result.frame_seconds, result.frame_budgets, strict=True)):
+        unique = [] if u_t is None else [f"{u_t[i]:.4f}"]
+        budgets.add_row(str(i), f"{second:.2f}", *unique, str(k), "█" * round(BAR_WIDTH * k / largest))
+    out.print(budgets)
+    print_lost(result.lost_frames)
+    out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")
+
+
+def _times(before: float, after: float) -> str:
+    return f"{before / max(after, 1e-9):.2f}×"
+
+
+def _seconds(measured: "Measured | None", which: str) -> str:
+    """The median, and the spread if there is one."""
+    if measured is None:
+        return "not run"
+    each = getattr(measured, f"{which}_each")
+    spread = f" ({min(each):.3f}–{max(each):.3f})" if len(each) > 1 else ""
+    return f"{getattr(measured, which):.3f}{spread}"
+
+
+def _printable(text: str) -> str:
+    """Without the control characters that a random model may utter."""
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text).strip()
+    return shown or "(nothing printable)"

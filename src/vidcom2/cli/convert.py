@@ -1,0 +1,46 @@
+"""`vidcom2 convert-llava-video`. `llava_video/converter.py` does the work."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ..options import OptionError, written_to
+from .console import err, one_line_errors, out, progress_bar
+
+
+def convert_command(
+    source: Annotated[Path, typer.Argument(help="Folder of an original checkpoint, as `hf download` leaves it.")],
+    destination: Annotated[Path, typer.Argument(help="Folder to make.")],
+    spatial_pool_mode: Annotated[
+        str, typer.Option(help="`average` (the paper's 182 tokens a frame), `max` or `bilinear` (210).")
+    ] = "average",
+) -> None:
+    """Convert an original checkpoint of LLaVA-Video (`lmms-lab/LLaVA-Video-7B-Qwen2` or 72B) to this project's class.
+
+    Weights are copied shard by shard: memory does not grow with the model. The destination appears when it is whole.
+    """
+    with one_line_errors():
+        with err.status("Importing Transformers ..."):
+            from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES
+            from ..llava_video.converter import convert_llava_video
+        if spatial_pool_mode not in SPATIAL_POOL_MODES:
+            accepted = ", ".join(SPATIAL_POOL_MODES)
+            raise OptionError(f"`--spatial-pool-mode` is {spatial_pool_mode!r}, but must be one of {accepted}.")
+        with progress_bar() as progress, written_to(destination):
+            task = progress.add_task("Checking the source", total=None)
+            done = convert_llava_video(
+                str(source),
+                str(destination),
+                spatial_pool_mode,
+                lambda what, part, total: progress.update(task, description=what, completed=part, total=total),
+            )
+    out.print(
+        f"{done.num_tensors:,} tensors, {done.num_bytes / 1e9:.2f} GB of {done.dtype}, "
+        f"spatial_pool_mode {done.spatial_pool_mode!r}: {escape(done.destination)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for note in done.notes:
+        out.print(f"Note: {escape(note)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""`vidcom2 run`: options in, a comparison out. Of many videos `run_many.py` makes a file of answers."""
+
+import json
+from collections.abc import Sequence
+
+import typer
+
+from ..options import OptionError, check_given, check_settings
+from ..tiny.toy import toy_clips
+from .comparison_table import as_json, print_comparison
+from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings
+from .loading import announce_demo, load_with_video
+from .run_many import run_many
+from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ONLY_MANY, ONLY_ONE, RunOptions
+
+
+@takes_settings
+@takes_placement
+@takes_fields(RunOptions)
+def run_command(context: typer.Context, options: RunOptions) -> None:
+    """Ask a question about a video, with and without compression, and measure both; or ask about many videos.
+
+    Prints the answers, the tokens in the language model's prompt (counted there), the seconds of its prefill and of
+    the whole of `generate` (medians), and the tokens that each frame was granted. Without arguments it runs a demo: a
+    toy model answers a question about a clip, also by another method that keeps as many tokens.
+
+    With --videos or --requests it answers about many videos with compression alone, in batches, and writes each answer
+    to --output as it comes. Started again, it goes on where it was. Exit code 3: some requests ended in an error.
+    """
+    prompt = options.prompt
+    if options.videos is not None or options.requests is not None:
+        with one_line_errors():
+            _check_not_given(context, ONLY_ONE, "asks about one video, and --videos or --requests about many")
+            check_given("--prompt", prompt, f"for {DEFAULT_PROMPT!r}")
+        run_many(options)
+        return
+    remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), --dtype bfloat16, or spread "
+    with one_line_errors(remedy + "the model over devices (--device-map auto)."):
+        _check_not_given(context, ONLY_MANY, "is for many videos, which --videos or --requests names")
+        check_given("--prompt", prompt, "for the question of the demo")
+        if options.against is not None:
+            check_settings({"compression_method": options.against})
+        clip = toy_clips()[0] if options.video is None else None
+        is_demo = clip is not None and options.model is None and prompt is None
+        frames, checkpoint = load_with_video(
+            options.model, options.video, options.num_frames, options.placement, options.settings
+        )
+        from ..answering.comparison import run
+
+        with progress_bar() as progress:
+            task = progress.add_task("Answering", total=None)
+            result = run(
+                checkpoint,
+                frames,
+                prompt or (clip.question if clip else DEFAULT_PROMPT),
+                options.max_new_tokens,
+                options.repeats,
+                options.baseline,
+                lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+                options.against or (DEMO_AGAINST if is_demo else None),
+            )
+        if options.as_json:
+            print(json.dumps(as_json(result), indent=2))
+        else:
+            announce_demo(options.model, options.video)
+            print_comparison(result, clip.answer if clip and is_demo else None)
+
+
+def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            raise OptionError(f"`{parameter.opts[0]}` {reason}. Leave it out.")

@@ -1,0 +1,104 @@
+"""Where a model runs, and in which numbers: the options that every way of loading one has in common.
+
+Nothing here imports PyTorch: names are checked before anything takes long. `devices.py` looks for the device.
+"""
+
+import re
+from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
+from typing import Any
+
+from .options import OptionError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+ATTENTION = ("sdpa", "eager", "flash_attention_2")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # what Transformers' models run on
+NO_GPU = "`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa."
+
+
+def _option(default: str | None, text: str, shown: str | None = None) -> Any:
+    """A field with the text of its option on the command line, and how its default is shown there."""
+    return field(default=default, metadata={"help": text, "shown": shown})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """How a named model is loaded.
+
+    Attributes:
+        device: `"auto"` for the accelerator if there is one.
+        device_map: how accelerate spreads the model over devices, instead of `device`.
+        dtype: `"auto"` for the checkpoint's.
+        attn_implementation: Transformers' choice if None.
+        revision: commit, tag or branch of the model's Hub repo; None for its main branch.
+    """
+
+    device: str = _option("auto", "`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.", "auto")
+    device_map: str | None = _option(
+        None,
+        "Spread the model over devices instead: `auto`, `balanced`, `balanced_low_0` or `sequential`, as accelerate "
+        "does it.",
+    )
+    dtype: str = _option("auto", "`auto` (the checkpoint's), `float32`, `bfloat16` or `float16`.", "auto")
+    attn_implementation: str | None = _option(
+        None, "`sdpa`, `eager` or `flash_attention_2` (extra `flash-attn`).", "Transformers'"
+    )
+    revision: str | None = _option(None, "Commit, tag or branch of the model's Hub repo.", "main")
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What is not left to the checkpoint and the machine."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value not in (None, "auto")}
+
+    @property
+    def of_answers(self) -> dict[str, str | None]:
+        """What answers depend on, for the record of a run. The revision is in the model's identity, as a commit."""
+        return {"dtype": self.dtype, "attn_implementation": self.attn_implementation}
+
+    def at_commit(self, commit: str | None) -> "Placement":
+        """The same, of this commit of the model's Hub repo; None for a model that has none."""
+        return replace(self, revision=commit)
+
+    def check(self, name: str | None) -> None:
+        """The names alone; whether this machine has the device is for `check_device`.
+
+        Args:
+            name: the model's; None for the toy.
+
+        Raises:
+            OptionError: on a name that is not known, options that exclude each other, or a missing package.
+        """
+        if name is None and self.revision is not None:
+            raise OptionError(f"`revision` is {self.revision!r}, but no model is named that it is of. Name a Hub repo.")
+        if self.dtype not in DTYPES:
+            raise OptionError(f"`dtype` is {self.dtype!r}, but must be one of {', '.join(DTYPES)}.")
+        if self.device != "auto" and not DEVICE.fullmatch(self.device):
+            raise OptionError(f"`device` is {self.device!r}, but must be auto, cpu, cuda, cuda:1, mps or the like.")
+        self._check_attention()
+        if self.device_map is not None:
+            self._check_device_map(self.device_map)
+
+    def _check_attention(self) -> None:
+        if self.attn_implementation is not None and self.attn_implementation not in ATTENTION:
+            raise OptionError(
+                f"`attn_implementation` is {self.attn_implementation!r}, but must be one of {', '.join(ATTENTION)}."
+            )
+        self.check_attention_on(self.device)
+        if self.attn_implementation == "flash_attention_2" and not (find_spec("flash_attn") or find_spec("kernels")):
+            raise OptionError('FlashAttention2 is not installed: pip install "vidcom2[flash-attn]", or try sdpa.')
+
+    def check_attention_on(self, device_type: str) -> None:
+        """That the attention runs there, once `"auto"` is known. Raises an OptionError if not."""
+        if self.attn_implementation == "flash_attention_2" and device_type == "cpu":
+            raise OptionError(NO_GPU)
+
+    def _check_device_map(self, device_map: str) -> None:
+        if self.device != "auto":
+            raise OptionError(f"`device` is {self.device!r} and `device_map` is {device_map!r}. Pass one of them.")
+        if device_map not in DEVICE_MAPS and not DEVICE.fullmatch(device_map):
+            accepted = ", ".join(DEVICE_MAPS)
+            raise OptionError(f"`device_map` is {device_map!r}, but must be a device or one of {accepted}.")
+        if find_spec("accelerate") is None:
+            raise OptionError(f"`device_map` is {device_map!r}, which needs accelerate: pip install accelerate.")

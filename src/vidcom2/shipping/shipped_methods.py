@@ -30,7 +30,7 @@ def code_of_method(name: str) -> dict[str, bytes]:
         UnshippableMethodError: if the module is no file, needs other files of the user, or is named like one of ours.
     """
     function = COMPRESSION_METHODS[name].function
-    if function is None:
+    if isinstance(function, str):
         return {}
 
     def refused(reason: str) -> UnshippableMethodError:

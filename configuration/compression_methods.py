@@ -16,7 +16,7 @@ NEEDS = ("grid", "tower_states")
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
-BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least as many as there are frames, or as a frame has
+BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or as many as there are frames, or as a frame has
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,7 @@ def register_compression_method(
     check_registration(name, settings, needs)
 
     def register(function: UsersMethod) -> UsersMethod:
+        require_function(name, function)
         add_method(CompressionMethod(name, function, tuple(settings), tuple(needs)))
         return function
 
@@ -191,15 +192,20 @@ def check_registration(name: str, settings: Sequence[str], needs: Sequence[str])
             raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
 
 
+def require_function(name: str, registered: Any) -> None:
+    """Raises a ValueError if what is registered is no function, which has a file that a Hub repo can hold."""
+    if not inspect.isfunction(registered):
+        raise ValueError(f"method {name!r} is a {type(registered).__name__}, but must be a function. Wrap it in one.")
+
+
 def add_method(method: CompressionMethod) -> None:
     """Put a user's method into the table.
 
     Raises:
-        ValueError: if it is no function, or its name is another's.
+        ValueError: if its name is another's.
     """
     name, function = method.name, method.function
-    if isinstance(function, str) or not inspect.isfunction(function):
-        raise ValueError(f"method {name!r} is a {type(function).__name__}, but must be a function. Wrap it in one.")
+    assert callable(function)
     taken = COMPRESSION_METHODS.get(name)
     if taken is not None and (isinstance(taken.function, str) or _place(taken.function) != _place(function)):
         owner = "this project" if isinstance(taken.function, str) else ".".join(_place(taken.function))

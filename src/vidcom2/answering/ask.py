@@ -211,7 +211,7 @@ def _answer(
     output = model.generate(
         **inputs, mm_encoder_outputs={"video": features}, **positions, **{"do_sample": False, **arguments}
     )
-    is_video = inputs["input_ids"] == model.config.video_token_id
+    is_video = model.model.is_video(inputs["input_ids"])
     video_tokens = len(features.pooler_output[0])
     new = output[0, inputs["input_ids"].shape[1] :]
     return Answer(

@@ -166,7 +166,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
     compression, prompt, prefill, *steps = marks.seconds_between()
     assert len(steps) == task.max_new_tokens - 1, f"{len(steps)} steps of the language model after the prefill"
     input_ids = encoded.inputs["input_ids"]
-    text_tokens = int((input_ids[0] != model.config.video_token_id).sum())
+    text_tokens = int((~model.model.is_video(input_ids[0])).sum())
     peaks = (encoded.peak_bytes, peak_memory(device) if peak_is_known else None)
     return Turn(
         seconds=dict(zip(STAGES, (*encoded.seconds, compression, prompt, prefill, sum(steps)), strict=True)),

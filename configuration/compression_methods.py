@@ -14,33 +14,55 @@ READ_BY_EVERY_METHOD = (
 NEEDS = ("grid", "tower_states")
 
 
+# How many tokens K of a video's T·M a method keeps at a retention ratio R.
+BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
+BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or as many as there are frames, or as a frame has
+
+
 @dataclass(frozen=True)
 class CompressionMethod:
-    """A row of the table.
+    """A row of the table. It says all that the rest of the code asks about a method.
 
     Attributes:
         name: value of the setting `compression_method`.
+        function: (VideoTokens, CompressionSettings) -> VideoCompression. Of this project's own methods, whose rows must
+            be readable without torch, it is "file.function" in `modeling/methods/`.
         settings: the settings that it reads, beside those of `READ_BY_EVERY_METHOD`. Others must be at their default.
         needs: fields of `VideoTokens` that must be there: `"grid"`, `"tower_states"`.
-        function: (VideoTokens, CompressionSettings) -> VideoCompression of a registered method; None for this project's
-            own, which `modeling/compression.py` lists.
+        kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if nobody has said so.
+        compiles: whether `torch.compile` takes it into its graph, where its K follows from the sizes.
+        bench: what `vidcom2 bench` compares of it by default, in the words of `--method`.
     """
 
     name: str
+    function: str | Callable[..., Any]
     settings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    function: Callable[..., Any] | None = None
+    kept: str | None = None
+    compiles: bool = False
+    bench: tuple[str, ...] = ()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of this project, and was not registered by a user."""
+        return isinstance(self.function, str)
 
     def reads(self, setting: str) -> bool:
         return setting in READ_BY_EVERY_METHOD or setting in self.settings
 
+    def keeps_by_sizes(self, rounding: str) -> bool:
+        """Whether K follows from the sizes and the ratio, whatever a video shows: it does unless frame budgets are
+        rounded. A user's method is taken at its word here, and checked where it matters."""
+        return rounding == "exact" or not self.reads("compression_rounding")
 
-# This project's own methods, and what `register_compression_method` adds.
+
+# This project's own methods, and what users register.
 COMPRESSION_METHODS: dict[str, CompressionMethod] = {
     method.name: method
     for method in (
         CompressionMethod(
             "vidcom2",
+            "method_vidcom2.vidcom2",
             settings=(
                 "compression_scoring",
                 "compression_rounding",
@@ -50,11 +72,27 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
                 "compression_frame_weight",
                 "compression_video_weight",
             ),
+            kept=BY_BUDGETS,
+            compiles=True,
+            bench=("vidcom2", "vidcom2:compression_scoring=released"),
         ),
-        CompressionMethod("random", settings=("compression_rounding",)),
+        CompressionMethod(
+            "random",
+            "method_random.random_tokens",
+            settings=("compression_rounding",),
+            kept=BY_BUDGETS,
+            compiles=False,  # a graph makes no generator
+            bench=("random",),
+        ),
         # These keep R·T·M tokens to the token, so that there is nothing for `compression_rounding` to say.
-        CompressionMethod("uniform_frames"),
-        CompressionMethod("dycoke"),
-        CompressionMethod("evs"),
+        CompressionMethod(
+            "uniform_frames",
+            "method_uniform_frames.uniform_frames",
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("uniform_frames",),
+        ),
+        CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
+        CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
     )
 }

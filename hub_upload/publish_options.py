@@ -126,7 +126,7 @@ class PublishOptions:
         words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         method = COMPRESSION_METHODS.get(self.settings.get("compression_method", ""))
-        users = [] if method is None or method.function is None else ["--import", method.function.__module__]
+        users = [] if method is None or isinstance(method.function, str) else ["--import", method.function.__module__]
         return " ".join(["vidcom2", *users, "publish", *given])
 
 

@@ -27,16 +27,16 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-# What a repo looks like is said in one file, which needs nothing of `vidcom2`. It is read by its path: with its folder
-# on the path, a repo's code could import the package's other modules, and would seem whole without its own files.
+# What a repo looks like is said in one file, and what methods keep in another; both need nothing of `vidcom2`. They are
+# read by their paths: with their folders on the path, a repo's code could import the package's other modules, and would
+# seem whole without its own files.
 ABOVE = Path(__file__).parents[1]  # the package; the top of a checkout where links are missing
 SHAPE = next(file for top in (ABOVE, ABOVE / "src" / "vidcom2") if (file := top / "repo_shape.py").is_file())
 shape = SimpleNamespace(**runpy.run_path(str(SHAPE)))
+methods = SimpleNamespace(**runpy.run_path(str(ABOVE / "configuration" / "compression_methods.py")))
 
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")
-OWN_METHODS = ("vidcom2", "random")  # whose numbers of tokens follow from the ratio; others may drop whole frames
-METHODS_OF_FIXED_TOTAL = ("uniform_frames", "dycoke", "evs")  # ⌊R·T·M⌋, but at least as many as frames or as in one
 QUESTION = "What happens in the video?"
 NUM_FRAMES = 8
 
@@ -276,11 +276,12 @@ def check_processor(repo: Repo) -> str:
 
 def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
     """Least and most tokens of a video that a method may keep."""
-    if method in METHODS_OF_FIXED_TOTAL:
+    row = methods.COMPRESSION_METHODS.get(method)  # none of a method that the repo has of its own
+    if row is None or row.kept is None:
+        return 1, math.ceil(ratio * frames * per_frame) + frames
+    if row.kept == methods.BY_SIZES:
         total = ratio * frames * per_frame
         return total - 1, max(total + 1, frames, per_frame)
-    if method not in OWN_METHODS:
-        return 1, math.ceil(ratio * frames * per_frame) + frames
     # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
     # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
     whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
@@ -300,7 +301,7 @@ def check_generate(repo: Repo) -> str:
     )
     compression = repo.features().video_compressions[0]
     kept, frames, per_frame = len(compression.indices), len(compression.frame_budgets), compression.tokens_per_frame
-    least, most = bounds(repo.config.get("compression_method", OWN_METHODS[0]), ratio, frames, per_frame)
+    least, most = bounds(repo.model.config.compression_method, ratio, frames, per_frame)
     require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
     require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
     return f"{full} prompt tokens, {repo.short_length} prefilled"

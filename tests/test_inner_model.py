@@ -1,5 +1,6 @@
 """Who calls the inner model, or replaces `forward`, runs the language model on the compressed prompt all the same."""
 
+import ast
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,26 @@ def language_model_lengths(model: Any) -> Iterator[list[int]]:
         yield lengths
     finally:
         hook.remove()
+
+
+def test_what_stands_for_a_video_is_told_by_one_hook() -> None:
+    """Not by its token's id here and there. `generate` also keeps these ids from being drafted."""
+    root, compared = Path(__file__).parents[1], []
+    for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
+        for path in (root / top).rglob("*.py"):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "video_token_id"]
+            compared += [path.name] * len(named)
+    assert sorted(compared) == ["compressed_generation.py", "prompt_compression.py"]
+
+
+def test_a_family_may_tell_its_placeholders_in_its_own_way(family: Family) -> None:
+    inputs, model = family.one_video(), family.load()
+    assert torch.equal(model.model.is_video(inputs["input_ids"]), inputs["input_ids"] == model.config.video_token_id)
+    model.model.is_video = lambda input_ids: torch.zeros_like(input_ids, dtype=torch.bool)
+    for call in (model, model.generate):
+        with pytest.raises(ValueError, match="There are 1 videos, but no placeholders for them"):
+            call(**inputs)
 
 
 @pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])

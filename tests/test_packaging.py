@@ -17,7 +17,9 @@ import pytest
 import yaml
 
 import vidcom2
+from vidcom2.families import FAMILIES
 
+CLASSES = ("Config", "ForConditionalGeneration")
 ROOT = Path(__file__).parents[1]
 PAPER = "https://arxiv.org/abs/2505.14454"
 RELATIVE_LINK = re.compile(r"\]\((?!https?://|#)([^)]+)\)")
@@ -128,6 +130,7 @@ def test_what_contract_names_is_exported() -> None:
         "Video",
         "labels_at",
         "register_compression_method",
+        "register_score_method",
     }
     assert promised <= set(vidcom2.__all__)
 
@@ -137,6 +140,16 @@ def test_editors_see_the_names_that_run() -> None:
     imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     written = next(node.value for node in tree.body if isinstance(node, ast.Assign))
     assert ast.literal_eval(written) == sorted(imported) and set(vidcom2.__all__) == imported
+
+
+def test_the_classes_of_every_family_are_exported_and_no_others() -> None:
+    of_table = {f"{family.classes}{kind}" for family in FAMILIES.values() for kind in CLASSES}
+    assert {name for name in vidcom2.__all__ if name.startswith("VidCom2")} == of_table
+    for family in FAMILIES.values():
+        assert [getattr(vidcom2, f"{family.classes}{kind}") for kind in CLASSES] == [
+            family.config_class,
+            family.model_class,
+        ]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -101,7 +101,8 @@ def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
     saved = (folder / f"{method}.py").read_text(encoding="utf-8")
     original = (METHODS_FOLDER / f"{method}.py").read_text(encoding="utf-8")
     assert "vidcom2 import" not in saved and saved.count("def ") == original.count("def ")
-    for name in (f"{method}.py", "registered_methods.py", "compression.py"):
+    registers = "score_methods.py" if "register_score_method" in original else "compression.py"
+    for name in (f"{method}.py", "registered_methods.py", registers):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
@@ -144,7 +145,7 @@ REFUSED = {
     "a config": (("mine_11", "from vidcom2 import VidCom2Qwen2VLConfig\n" + HEAD + FUNCTION), "imports 'VidCom2Qwen2V"),
     "a name that is not written": (
         ("mine_12", HEAD + FUNCTION.replace('"mine"', '"mi" + "ne"')),
-        r"does not register it by `register_compression_method\('mine'\)`",
+        r"does not register it by `register_compression_method\('mine'\)` or `register_score_method\('mine'\)`",
     ),
     "no Python": (("mine_13", HEAD + FUNCTION), "invalid syntax"),
     "a notebook": (("mine_5", HEAD + f"exec({FUNCTION!r}, dict(globals(), __name__='__main__'))\n"), "in a notebook"),

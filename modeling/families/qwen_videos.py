@@ -200,8 +200,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
 
     def token_types(self, input_ids: Tensor) -> Tensor:
         """(B, L) int32: 0 for text, 1 for images, 2 for videos."""
-        image, video = self.config.image_token_id, self.config.video_token_id
-        return IMAGE * (input_ids == image).int() + VIDEO * (input_ids == video).int()
+        is_image = input_ids == self.config.image_token_id
+        return IMAGE * is_image.int() + VIDEO * self.is_video(input_ids).int()
 
 
 def _length(entries: Any) -> int:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -14,25 +15,29 @@ from torch import Tensor
 
 from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from .method_dycoke import dycoke
-from .method_evs import evs
-from .method_random import random_tokens
-from .method_uniform_frames import uniform_frames
-from .method_vidcom2 import vidcom2
+
+# A method's row says which function it means. These lines are for Hub repos: Transformers copies into its cache the
+# files that it sees imported, and no others.
+from .method_dycoke import dycoke as dycoke
+from .method_evs import evs as evs
+from .method_random import random_tokens as random_tokens
+from .method_uniform_frames import uniform_frames as uniform_frames
+from .method_vidcom2 import vidcom2 as vidcom2
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
 UsersMethod = TypeVar("UsersMethod", bound=Method)
 
-# What the rows of `COMPRESSION_METHODS` that are this project's own compute.
-OWN_METHODS: dict[str, Method] = {
-    "vidcom2": vidcom2,
-    "random": random_tokens,
-    "uniform_frames": uniform_frames,
-    "dycoke": dycoke,
-    "evs": evs,
-}
-COMPILED_METHODS = ("vidcom2", "uniform_frames", "dycoke", "evs")  # not random: a graph makes no generator
+
+def function_of(row: CompressionMethod) -> Method:
+    """What a method computes; of this project's own, the "file.function" that the row names."""
+    if not isinstance(row.function, str):
+        return row.function
+    file, _, function = row.function.rpartition(".")
+    return getattr(import_module(f"{__package__}.{file}"), function)
+
+
+_OWN = {name: function_of(row) for name, row in COMPRESSION_METHODS.items() if row.is_own}  # a graph cannot import
 WEIGHT_TOLERANCE = 1e-3  # how far from 1 the weights of a merged token may add up
 
 
@@ -92,8 +97,8 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     Where the sizes of what is kept follow from the sizes of the video, `torch.compile` takes this into its graph;
     elsewhere it would break the graph at each size, so the whole runs outside.
     """
-    own = settings.compression_method in COMPILED_METHODS
-    if own and (settings.compression_method != "vidcom2" or settings.compression_rounding == "exact"):
+    method = COMPRESSION_METHODS[settings.compression_method]
+    if method.compiles and method.keeps_by_sizes(settings.compression_rounding):
         return _compress(settings, video)
     if getattr(video.tokens, "is_meta", False):
         raise ValueError(
@@ -116,8 +121,8 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     with _without_autocast(video.tokens.device.type):
         if settings.retention_ratio == 1.0:
             compression = _whole(method, video, settings)
-        elif method.function is None:
-            compression = OWN_METHODS[method.name](video, settings)
+        elif method.is_own:
+            compression = _OWN[method.name](video, settings)
         else:
             compression = _users(method, video, settings)
     return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
@@ -131,15 +136,15 @@ def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionS
     num_frames, tokens_per_frame, _ = video.tokens.shape
     indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
     whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
-    if method.function is not None:
+    if not method.is_own:
         return whole
-    scored = OWN_METHODS[method.name](video, settings)
+    scored = _OWN[method.name](video, settings)
     return replace(scored, indices=whole.indices, frame_budgets=whole.frame_budgets, merge=None)
 
 
 def _users(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """What a registered method returns, checked."""
-    assert method.function is not None
+    assert callable(method.function)
     version = None if video.tokens.is_inference() else video.tokens._version
     compression = _checked(method.name, method.function(video, settings), video)
     if version is not None and video.tokens._version != version:
@@ -157,7 +162,8 @@ def register_compression_method(
 
     The function is given the `VideoTokens` of one video and the `CompressionSettings` of the call, without gradients
     and outside autocast. It returns a `VideoCompression`: `indices` and `frame_budgets`, and the scores and the merge
-    if it has them. What it returns is checked. At `retention_ratio=1.0` all tokens stay, and it is not called.
+    if it has them. What it returns is checked. At `retention_ratio=1.0` all tokens stay, and it is not called. If all
+    that it does is to score tokens, `register_score_method` is shorter.
 
     Args:
         settings: names of the settings that it reads, beside `retention_ratio`. Others must be at their default.
@@ -167,27 +173,47 @@ def register_compression_method(
         ValueError: if the name is taken by another module's method or another function, a setting or need is not
             known, or what is registered is no function.
     """
+    check_registration(name, settings, needs)
+
+    def register(function: UsersMethod) -> UsersMethod:
+        require_function(name, function)
+        add_method(CompressionMethod(name, function, tuple(settings), tuple(needs)))
+        return function
+
+    return register
+
+
+def check_registration(name: str, settings: Sequence[str], needs: Sequence[str]) -> None:
+    """Raises a ValueError on a name, settings or needs that a method cannot have."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"the name of a compression method is {name!r}, but must be a string that is not empty.")
     for what, given, known in (("settings", settings, SETTING_NAMES), ("needs", needs, NEEDS)):
         if isinstance(given, str) or not set(given) <= set(known):
             raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
 
-    def register(function: UsersMethod) -> UsersMethod:
-        registered: Any = function
-        if not inspect.isfunction(registered):
-            raise ValueError(f"method {name!r} is a {type(function).__name__}, but must be a function. Wrap it in one.")
-        taken = COMPRESSION_METHODS.get(name)
-        if taken is not None and (taken.function is None or _place(taken.function) != _place(function)):
-            owner = "this project" if taken.function is None else ".".join(_place(taken.function))
-            raise ValueError(f"`compression_method` {name!r} is taken by {owner}; choose another name.")
-        COMPRESSION_METHODS[name] = CompressionMethod(name, tuple(settings), tuple(needs), function)
-        return function
 
-    return register
+def require_function(name: str, registered: Any) -> None:
+    """Raises a ValueError if what is registered is no function, which has a file that a Hub repo can hold."""
+    if not inspect.isfunction(registered):
+        raise ValueError(f"method {name!r} is a {type(registered).__name__}, but must be a function. Wrap it in one.")
 
 
-def _place(function: Method) -> tuple[str, str]:
+def add_method(method: CompressionMethod) -> None:
+    """Put a user's method into the table.
+
+    Raises:
+        ValueError: if its name is another's.
+    """
+    name, function = method.name, method.function
+    assert callable(function)
+    taken = COMPRESSION_METHODS.get(name)
+    if taken is not None and (isinstance(taken.function, str) or _place(taken.function) != _place(function)):
+        owner = "this project" if isinstance(taken.function, str) else ".".join(_place(taken.function))
+        raise ValueError(f"`compression_method` {name!r} is taken by {owner}; choose another name.")
+    COMPRESSION_METHODS[name] = method
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
     """A function that is defined again in the same place, by a reload or in a notebook, is a new version of itself."""
     return function.__module__, function.__qualname__
 

@@ -20,12 +20,10 @@ the content, and a frame may keep nothing.
 
 import math
 
-import torch
-
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import REMAINDER_NOISE
 from .temporal_uniqueness import temporal_uniqueness
-from .token_ranking import most_unique_tokens
+from .token_ranking import most_unique_tokens_of_video
 from .video_compression import VideoCompression, VideoTokens
 
 
@@ -34,11 +32,8 @@ def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     num_frames, tokens_per_frame, _ = video.tokens.shape
     num_kept = evs_total(num_frames, tokens_per_frame, settings.retention_ratio)
     u = temporal_uniqueness(video.tokens, [None, *range(num_frames - 1)])
-    # One ranking: the whole video as a single frame. A later token as unique as the first frame's loses the tie.
-    indices = most_unique_tokens(u.view(1, -1), torch.full((1,), num_kept, device=u.device), num_kept)
-    budgets = torch.zeros(num_frames, dtype=torch.int64, device=u.device)
-    budgets.index_add_(0, indices // tokens_per_frame, torch.ones_like(indices))
-    return VideoCompression(indices, budgets, token_uniqueness=u)
+    # A later token that is as unique as the first frame's loses the tie.
+    return VideoCompression(*most_unique_tokens_of_video(u, num_kept), token_uniqueness=u)
 
 
 def evs_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:

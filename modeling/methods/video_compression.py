@@ -44,6 +44,39 @@ class TokenMerge(NamedTuple):
     inputs: Tensor
     weights: Tensor
 
+    @classmethod
+    def mean(cls, assignment: Tensor) -> "TokenMerge":
+        """Each kept token becomes the mean of the tokens that are assigned to it.
+
+        Args:
+            assignment: (T·M,) int64: for each token of the video, the number of the kept token that it enters, in
+                [0, K) in the order of `indices`; -1 if it enters none. A kept token that shall count in its own mean is
+                assigned to itself.
+
+        Raises:
+            ValueError: if it is no such tensor, or leaves out a number below the largest one.
+        """
+        what = (
+            f"{assignment.dtype} of shape {tuple(assignment.shape)}"
+            if isinstance(assignment, Tensor)
+            else f"a {type(assignment).__name__}"
+        )
+        if isinstance(assignment, Tensor) and assignment.dtype == torch.int64 and assignment.ndim == 1:
+            inputs = (assignment >= 0).nonzero().flatten()
+            outputs = assignment[inputs]
+            counts = outputs.bincount()
+            if len(inputs) and bool((counts > 0).all()) and bool((assignment >= -1).all()):
+                return cls(outputs, inputs, 1 / counts[outputs].float())
+            what = "int64 that assigns no token"
+            if bool((assignment < -1).any()):
+                what = f"int64 down to {int(assignment.min())}"
+            elif len(inputs):
+                what = f"int64 that leaves out {int(counts.argmin())}"
+        raise ValueError(
+            f"`assignment` is {what}, but must be int64 (T·M,): for each token the number of a kept one, from 0 on "
+            "without gaps, or -1 for none."
+        )
+
 
 @dataclass(frozen=True)
 class VideoCompression:

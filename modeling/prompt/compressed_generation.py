@@ -492,17 +492,17 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         )
         encoded = kwargs.get("mm_encoder_outputs") or {}
         given = {
-            "video": (kwargs.get("pixel_values_videos"), encoded.get("video"), self.config.video_token_id),
-            "image": (kwargs.get("pixel_values"), encoded.get("image"), self.config.image_token_id),
+            "video": (kwargs.get("pixel_values_videos"), encoded.get("video"), self.model.is_video(new)),
+            "image": (kwargs.get("pixel_values"), encoded.get("image"), new == self.config.image_token_id),
         }
-        for kind, (pixels, features, token) in given.items():
-            if pixels is None and features is None and (new == token).any():
+        for kind, (pixels, features, is_placeholder) in given.items():
+            if pixels is None and features is None and is_placeholder.any():
                 raise ValueError(
                     f"`past_key_values` holds {length} tokens, and nobody remembers of which prompt. `input_ids` has "
                     f"{kind} placeholders behind these, so that it is not the conversation that the cache holds, but "
                     f"perhaps that of which a compressed prompt is left. {remedy}."
                 )
-        if settings.retention_ratio < 1.0 and (held == self.config.video_token_id).any():
+        if settings.retention_ratio < 1.0 and self.model.is_video(held).any():
             raise ValueError(
                 f"`past_key_values` holds {length} tokens with videos among them, and nobody remembers whether they "
                 f"were compressed. {remedy}, or pass `retention_ratio=1.0` if they were not."

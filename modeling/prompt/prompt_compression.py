@@ -63,7 +63,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     - `encode_videos`, the parent's features, and the tokens among them that are scored;
     - `scored_placeholders` and `placeholders`, where a video's tokens stand, if it has structure tokens as well;
     - `features_for_parent`, the form in which the parent's `forward` takes the features;
-    - `rotary_positions`, if positions are more than the order of the tokens.
+    - `is_video`, if a video's placeholders are told otherwise than by `config.video_token_id`;
+    - `uses_mrope`, `rotary_positions` and `full_rotary_positions`, if positions are more than the order of the tokens.
+
+    CONTRIBUTING.md has all hooks in a table.
     """
 
     uses_mrope = False  # positions (t, h, w), beside the order of the tokens
@@ -79,6 +82,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # -----------------------------------------------------------------------------------------------------------------
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
+
+    def is_video(self, input_ids: Tensor) -> Tensor:
+        """Which tokens, bool of the same shape, stand for the tokens of a video."""
+        return input_ids == self.config.video_token_id
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """For M-RoPE: positions of n new tokens in the full prompt, (3, B, n), and of the text token after them (B, 1).
@@ -386,7 +393,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         kept = torch.ones_like(input_ids, dtype=torch.bool)
         if compressions is None:
             return kept
-        is_video = input_ids == self.config.video_token_id
+        is_video = self.is_video(input_ids)
         indices, sizes = zip(*map(self.placeholders, compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
         if not any(counts):
@@ -396,7 +403,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
         if not whole_videos(counts, sizes):
             raise ValueError(
-                f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
+                f"The prompts hold {counts} video placeholders, but "
                 f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
                 "and don't truncate the prompt."
             )
@@ -415,8 +422,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
 
     def is_placeholder(self, input_ids: Tensor) -> Tensor:
         """Which tokens, bool of the same shape, stand for images or videos."""
-        special = torch.tensor([self.config.image_token_id, self.config.video_token_id], device=input_ids.device)
-        return torch.isin(input_ids, special)
+        return (input_ids == self.config.image_token_id) | self.is_video(input_ids)
 
     def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
         """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""

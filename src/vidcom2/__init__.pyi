@@ -29,6 +29,7 @@ from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
 )
 from .modeling.methods.compression import compress, register_compression_method
 from .modeling.methods.frame_budgets import frame_budgets
+from .modeling.methods.score_methods import register_score_method
 from .modeling.methods.token_ranking import most_unique_tokens
 from .modeling.methods.video_compression import TokenMerge, VideoCompression, VideoTokens
 from .modeling.prompt.prompt_positions import labels_at
@@ -68,5 +69,6 @@ __all__ = [
     "most_unique_tokens",
     "read_video",
     "register_compression_method",
+    "register_score_method",
 ]
 __version__: str

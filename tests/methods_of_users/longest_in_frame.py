@@ -2,19 +2,10 @@
 
 from torch import Tensor
 
-from vidcom2 import (
-    CompressionSettings,
-    VideoCompression,
-    VideoTokens,
-    frame_budgets,
-    most_unique_tokens,
-    register_compression_method,
-)
+from vidcom2 import VideoTokens, register_score_method
 
 
-@register_compression_method("longest_in_frame", settings=("compression_rounding", "compression_temperature"))
-def longest_in_frame(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+@register_score_method("longest_in_frame")
+def longest_in_frame(video: VideoTokens) -> Tensor:
     norms: Tensor = video.tokens.float().norm(dim=-1)
-    u = norms.mean(dim=1) / norms.max()
-    budgets, num_kept = frame_budgets(u, norms.shape[1], settings)
-    return VideoCompression(most_unique_tokens(norms, budgets, num_kept), budgets, u, norms)
+    return norms / norms.max()

@@ -140,7 +140,7 @@ def _answer(
     inputs.pop("pixel_values_videos")
     arguments = with_tokenizer(arguments, processor)
     new = generate(model, inputs, features, of_call.compression_positions, **arguments)[0]
-    is_video = inputs["input_ids"] == model.config.video_token_id
+    is_video = model.model.is_video(inputs["input_ids"])
     video_tokens = len(features.pooler_output[0])
     return Answer(
         answer=processor.decode(new, skip_special_tokens=True),

@@ -147,7 +147,7 @@ def run(
         measured = [_measured(calls[1:], model, processor, inputs) for calls in sides]
         where = environment(model)
     u = compression.frame_uniqueness
-    is_video = inputs["input_ids"] == model.config.video_token_id
+    is_video = model.model.is_video(inputs["input_ids"])
     return Comparison(
         model=checkpoint.name,
         prompt=prompt,
@@ -198,10 +198,12 @@ def _call(
     )
 
 
-def _measured(calls: list[_Call], model: PreTrainedModel, processor: ProcessorMixin, inputs: BatchFeature) -> Measured:
+def _measured(
+    calls: list[_Call], model: "VidCom2GenerationMixin", processor: ProcessorMixin, inputs: BatchFeature
+) -> Measured:
     last = calls[-1]
     prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
-    text_tokens = int((inputs["input_ids"] != model.config.video_token_id).sum())
+    text_tokens = int((~model.model.is_video(inputs["input_ids"])).sum())
     return Measured(
         prompt_tokens=last.prompt_tokens,
         video_tokens=last.prompt_tokens - text_tokens,

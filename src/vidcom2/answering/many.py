@@ -362,7 +362,7 @@ class _Answering:
         settings: CompressionSettings,
         lost_frames: int,
     ) -> _Prompt:
-        full_video_tokens = int((inputs["input_ids"] == self.model.config.video_token_id).sum())
+        full_video_tokens = int(self.model.model.is_video(inputs["input_ids"]).sum())
         return _Prompt(
             request=request,
             inputs=inputs,

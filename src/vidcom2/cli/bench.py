@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
     from ..measuring.bench import Series
 
-METHODS = ("random", "vidcom2", "vidcom2:compression_scoring=released", "uniform_frames", "dycoke", "evs")
+METHODS = tuple(each for method in COMPRESSION_METHODS.values() for each in method.bench)
 FOLDER = Path("vidcom2-bench")
 # What `--quick` means, for options that are not given.
 QUICK: dict[str, Any] = {

@@ -143,7 +143,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
     steps = [each for stage, each in watch.each() if stage == "decode"]
     assert len(steps) == task.max_new_tokens - 1, f"{len(steps)} steps of the language model after the prefill"
     prompt_tokens = watch.calls[0].tokens
-    text_tokens = int((encoded.inputs["input_ids"][0] != model.config.video_token_id).sum())
+    text_tokens = int((~model.model.is_video(encoded.inputs["input_ids"][0])).sum())
     peaks = (encoded.peak_bytes, peak_memory(device) if peak_is_known else None)
     return Turn(
         seconds={stage: seconds[stage] for stage in STAGES},

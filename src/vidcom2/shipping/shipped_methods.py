@@ -13,6 +13,7 @@ from .shipped_files import ROOMS, shipped_files, source_of
 
 REGISTERED_METHODS = "registered_methods.py"  # the shipped file that imports what goes along
 RELATIVE_IMPORT = re.compile(r"^\s*(?:from|import)\s+\.\S*", flags=re.MULTILINE)
+REGISTERED_BY = ("register_compression_method", "register_score_method")
 PACKAGE = __name__.partition(".")[0]
 
 
@@ -30,7 +31,7 @@ def code_of_method(name: str) -> dict[str, bytes]:
         UnshippableMethodError: if the module is no file, needs other files of the user, or is named like one of ours.
     """
     function = COMPRESSION_METHODS[name].function
-    if function is None:
+    if isinstance(function, str):
         return {}
 
     def refused(reason: str) -> UnshippableMethodError:
@@ -40,6 +41,7 @@ def code_of_method(name: str) -> dict[str, bytes]:
             "`from vidcom2 import ...`."
         )
 
+    function = inspect.unwrap(function)
     path = inspect.getsourcefile(function)
     if function.__module__ == "__main__" or path is None or not Path(path).is_file():
         raise refused(f"{function.__qualname__} is defined in a notebook, a script or on the fly, not in a module.")
@@ -103,13 +105,14 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
         # None for what the import stood on, so that the lines of other nodes count as before.
         shipped[first : last + 1] = ["\n".join(imports), *[None] * (last - first)]
     if not any(_registers(node, method) for node in ast.walk(tree)):
-        raise ValueError(f"does not register it by `register_compression_method({method!r})`.")
+        ways = " or ".join(f"`{way}({method!r})`" for way in REGISTERED_BY)
+        raise ValueError(f"does not register it by {ways}.")
     return "\n".join(line for line in shipped if line is not None), needed
 
 
 def _registers(node: ast.AST, method: str) -> bool:
-    """Whether it is a call `register_compression_method(method, ...)`."""
-    if not isinstance(node, ast.Call) or getattr(node.func, "id", None) != "register_compression_method":
+    """Whether it is a call `register_compression_method(method, ...)`, or one of the other way to register."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", None) not in REGISTERED_BY:
         return False
     given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "name")]
     return any(isinstance(value, ast.Constant) and value.value == method for value in given)
@@ -127,8 +130,8 @@ def _module_of(package: str, name: str) -> str:
 
 @cache
 def _of_methods() -> frozenset[str]:
-    """The shipped files that `compress` is made of."""
-    return frozenset(shipped_files("compression"))
+    """The shipped files that `compress` is made of, and that register a method."""
+    return frozenset(shipped_files("compression", "score_methods"))
 
 
 @cache

@@ -40,7 +40,7 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
     """Raises a ValueError on a setting with which vLLM could not count a video's tokens, or would ignore."""
     method = COMPRESSION_METHODS[settings.compression_method]
     # The others keep the same number whatever a video shows; of a user's own method that is checked where it runs.
-    if method.reads("compression_rounding") and settings.compression_rounding != "exact":
+    if not method.keeps_by_sizes(settings.compression_rounding):
         raise ValueError(
             f"`compression_rounding` is {settings.compression_rounding!r}, with which the number of kept tokens hangs "
             'on what a video shows, but vLLM counts them before it has seen it. Set it to "exact": in config.json, by '
@@ -152,7 +152,7 @@ def settings_of_request(
     given = {name: processor_kwargs.get(name) for name in OF_A_REQUEST}
     settings = engine.compression_settings(**given)
     method = COMPRESSION_METHODS[settings.compression_method]
-    if method.function is not None and method.name != engine.compression_method:
+    if not method.is_own and method.name != engine.compression_method:
         raise ValueError(
             f"`compression_method` is {method.name!r} in a request, but whether a registered method keeps as many "
             "tokens as vLLM has counted shows only while a video is encoded, where an error stops the server. Set it "

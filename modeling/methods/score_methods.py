@@ -1,0 +1,128 @@
+"""The narrow way to a compression method: a function that scores tokens, and nothing else.
+
+The scores decide how many tokens each frame keeps, and which ones: as in the paper's Algorithm 1, or by one ranking
+over the whole video. Shapes: T frames, M tokens per frame.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from ...configuration.compression_methods import BY_BUDGETS, BY_SIZES, CompressionMethod
+from ...configuration.compression_settings import CompressionSettings
+from .compression import add_method, check_registration, require_function
+from .exact_totals import REMAINDER_NOISE
+from .frame_budgets import FRAME_BUDGET_SETTINGS, frame_budgets
+from .method_vidcom2 import frame_uniqueness
+from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
+from .video_compression import VideoCompression, VideoTokens
+
+Scores: TypeAlias = Callable[..., Tensor]
+UsersScores = TypeVar("UsersScores", bound=Scores)
+
+
+def register_score_method(
+    name: str, *, ranking: str = "frame", settings: Sequence[str] = (), needs: Sequence[str] = ()
+) -> Callable[[UsersScores], UsersScores]:
+    """Make a function that scores tokens selectable as `compression_method=name`, in every model and in `compress`.
+
+    The function is given the `VideoTokens` of one video, and its settings as keyword arguments, without gradients and
+    outside autocast. It returns a score for each token, (T, M), of any float dtype, on the device of the tokens. The
+    tokens of the highest scores stay. Scores are compared in float32, and of equal ones the earlier token stays. A
+    token whose score is nan or -inf is kept last, and no mean counts it.
+
+    Args:
+        ranking: among which tokens a score decides. `"frame"`: those of its frame, where the frame's share follows from
+            its mean score, as in the paper (Eqs. 5 and 6), so that the method reads `compression_temperature`,
+            `compression_rounding` and `compression_frame_score`. `"video"`: those of the whole video, of which the best
+            ⌊R·T·M⌋ stay, at least one; a frame may keep nothing.
+        settings: names of the settings that the function is given.
+        needs: `"grid"` and `"tower_states"`, if it looks at these fields of `VideoTokens`.
+
+    Raises:
+        ValueError: as `register_compression_method`, and if the ranking is not known or the function does not take the
+            settings.
+    """
+    check_registration(name, settings, needs)
+    if ranking not in RANKINGS:
+        raise ValueError(
+            f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."
+        )
+    rank, read, kept = RANKINGS[ranking]
+
+    def register(function: UsersScores) -> UsersScores:
+        require_function(name, function)
+        try:
+            inspect.signature(function).bind(None, **dict.fromkeys(settings))
+        except TypeError as error:
+            raise ValueError(
+                f"method {name!r} cannot be called with a `VideoTokens` and the settings {tuple(settings)} that it is "
+                f"registered with: {error}. Give it one argument for the video, and one for each setting by its name."
+            ) from None
+
+        @functools.wraps(function)
+        def compress(video: VideoTokens, of_call: CompressionSettings) -> VideoCompression:
+            given = function(video, **{each: getattr(of_call, each) for each in settings})
+            return rank(checked_scores(name, given, video), of_call)
+
+        add_method(CompressionMethod(name, compress, tuple(dict.fromkeys((*read, *settings))), tuple(needs), kept))
+        return function
+
+    return register
+
+
+def ranked_in_frames(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
+    """The tokens of highest score of each frame, under budgets that follow from the frames' scores."""
+    finite = scores.isfinite()
+    lowest = float(scores[finite].min()) if finite.any() else 0.0  # of a frame without a score
+    u = frame_uniqueness(scores, finite, settings.compression_frame_score, lowest)
+    budgets, num_kept = frame_budgets(u, scores.shape[1], settings)
+    return VideoCompression(most_unique_tokens(scores, budgets, num_kept), budgets, u, scores)
+
+
+def ranked_over_video(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
+    """The tokens of highest score of the whole video."""
+    num_kept = max(1, math.floor(settings.retention_ratio * scores.numel() + REMAINDER_NOISE))
+    return VideoCompression(*most_unique_tokens_of_video(scores, num_kept), token_uniqueness=scores)
+
+
+# How scores become a selection, the settings that this reads, and how many tokens stay.
+RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompression], tuple[str, ...], str]] = {
+    "frame": (ranked_in_frames, (*FRAME_BUDGET_SETTINGS, "compression_frame_score"), BY_BUDGETS),
+    "video": (ranked_over_video, (), BY_SIZES),
+}
+
+
+def checked_scores(name: str, scores: object, video: VideoTokens) -> Tensor:
+    """(T, M) float32, -inf for what is kept last.
+
+    Raises:
+        ValueError: if the method did not return a float score for each token, or scored one with +inf.
+    """
+    shape, device = tuple(video.tokens.shape[:2]), video.tokens.device
+    if not isinstance(scores, Tensor):
+        got = f"a {type(scores).__name__}"
+    else:
+        got = f"{scores.dtype} of shape {tuple(scores.shape)} on {scores.device}"
+    if (
+        not isinstance(scores, Tensor)
+        or not scores.is_floating_point()
+        or scores.shape != shape
+        or scores.device != device
+    ):
+        raise ValueError(
+            f"`compression_method={name!r}` returned {got}, but must return scores: a float tensor of shape {shape} on "
+            f"{device}, one score for each token of each frame."
+        )
+    scores = scores.float().masked_fill(scores.isnan(), -math.inf)
+    if bool(torch.isposinf(scores).any()):
+        raise ValueError(
+            f"`compression_method={name!r}` returned a score of +inf, with which its frame has no mean. Return a large "
+            "finite score, within the range of float32, for a token that shall stay."
+        )
+    return scores

@@ -62,7 +62,7 @@ AROUND_THE_MODELS = {
     "pipelines",
     "publish",
 }
-AROUND_THE_MODELS |= {"run", "serve", "shipped_code", "shipped_methods", "threads", "training", "verify"}
+AROUND_THE_MODELS |= {"publish", "run", "serve", "shipped_code", "shipped_methods", "threads", "training", "verify"}
 
 
 def _share_out(items: list[pytest.Item], number: int) -> None:

@@ -49,12 +49,28 @@ def _row(item: pytest.Item) -> ModelCase | None:
     return next((value for value in parameters if isinstance(value, ModelCase)), None)
 
 
-def _share_out(items: list[pytest.Item]) -> None:
-    """Mark as `product` those of a test's cases that another family stands for.
+# Files of tests about what is around the models, which hardly differs between families.
+AROUND_THE_MODELS = {
+    "ask",
+    "bench",
+    "cli",
+    "compile",
+    "evaluation",
+    "explain",
+    "loading",
+    "many",
+    "pipelines",
+    "publish",
+}
+AROUND_THE_MODELS |= {"publish", "run", "serve", "shipped_code", "shipped_methods", "threads", "training", "verify"}
 
-    Representatives run every combination of the test's other parameters. Each of the other families runs the first,
-    and each combination is run by one of them, in turns: so that each of them meets each value of a parameter, where
-    there are two with enough values, and each pair of values is met by one of them.
+
+def _share_out(items: list[pytest.Item], number: int) -> None:
+    """Mark as `product` those cases of a test, the so-manieth of its file, that another family stands for.
+
+    Representatives run every combination of the test's other parameters. Of the other families one runs each, in
+    turns: so each of them meets each value of a parameter, where there are two with enough values, and each pair of
+    values is met by one of them. The first combination is run by all of them, in tests about the models.
     """
     columns = set()  # for each parameter, the place of each case's value among the values; two that go together are one
     for name in items[0].callspec.params.keys() - {"family", "case"}:
@@ -64,14 +80,14 @@ def _share_out(items: list[pytest.Item]) -> None:
     combinations: dict[tuple, list[pytest.Item]] = defaultdict(list)
     first: dict[str, tuple] = {}
     for item, place in zip(items, places):
-        row = _row(item)
-        first[row.name] = min(first.get(row.name, place), place, key=sum)
         combinations[place].append(item)
+        if item.path.stem.removeprefix("test_") not in AROUND_THE_MODELS:
+            first[_row(item).name] = min(first.get(_row(item).name, place), place, key=sum)
     for place, cases in combinations.items():
         for is_slow in (False, True):
             others = [each for each in cases if _row(each).slow == is_slow and not _row(each).representative]
-            for number, item in enumerate(others):
-                if number != sum(place) % len(others) and place != first[_row(item).name]:
+            for turn, item in enumerate(others):
+                if turn != (number + sum(place)) % len(others) and place != first.get(_row(item).name):
                     item.add_marker("product")
 
 
@@ -82,8 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _row(item) is not None:
             tests[item.path, item.originalname].append(item)
-    for cases in tests.values():
-        _share_out(cases)
+    for number, cases in enumerate(tests.values()):
+        _share_out(cases, number)
     for item in items:
         if item.get_closest_marker("product"):
             item.add_marker("slow")

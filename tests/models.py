@@ -260,9 +260,9 @@ MODELS = [
 EACH_MODEL = [pytest.param(case, id=case.name, marks=pytest.mark.slow if case.slow else ()) for case in MODELS]
 
 
-def two_of(cases: Sequence[tuple]) -> list[Any]:
-    """Of bad values, which one way in is shown in full: the other ways meet the first and the last by default."""
-    marks = [() if at in (0, len(cases) - 1) else pytest.mark.product for at in range(len(cases))]
+def two_of(cases: Sequence[tuple], mark: pytest.MarkDecorator = pytest.mark.product) -> list[Any]:
+    """Cases of which only the first and the last are run by default, as bad values that another test has in full."""
+    marks = [() if at in (0, len(cases) - 1) else mark for at in range(len(cases))]
     return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
 
 

@@ -200,6 +200,7 @@ convert_llava_video(sys.argv[1], sys.argv[2], progress=lambda what, done, total:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_loads_and_the_next_run_cleans_up(tmp_path: Path) -> None:
     write_original(tmp_path / "original")
     command = [sys.executable, "-c", KILLED, str(tmp_path / "original"), str(tmp_path / "converted")]
@@ -390,6 +391,7 @@ print(peaks[1] - peaks[0])
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_shards(tmp_path: Path) -> None:
     """After a small checkpoint, one of a quarter of a gigabyte in one file needs little more memory."""
     folders = [tmp_path / "small", tmp_path / "large"]

@@ -207,6 +207,7 @@ def written(world: World) -> list[Request]:
     return [request for request in world.hub.requests if request.method not in ("GET", "HEAD")]
 
 
+@pytest.mark.slow
 def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world: World) -> None:
     for case in MODELS:
         names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}", "--verify", "none")
@@ -247,6 +248,7 @@ def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world:
     assert "hf_test" not in world.hub.log_text()
 
 
+@pytest.mark.slow
 def test_verify_takes_a_repo_by_its_name_and_revision(world: World) -> None:
     case, repo = MODELS[2], "org/verified"
     names = ("--base", f"org/{case.name}-base", "--repo", repo)
@@ -258,6 +260,7 @@ def test_verify_takes_a_repo_by_its_name_and_revision(world: World) -> None:
     assert vidcom2("verify", repo, "--revision", "v2")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -430,6 +433,7 @@ print(json.dumps(loaded | {"tokens": tokens, "answer": answer}))
 )
 
 
+@pytest.mark.slow
 def test_a_tuned_model_goes_to_the_hub_with_its_code_and_settings(world: World) -> None:
     pytest.importorskip("peft")
     case = MODELS[1]  # which has a processor of its own besides

@@ -444,6 +444,7 @@ torch.save(dict(inputs), sys.argv[3])
 """
 
 
+@pytest.mark.slow
 def test_the_chat_template_tokenizes_video_files(
     folder: Path, model: VidCom2LlavaVideoForConditionalGeneration, tmp_path: Path
 ) -> None:

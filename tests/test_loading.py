@@ -143,6 +143,7 @@ print("unchanged")
 """
 
 
+@pytest.mark.slow
 def test_importing_vidcom2_changes_nothing_for_stock_models(tmp_path: Path) -> None:
     """One process for all of them, since it is all of vidcom2 that is imported."""
     folders = {}
@@ -230,6 +231,7 @@ print("made")
 """
 
 
+@pytest.mark.slow
 def test_auto_classes_make_our_models_of_our_configs_and_stock_ones_of_stock_configs(tmp_path: Path) -> None:
     """In a process that has asked for the configs alone."""
     cases = []

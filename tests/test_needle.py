@@ -121,6 +121,7 @@ def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) ->
     return answer.answer.strip()
 
 
+@pytest.mark.slow
 def test_the_toy_answers_as_its_provenance_says(toy: Checkpoint) -> None:
     """Other videos than those of the provenance, by another way: `ask`, not logits."""
     stated = json.loads((TOY_FOLDER / "provenance.json").read_text())["accuracy with all tokens"]

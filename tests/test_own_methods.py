@@ -351,7 +351,9 @@ PAIRS = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "evs": "llava_on
 
 
 @only(lambda family, method: PAIRS[method] == family.name)
-@every_method
+@pytest.mark.parametrize(
+    "method", [*(pytest.param(name, marks=pytest.mark.slow) for name in METHODS[:-1]), METHODS[-1]]
+)
 def test_a_saved_model_brings_the_method_along(family: Family, method: str, tmp_path: Path) -> None:
     folder, again = tmp_path / "repo", tmp_path / "again"
     model = family.load(compression_method=method, retention_ratio=0.5)

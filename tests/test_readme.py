@@ -107,6 +107,7 @@ def test_the_tables_are_those_of_the_code() -> None:
     assert all(f"`{name}`" in settings for name in SETTING_NAMES)
 
 
+@pytest.mark.slow
 def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     evaluation, using = ((ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("evaluation", "using"))

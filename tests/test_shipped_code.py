@@ -97,6 +97,7 @@ def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:
             case.config_class(**{name: "none of them"})
 
 
+@pytest.mark.slow
 def test_loading_imports_the_files_of_the_family_at_hand_alone() -> None:
     code = "import sys, vidcom2.checkpoints; print([name for name in sys.modules if 'modeling_vidcom2' in name])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

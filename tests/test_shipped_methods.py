@@ -85,7 +85,13 @@ PAIRS = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longe
 
 
 @only(lambda family, method: PAIRS[method] == family.name)
-@pytest.mark.parametrize("method", ["inner_contrast", "merged_in_time", "longest_in_frame"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("inner_contrast", "merged_in_time")),
+        "longest_in_frame",
+    ],
+)
 def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
     family: Family, method: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import EACH_MODEL, MODELS, ModelCase
+from models import EACH_MODEL, MODELS, ModelCase, two_of
 from test_cli import vidcom2
 from transformers import TorchAoConfig
 from transformers.quantizers import HfQuantizer
@@ -111,7 +111,7 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES)
+@pytest.mark.parametrize("breakage", two_of([(breakage,) for breakage in BREAKAGES], pytest.mark.slow))
 def test_a_broken_repo_is_red(breakage: str, repo: Path) -> None:
     spoil, expected, reason = BREAKAGES[breakage]
     spoil(repo)
@@ -160,6 +160,7 @@ def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_t
             assert after[name] == value or not name.endswith(kept), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("methods_restored")
 def test_a_method_of_a_users_own_is_published_with_the_repo_and_verified(staged: StagedRepo, tmp_path: Path) -> None:
     COMPRESSION_METHODS.pop("whole_frames", None)  # of another module, in another test
@@ -181,6 +182,7 @@ def test_how_many_tokens_are_kept_is_held_against_the_ratio_strictly_for_methods
     assert least == 1 and most == 208
 
 
+@pytest.mark.slow
 def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path) -> None:
     staged = stage_custom_generate(tmp_path / "generate", "org/generate", "")
     path = staged.folder / "custom_generate" / "generate.py"
@@ -203,6 +205,7 @@ def test_what_is_no_vidcom2_repo_is_told_so(files: tuple[str, ...], reason: str,
         verify(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -> None:
     for path in repo.glob("*.py"):
         path.unlink()
@@ -268,7 +271,7 @@ def test_a_base_that_torchao_quantized_is_verified_with_its_weights(tmp_path: Pa
     assert code == 0 and out.count("passed") == 13, out + error
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_repo_that_ends_the_process_is_an_error(code: int, repo: Path) -> None:
     path = repo / "configuration_vidcom2_llava_onevision.py"
     path.write_text(path.read_text() + f"\nimport os\nos._exit({code})\n")

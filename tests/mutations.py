@@ -1,0 +1,622 @@
+"""Breaks the code in one place after another, and says which breakages the default tests notice.
+
+    python tests/mutations.py                      # all, one after another; hours on one core
+    python tests/mutations.py cache_is_not_reset   # those of these names
+    python tests/mutations.py --list
+
+Each mutation is put into a copy of the tree in a temporary folder, where the test files that it is about are run until
+the first failure. The exit code is 0 if all were caught. A mutation whose text is no longer in its file is neither
+caught nor missed: find what took its place.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS_FAILED, ALL_PASSED = 1, 0  # exit codes of pytest
+SECONDS_OF_A_RUN = 3600
+
+PROMPT, METHODS, ENCODING, FAMILIES, RECORDS = (
+    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families")),
+    "src/vidcom2/records",
+)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old` in `file` becomes `new`, so that `breaks` is no longer true; `tests` are the files that should notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    tests: tuple[str, ...]
+
+
+def of_the_model(name: str, file: str, old: str, new: str, breaks: str, *tests: str) -> Mutation:
+    return Mutation(name, file, old, new, breaks, tests or ("generate", "forward", "conversations"))
+
+
+MUTATIONS = [
+    # -- settings -----------------------------------------------------------------------------------------------------
+    of_the_model(
+        "settings_of_a_call_are_ignored",
+        f"{PROMPT}/prompt_compression.py",
+        "settings = self.config.compression_settings(**overrides)",
+        "settings = self.config.compression_settings()",
+        "a setting of one call counts in that call",
+        "call_settings",
+    ),
+    of_the_model(
+        "settings_of_a_video_call_are_ignored",
+        f"{ENCODING}/video_features.py",
+        "settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent))",
+        "pop_settings(kwargs, self.of_parent)\n        settings = self.config.compression_settings()",
+        "`get_video_features` takes settings",
+        "call_settings",
+    ),
+    of_the_model(
+        "the_config_put_in_place_is_ignored",
+        f"{PROMPT}/compressed_generation.py",
+        "            self.model.config = self.config\n",
+        "            pass\n",
+        "a config put in place of the head's is the inner model's",
+        "bad_input",
+    ),
+    of_the_model(
+        "rounding_is_always_up",
+        f"{METHODS}/frame_budgets.py",
+        'budgets.ceil() if settings.compression_rounding == "ceil" else budgets.round()',
+        "budgets.ceil()",
+        '`compression_rounding="round"` rounds half to even',
+        "compression",
+    ),
+    of_the_model(
+        "temperature_is_ignored",
+        f"{METHODS}/frame_budgets.py",
+        "(u - u.max()) / settings.compression_temperature",
+        "(u - u.max()) / 0.01",
+        "`compression_temperature` is that of the softmax",
+        "compression",
+    ),
+    of_the_model(
+        "window_is_ignored",
+        f"{METHODS}/method_vidcom2.py",
+        "if window is None or window >= num_frames:",
+        "if True:",
+        "`compression_window` bounds the frames of the mean",
+        "compression",
+    ),
+    of_the_model(
+        "frame_score_is_ignored",
+        f"{METHODS}/method_vidcom2.py",
+        'if frame_score == "max":',
+        "if False:",
+        '`compression_frame_score="max"` is the most unique token\'s',
+        "compression",
+    ),
+    of_the_model(
+        "weights_are_ignored",
+        f"{METHODS}/method_vidcom2.py",
+        "settings.compression_frame_weight * u_frame + settings.compression_video_weight * u_video",
+        "u_frame + u_video",
+        "both weights count",
+        "compression",
+    ),
+    of_the_model(
+        "newlines_are_ignored",
+        f"{FAMILIES}/modeling_vidcom2_llava_video.py",
+        'if newlines == "occupied":',
+        "if False:",
+        '`compression_newlines="occupied"` drops those of empty rows',
+        "llava_video",
+    ),
+    # -- budgets, ranks, ties -----------------------------------------------------------------------------------------
+    of_the_model(
+        "a_frame_may_keep_nothing",
+        f"{METHODS}/frame_budgets.py",
+        "budgets.clamp(1, tokens_per_frame).long()",
+        "budgets.clamp(0, tokens_per_frame).long()",
+        "each frame keeps a token",
+        "compression",
+    ),
+    of_the_model(
+        "budgets_forget_the_mean",
+        f"{METHODS}/frame_budgets.py",
+        "ratio * (1 + sigma - 1 / len(u))",
+        "ratio * (1 + sigma)",
+        "budgets add up to the ratio (Eq. 6)",
+        "compression",
+    ),
+    of_the_model(
+        "the_exact_total_is_rounded_up",
+        f"{METHODS}/exact_totals.py",
+        "math.floor(retention_ratio * num_tokens + 1e-6)",
+        "math.ceil(retention_ratio * num_tokens - 1e-6)",
+        "the exact total is ⌊R·T·M⌋",
+        "compression",
+    ),
+    of_the_model(
+        "ties_of_remainders_go_to_the_later_frame",
+        f"{METHODS}/exact_totals.py",
+        "order = remainders.argsort(descending=True, stable=True)",
+        "order = num_frames - 1 - remainders.flip(0).argsort(descending=True, stable=True)",
+        "ties of remainders go to the earlier frame",
+        "compression",
+    ),
+    of_the_model(
+        "ties_keep_the_later_token",
+        f"{METHODS}/token_ranking.py",
+        "order = token_scores.argsort(dim=1, descending=True, stable=True)",
+        "order = token_scores.shape[1] - 1 - token_scores.flip(1).argsort(dim=1, descending=True, stable=True)",
+        "of equal tokens the earlier stays",
+        "compression",
+    ),
+    of_the_model(
+        "non_finite_tokens_are_kept_first",
+        f"{METHODS}/method_vidcom2.py",
+        "u = u.masked_fill(~finite, -math.inf)",
+        "u = u.masked_fill(~finite, math.inf)",
+        "a token with a non-finite value is kept last",
+        "compression",
+    ),
+    # -- which features stay ------------------------------------------------------------------------------------------
+    of_the_model(
+        "a_deepstack_layer_is_not_gathered",
+        f"{ENCODING}/video_features.py",
+        "self._kept_features(layer, compressions) for layer in outputs",
+        "tuple(video[: len(each.indices)] for video, each in zip(layer, compressions)) for layer in outputs",
+        "deepstack features are those of the kept tokens",
+        "qwen_videos",
+        "generate",
+    ),
+    of_the_model(
+        "merges_are_dropped",
+        f"{METHODS}/video_compression.py",
+        "features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))",
+        "pass",
+        "a merged token is the weighted mean of several",
+        "methods",
+    ),
+    of_the_model(
+        "the_last_newline_is_dropped",
+        f"{FAMILIES}/modeling_vidcom2_llava_onevision.py",
+        "newline = compression.indices.new_tensor([compression.num_tokens])",
+        "newline = compression.indices.new_tensor([compression.num_tokens - 1])",
+        "LLaVA-OneVision's newline at the end of a video stays",
+        "generate",
+        "forward",
+    ),
+    of_the_model(
+        "newlines_stand_one_row_early",
+        f"{FAMILIES}/modeling_vidcom2_llava_video.py",
+        "rows * (side + 1) + side])",
+        "rows * (side + 1) + side - 1])",
+        "LLaVA-Video's newlines stay where they are",
+        "llava_video",
+        "generate",
+    ),
+    of_the_model(
+        "scored_tokens_are_counted_without_newlines",
+        f"{FAMILIES}/modeling_vidcom2_llava_video.py",
+        "return tokens + tokens // side",
+        "return tokens",
+        "a scored token's placeholder is behind the newlines before it",
+        "llava_video",
+        "generate",
+    ),
+    # -- chunks, repeated frames, static patches ----------------------------------------------------------------------
+    of_the_model(
+        "chunks_are_ignored",
+        f"{ENCODING}/frame_encoding.py",
+        "whole or chunk_frames is None else",
+        "True else",
+        "the tower takes `vision_chunk_frames` at a time",
+        "frame_encoding",
+    ),
+    of_the_model(
+        "repeated_frames_take_the_first_of_their_chunk",
+        f"{ENCODING}/frame_encoding.py",
+        "sources = [ranks[t] - ranks[frames[0]] for t in shown]",
+        "sources = [min(ranks[t] - ranks[frames[0]], 0) for t in shown]",
+        "a repeated frame has the features of the one before it",
+        "frame_encoding",
+    ),
+    of_the_model(
+        "update_ratio_is_ignored",
+        f"{FAMILIES}/llava_videos.py",
+        "if plan.is_one_call and update_ratio == 1.0:",
+        "if plan.is_one_call:",
+        "`vision_update_ratio` decides what the tower computes",
+        "static_patches",
+    ),
+    of_the_model(
+        "too_few_patches_are_dynamic",
+        f"{ENCODING}/static_patches.py",
+        "max(1, math.ceil(update_ratio * num_patches - 1e-6))",
+        "max(1, math.floor(update_ratio * num_patches))",
+        "the share of dynamic patches is rounded up",
+        "static_patches",
+    ),
+    of_the_model(
+        "static_patches_add_to_the_references_states",
+        f"{ENCODING}/static_patches.py",
+        "states = states + updated(references.attention, ",
+        "states = updated(references.attention, ",
+        "what is added to is each frame's own",
+        "static_patches",
+    ),
+    # -- positions ----------------------------------------------------------------------------------------------------
+    of_the_model(
+        "survivors_move_up",
+        f"{PROMPT}/prompt_compression.py",
+        "position_ids = torch.stack([order, *(take(row, positions, 0) for row in rotary)])",
+        "position_ids = torch.stack([order] * 4)",
+        "survivors keep their own (t, h, w)",
+    ),
+    of_the_model(
+        "the_answer_stands_one_position_late",
+        f"{PROMPT}/prompt_compression.py",
+        "offset = following - num_tokens",
+        "offset = following - num_tokens + 1",
+        "the answer goes on where the full prompt ends",
+    ),
+    of_the_model(
+        "a_second_turns_video_starts_at_zero",
+        f"{FAMILIES}/qwen_videos.py",
+        "return positions[..., :-1] + start, ",
+        "return positions[..., :-1], ",
+        "a second turn's positions go on from the first's",
+    ),
+    of_the_model(
+        "the_last_frame_counts_as_the_last_position",
+        f"{PROMPT}/conversation_cache.py",
+        "following = rotary[1:].amax(dim=0)",
+        "following = rotary.amax(dim=0)",
+        "positions go on after the last token, not after a long video's last frame",
+        "conversations",
+        "qwen_videos",
+    ),
+    of_the_model(
+        "original_positions_are_consecutive",
+        f"{PROMPT}/prompt_compression.py",
+        "position_ids = take(start + positions_by_order(attended), positions, 0)",
+        "position_ids = order + offset * is_token",
+        '`compression_positions="original"` leaves the gaps',
+        "call_settings",
+    ),
+    of_the_model(
+        "media_after_a_turn_get_positions_of_text",
+        f"{PROMPT}/prompt_compression.py",
+        "if call.drops_tokens or self._has_media_after_cached(inputs):",
+        "if call.drops_tokens:",
+        "an image after a cached turn has the positions of an image",
+        "conversations",
+    ),
+    of_the_model(
+        "padding_counts_as_a_position",
+        f"{PROMPT}/prompt_positions.py",
+        "return (mask.long().cumsum(dim=1) - 1).clamp(min=0)",
+        "return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)",
+        "positions leave the padding out",
+    ),
+    # -- masks --------------------------------------------------------------------------------------------------------
+    of_the_model(
+        "padding_is_kept",
+        f"{PROMPT}/prompt_compression.py",
+        "kept = attended & self._kept(",
+        "kept = self._kept(",
+        "padding is no token of the compressed prompt",
+    ),
+    of_the_model(
+        "a_loop_attends_the_padding",
+        f"{PROMPT}/conversation_cache.py",
+        "is_token = (self.positions >= 0).to(device)",
+        "is_token = torch.ones_like(self.positions, dtype=torch.bool, device=device)",
+        "without a mask the padding of the compressed prompt does not count",
+        "conversations",
+        "forward",
+    ),
+    of_the_model(
+        "pad_tokens_are_not_inferred",
+        f"{PROMPT}/compressed_generation.py",
+        "return (input_ids != pad).long()",
+        "return torch.ones_like(input_ids)",
+        "a batch without a mask has its padding inferred",
+        "generate",
+    ),
+    # -- generate -----------------------------------------------------------------------------------------------------
+    of_the_model(
+        "hooks_see_the_compressed_prompt",
+        f"{PROMPT}/compressed_generation.py",
+        "return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs",
+        "return prompt.ids.repeat_interleave(expand_size, dim=0), model_kwargs | "
+        '{"compressed_prompt": replace(prompt, full_mask=torch.ones_like(prompt.ids))}',
+        "logits processors, criteria and streamers see the full prompt",
+        "generate",
+        "hooks",
+    ),
+    of_the_model(
+        "a_penalty_sees_the_short_mask",
+        f"{PROMPT}/compressed_generation.py",
+        "model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)",
+        "model_kwargs=model_kwargs or {}, **kwargs)",
+        "a penalty that looks at the mask sees the full prompt's",
+        "hooks",
+        "generate",
+    ),
+    of_the_model(
+        "a_static_cache_has_room_for_the_full_prompt",
+        f"{PROMPT}/compressed_generation.py",
+        "max_cache_length -= prompt.num_dropped",
+        "max_cache_length -= 0",
+        "a static cache has no room for dropped tokens",
+        "generate",
+    ),
+    of_the_model(
+        "lookup_proposes_placeholders",
+        f"{PROMPT}/compressed_generation.py",
+        "[*suppressed, self.config.image_token_id, self.config.video_token_id]",
+        "[*suppressed]",
+        "prompt lookup proposes no placeholders",
+        "generate",
+    ),
+    of_the_model(
+        "beams_of_two_prompts_are_mixed",
+        f"{PROMPT}/short_prompt.py",
+        "self.ids.repeat_interleave(len(sequences) // len(self.ids), dim=0)",
+        "self.ids.repeat(len(sequences) // len(self.ids), 1)",
+        "beams of a prompt stand side by side",
+        "generate",
+    ),
+    of_the_model(
+        "features_of_the_caller_are_repeated_in_place",
+        f"{PROMPT}/compressed_generation.py",
+        "{key: copy.copy(each) for key, each in",
+        "{key: each for key, each in",
+        "the caller's features are left alone",
+        "bad_input",
+        "generate",
+    ),
+    # -- caches -------------------------------------------------------------------------------------------------------
+    of_the_model(
+        "memory_does_not_follow_reordered_rows",
+        f"{PROMPT}/conversation_cache.py",
+        "        self._follow(beam_idx)\n",
+        "",
+        "what a cache remembers follows its rows",
+        "conversations",
+    ),
+    of_the_model(
+        "memory_does_not_follow_selected_rows",
+        f"{PROMPT}/conversation_cache.py",
+        "        self._follow(indices)\n",
+        "",
+        "what a cache remembers follows its rows",
+        "conversations",
+    ),
+    of_the_model(
+        "memory_of_repeated_rows_is_mixed",
+        f"{PROMPT}/conversation_cache.py",
+        "return self.rows(rows.repeat_interleave(repeats))",
+        "return self.rows(rows.repeat(repeats))",
+        "repeated rows stand side by side",
+        "conversations",
+    ),
+    of_the_model(
+        "a_crop_into_the_prompt_is_not_noticed",
+        f"{PROMPT}/conversation_cache.py",
+        "elif known is not None and length < known.length and known.is_short:",
+        "elif False:",
+        "a cache that was cropped into its prompt is refused",
+        "conversations",
+        "generate",
+    ),
+    of_the_model(
+        "cache_is_not_reset",
+        f"{PROMPT}/conversation_cache.py",
+        "super().reset()\n        self.cached_prompt = None\n",
+        "super().reset()\n",
+        "a cache that is used again forgets its prompt",
+        "generate",
+    ),
+    of_the_model(
+        "another_model_goes_on_from_the_cache",
+        f"{PROMPT}/conversation_cache.py",
+        "if known is not None and known.is_short and not self.in_use:",
+        "if False:",
+        "another model's class refuses a compressed cache",
+        "conversations",
+    ),
+    # -- logits, labels -----------------------------------------------------------------------------------------------
+    of_the_model(
+        "rows_are_one_off",
+        f"{PROMPT}/short_prompt.py",
+        "index = (padding + counts - 1).clamp(min=0)",
+        "index = (padding + counts - 2).clamp(min=0)",
+        "a position's logits are its own token's",
+        "forward",
+        "inner_model",
+    ),
+    of_the_model(
+        "the_first_token_is_predicted_from_padding",
+        f"{PROMPT}/compressed_generation.py",
+        ".masked_fill(is_first, IGNORED_LABEL)",
+        "",
+        "a prompt's first token is not predicted",
+        "forward",
+        "training",
+    ),
+    of_the_model(
+        "shifted_labels_are_shifted_again",
+        f"{PROMPT}/compressed_generation.py",
+        "labels = torch.cat([torch.full_like(shift_labels[:, :1], IGNORED_LABEL), shift_labels[:, :-1]], dim=1)",
+        "labels = shift_labels",
+        "`shift_labels` hold the label of each position's next token",
+        "training",
+        "forward",
+    ),
+    of_the_model(
+        "labels_of_dropped_tokens_are_counted",
+        f"{PROMPT}/compressed_generation.py",
+        "if given == left:",
+        "if True:",
+        "accumulated labels of dropped tokens are refused, or not counted",
+        "training",
+    ),
+    of_the_model(
+        "labels_move_by_one",
+        f"{PROMPT}/prompt_positions.py",
+        "return take(labels, prompt_positions, IGNORED_LABEL)",
+        "return take(labels.roll(1, dims=1), prompt_positions, IGNORED_LABEL)",
+        "the loss is over the labels of the kept tokens",
+        "forward",
+        "training",
+    ),
+    # -- around the models --------------------------------------------------------------------------------------------
+    of_the_model(
+        "half_a_line_is_read",
+        f"{RECORDS}/jsonl.py",
+        '.split("\\n")[:-1]]',
+        '.split("\\n") if line]',
+        "a last line that an interruption left half-written is left out",
+        "many",
+        "evaluation",
+    ),
+    of_the_model(
+        "errors_count_as_answers",
+        f"{RECORDS}/jsonl.py",
+        'if "error" not in row}',
+        "}",
+        "rows of errors are asked again",
+        "many",
+        "evaluation",
+    ),
+    of_the_model(
+        "two_processes_take_one_lock",
+        f"{RECORDS}/whole_files.py",
+        "        raise TakenError(otherwise) from None\n    try:\n        yield",
+        "        pass\n    try:\n        yield",
+        "no two processes make one folder",
+        "whole_files",
+        "convert_llava_video",
+        "many",
+    ),
+    of_the_model(
+        "a_file_is_known_by_its_size",
+        f"{RECORDS}/fingerprints.py",
+        'return f"sha256 {sha256_of(path)}"',
+        'return f"sha256 {size}"',
+        "a changed file of the same size is another one",
+        "fingerprints",
+        "many",
+    ),
+    of_the_model(
+        "an_unfinished_file_stays",
+        f"{RECORDS}/whole_files.py",
+        "        part.unlink(missing_ok=True)\n",
+        "        pass\n",
+        "after an error nothing is left of a growing file",
+        "whole_files",
+        "explain",
+    ),
+]
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """The files that git knows or would take, links as links."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_symlink() or (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+def outcome(mutation: Mutation, marks: str, workers: str) -> tuple[str, str]:
+    """One word, and the test that noticed, or what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as temporary:
+        tree = copy_of_the_tree(Path(temporary).resolve())
+        file = tree / mutation.file
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if text.count(mutation.old) != 1:
+            return "NOT FOUND", f"{text.count(mutation.old)} times in {mutation.file}: {mutation.old!r}"
+        file.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
+        environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)])}
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        where = [sys.executable, "-c", "import vidcom2; print(vidcom2.__file__)"]
+        imported = subprocess.run(where, cwd=tree, env=environment, capture_output=True, text=True)
+        if not imported.stdout.startswith(str(tree)):
+            return "BROKEN", f"the copy is not what is imported: {imported.stdout or imported.stderr[-300:]}"
+        tests = [f"tests/test_{name}.py" for name in mutation.tests]
+        pytest = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-n",
+            workers,
+            "-m",
+            marks,
+            "--tb=no",
+            "-p",
+            "no:cacheprovider",
+        ]
+        try:
+            ran = subprocess.run(
+                [*pytest, *tests], cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS_OF_A_RUN
+            )
+        except subprocess.TimeoutExpired:
+            return "caught", f"it did not end in {SECONDS_OF_A_RUN} s"
+        if ran.returncode == ALL_PASSED:
+            return "MISSED", mutation.breaks
+        noticed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        if ran.returncode != TESTS_FAILED and not any(line.startswith("FAILED") for line in noticed):
+            return "BROKEN", (ran.stdout + ran.stderr)[-500:]
+        return "caught", noticed[0].split(" - ")[0].removeprefix("FAILED ") if noticed else ""
+
+
+def main() -> int:
+    by_name = {mutation.name: mutation for mutation in MUTATIONS}
+    assert len(by_name) == len(MUTATIONS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="mutations to run; all without names")
+    parser.add_argument("--list", action="store_true", help="list the mutations, and whether their text is found")
+    parser.add_argument("-m", default="not slow", help="marks of the tests, as pytest's")
+    parser.add_argument("-n", default="0", help="workers, as pytest-xdist's")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - by_name.keys():
+        parser.error(f"{', '.join(sorted(unknown))}: no such mutation. --list names them.")
+    mutations = [by_name[name] for name in arguments.names] or MUTATIONS
+    if arguments.list:
+        for mutation in mutations:
+            file = ROOT / mutation.file
+            count = file.read_text(encoding="utf-8").count(mutation.old) if file.is_file() else 0
+            print(f"{mutation.name:50} {mutation.file} {'' if count == 1 else f'NOT FOUND ({count} times)'}")
+        return 0
+    counts: dict[str, int] = {}
+    for mutation in mutations:
+        start = time.monotonic()
+        what, detail = outcome(mutation, arguments.m, arguments.n)
+        counts[what] = counts.get(what, 0) + 1
+        print(f"{what:9} {mutation.name:50} {time.monotonic() - start:5.0f} s  {detail}", flush=True)
+    print(", ".join(f"{number} {what.lower()}" for what, number in sorted(counts.items())))
+    return 0 if counts.keys() == {"caught"} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,6 +23,7 @@ from vidcom2.modeling import custom_generate
 from vidcom2.shipping.shipped_code import code_of, code_of_custom_generate, fields_of
 from vidcom2.tiny.llava_video import tiny_llava_video
 
+MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # by `__init_subclass__`
 ROOT = Path(__file__).parents[1]
 ROOMS = ("modeling", "configuration")
 SHIPPED = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.stem != "__init__")
@@ -84,6 +85,28 @@ def test_what_a_repo_looks_like_is_said_in_one_file_that_needs_no_other() -> Non
 
 def test_custom_generate_is_for_the_families_with_a_stock_class() -> None:
     assert {name: family.model_class for name, family in NATIVE_FAMILIES.items()} == custom_generate.MODEL_CLASSES
+
+
+def test_the_hooks_of_a_family_are_those_that_contributing_shows() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Add a family")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    shown = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+    def said_by(cls: type) -> set[str]:
+        names = {*vars(cls), *vars(cls).get("__annotations__", {})}
+        return {name for name in names if not name.startswith("_")} - MADE_FOR_EACH_CLASS
+
+    overridden, of_mixins = set(), set()
+    for family in FAMILIES.values():
+        for whole in (family.model_class, family.model_class.inner_class):
+            above: set[str] = set()
+            for cls in reversed([cls for cls in whole.__mro__ if cls.__module__.startswith("vidcom2.modeling.")]):
+                overridden |= said_by(cls) & above
+                if cls.__name__.endswith("Mixin"):
+                    above |= said_by(cls)
+            of_mixins |= above
+    assert overridden <= shown, overridden - shown
+    assert shown <= of_mixins | {"config"}, shown - of_mixins
 
 
 def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:

@@ -14,7 +14,9 @@ from vidcom2.placement import Placement
 FIELDS = {field.name: field.default for field in dataclasses.fields(Placement)}
 
 
-@pytest.mark.parametrize("function", [vidcom2.ask, vidcom2.answer_many, load_checkpoint], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "function", [vidcom2.ask, vidcom2.answer_many, load_checkpoint], ids=lambda each: each.__name__
+)
 def test_each_field_is_an_argument_in_python(function: object) -> None:
     parameters = inspect.signature(function).parameters
     assert {name: parameters[name].default for name in FIELDS} == FIELDS

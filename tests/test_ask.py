@@ -181,6 +181,16 @@ def test_ask_is_the_function_also_when_its_module_is_imported() -> None:
     assert vidcom2.ask is vidcom2.answering.ask.ask
 
 
+def test_what_belongs_to_the_model_is_refused_of_a_loaded_one(family: Family, video: Video) -> None:
+    given = {"processor": family.processor, "compression_newlines": "all"}
+    for asked in (
+        lambda: vidcom2.ask(video, QUESTION, family.model, **given),
+        lambda: vidcom2.answer_many([{"video": video, "prompt": QUESTION}], family.model, **given),
+    ):
+        with pytest.raises(ValueError, match="`compression_newlines` is 'all' in one call"):
+            asked()
+
+
 # -- the times --------------------------------------------------------------------------------------------------------
 
 

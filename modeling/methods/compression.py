@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -16,13 +15,12 @@ from torch import Tensor
 from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 
-# A method's row says which function it means. These lines are for Hub repos: Transformers copies into its cache the
-# files that it sees imported, and no others.
-from .method_dycoke import dycoke as dycoke
-from .method_evs import evs as evs
-from .method_random import random_tokens as random_tokens
-from .method_uniform_frames import uniform_frames as uniform_frames
-from .method_vidcom2 import vidcom2 as vidcom2
+# A method's row says which of these functions it means.
+from .method_dycoke import dycoke
+from .method_evs import evs
+from .method_random import random_tokens
+from .method_uniform_frames import uniform_frames
+from .method_vidcom2 import vidcom2
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
@@ -30,14 +28,16 @@ UsersMethod = TypeVar("UsersMethod", bound=Method)
 
 
 def function_of(row: CompressionMethod) -> Method:
-    """What a method computes; of this project's own, the "file.function" that the row names."""
-    if not isinstance(row.function, str):
-        return row.function
-    file, _, function = row.function.rpartition(".")
-    return getattr(import_module(f"{__package__}.{file}"), function)
+    """What a method computes; of this project's own, the function that the row names, imported above."""
+    return _OWN[row.name] if isinstance(row.function, str) else row.function
 
 
-_OWN = {name: function_of(row) for name, row in COMPRESSION_METHODS.items() if row.is_own}  # a graph cannot import
+_FUNCTIONS = {function.__name__: function for function in (dycoke, evs, random_tokens, uniform_frames, vidcom2)}
+_OWN: dict[str, Method] = {
+    row.name: _FUNCTIONS[row.function.rpartition(".")[2]]
+    for row in COMPRESSION_METHODS.values()
+    if isinstance(row.function, str)
+}
 WEIGHT_TOLERANCE = 1e-3  # how far from 1 the weights of a merged token may add up
 
 

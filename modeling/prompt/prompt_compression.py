@@ -403,7 +403,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             )
         if not whole_videos(counts, sizes):
             raise ValueError(
-                f"The prompts hold {counts} video placeholders, but "
+                f"The prompts hold {counts} video placeholders (token {self.config.video_token_id}), but "
                 f"`pixel_values_videos` holds videos of {list(sizes)}. Build both with the checkpoint's processor, "
                 "and don't truncate the prompt."
             )

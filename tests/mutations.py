@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTS_FAILED, ALL_PASSED = 1, 0  # exit codes of pytest
+ALL_PASSED = 0  # exit code of pytest
 SECONDS_OF_A_RUN = 3600
 
 PROMPT, METHODS, ENCODING, FAMILIES, RECORDS = (
@@ -296,7 +297,7 @@ MUTATIONS = [
     of_the_model(
         "media_after_a_turn_get_positions_of_text",
         f"{PROMPT}/prompt_compression.py",
-        "if call.drops_tokens or self._has_media_after_cached(inputs):",
+        "if call.drops_tokens or (has_media_after_cached and memory is not None):",
         "if call.drops_tokens:",
         "an image after a cached turn has the positions of an image",
         "conversations",
@@ -533,12 +534,8 @@ MUTATIONS = [
 
 def copy_of_the_tree(folder: Path) -> Path:
     """The files that git knows or would take, links as links."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_symlink() or (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -562,32 +559,22 @@ def outcome(mutation: Mutation, marks: str, workers: str) -> tuple[str, str]:
         if not imported.stdout.startswith(str(tree)):
             return "BROKEN", f"the copy is not what is imported: {imported.stdout or imported.stderr[-300:]}"
         tests = [f"tests/test_{name}.py" for name in mutation.tests]
-        pytest = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-n",
-            workers,
-            "-m",
-            marks,
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-        ]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, "--tb=no", "-p", "no:cacheprovider", "-n"]
+        run = partial(subprocess.run, cwd=tree, env=environment, capture_output=True, text=True)
         try:
-            ran = subprocess.run(
-                [*pytest, *tests], cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS_OF_A_RUN
-            )
+            ran = run([*command, workers, *tests], timeout=SECONDS_OF_A_RUN)
         except subprocess.TimeoutExpired:
             return "caught", f"it did not end in {SECONDS_OF_A_RUN} s"
         if ran.returncode == ALL_PASSED:
             return "MISSED", mutation.breaks
-        noticed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        if ran.returncode != TESTS_FAILED and not any(line.startswith("FAILED") for line in noticed):
+        noticed = [line.removeprefix("FAILED ") for line in ran.stdout.splitlines() if line.startswith("FAILED ")]
+        if not noticed:
             return "BROKEN", (ran.stdout + ran.stderr)[-500:]
-        return "caught", noticed[0].split(" - ")[0].removeprefix("FAILED ") if noticed else ""
+        test = noticed[0].split(" - ")[0]
+        file.write_text(text, encoding="utf-8")
+        if run([*command, "0", test]).returncode != ALL_PASSED:
+            return "BROKEN", f"{test} does not pass without the mutation either"
+        return "caught", test
 
 
 def main() -> int:

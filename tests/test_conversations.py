@@ -246,10 +246,9 @@ def test_an_answer_may_be_cropped_away(family: Family) -> None:
     assert torch.equal(again, run(family.model, {"input_ids": ids} | family.videos_of(inputs)))
 
 
+@only(lambda family: family.mrope)  # the others have no token types
 def test_token_types_of_an_earlier_turn_are_no_hindrance(family: Family) -> None:
     inputs = family.one_video()
-    if "mm_token_type_ids" not in inputs:
-        pytest.skip("the family has no token types")
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
     expected = run(family.model, {"input_ids": ids}, past_key_values=copy.deepcopy(turn.past_key_values))

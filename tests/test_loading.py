@@ -159,6 +159,7 @@ def test_importing_vidcom2_changes_nothing_for_stock_models(tmp_path: Path) -> N
     assert result.returncode == 0 and "unchanged" in result.stdout, result.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_compress_needs_neither_transformers_nor_the_compiler() -> None:
     script = """
 import sys, torch, vidcom2

@@ -144,7 +144,7 @@ def set_in_config(folder: Path, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-SERVED = ("llava_onevision", "qwen3_vl")  # in every run of the tests: a server takes a quarter of a minute to start
+SERVED = ("llava_onevision",)  # in every run of the tests: a server takes a quarter of a minute to start
 EACH_SERVED = [
     pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow) for case in MODELS
 ]

@@ -271,7 +271,8 @@ def test_a_base_that_torchao_quantized_is_verified_with_its_weights(tmp_path: Pa
     assert code == 0 and out.count("passed") == 13, out + error
 
 
-@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [0, 3])
 def test_a_repo_that_ends_the_process_is_an_error(code: int, repo: Path) -> None:
     path = repo / "configuration_vidcom2_llava_onevision.py"
     path.write_text(path.read_text() + f"\nimport os\nos._exit({code})\n")

@@ -364,14 +364,20 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs
 
     def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
     ) -> None:
         """A static cache needs no room for the dropped tokens."""
-        *others, max_cache_length = args
         prompt = model_kwargs.get("compressed_prompt")
         if prompt is not None:
             max_cache_length -= prompt.num_dropped
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *others, max_cache_length, **kwargs)
+        super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
 
     def _get_logits_processor(self, *args: Any, model_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> Any:
         """A penalty looks at the mask, to find where each prompt begins."""

@@ -35,7 +35,7 @@ def language_model_lengths(model: Any) -> Iterator[list[int]]:
 
 
 def test_what_stands_for_a_video_is_told_by_one_hook() -> None:
-    """Not by its token's id here and there. `generate` keeps these ids from being drafted too, and an error names it."""
+    """Not by its token's id here and there. Beside it `generate` suppresses the id, and an error names it."""
     root, compared = Path(__file__).parents[1], []
     for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
         for path in (root / top).rglob("*.py"):

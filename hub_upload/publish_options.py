@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from ..checks import check_settings
 from ..configuration.compression_methods import COMPRESSION_METHODS
-from ..options import OptionError, check_settings
+from ..errors import OptionError
 
 VERIFY_MODES = ("full", "twin", "none")
 

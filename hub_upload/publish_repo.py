@@ -10,9 +10,9 @@ from huggingface_hub import HfApi
 
 from ..checkpoints import load_checkpoint, tiny_checkpoint
 from ..devices import torch_device
+from ..errors import OptionError
 from ..explain.explanation import draw_png, explain
 from ..hub_calls import HubUnreachable
-from ..options import OptionError
 from ..records.fingerprints import digest, model_files
 from ..tiny.toy import DEMO_VIDEO
 from ..video.reading import read_video

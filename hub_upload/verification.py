@@ -11,9 +11,9 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
 
+from ..errors import OptionError
 from ..families import NATIVE_FAMILIES
 from ..hub_calls import PublishError, hub_errors
-from ..options import OptionError
 from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
 
 WORKER = Path(__file__).with_name("verification_worker.py")

@@ -17,8 +17,8 @@ from transformers.generation.streamers import BaseStreamer
 import vidcom2
 from vidcom2.answering.ask import Answer
 from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.errors import OptionError
 from vidcom2.modeling.families.processing_llava_video import time_instruction
-from vidcom2.options import OptionError
 from vidcom2.video.reading import Video, VideoError, read_video
 
 QUESTION = "What happens?"

@@ -24,6 +24,7 @@ from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2.answering.candidates import AllTokens, Candidate, candidates_of
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
+from vidcom2.errors import OptionError
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.measuring import bench as bench_module
 from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
@@ -33,7 +34,6 @@ from vidcom2.measuring.results import figures, fitted_exponent, new_file, read_r
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from vidcom2.measuring.stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
 from vidcom2.measuring.tables import efficiency_table, stage_table
-from vidcom2.options import OptionError
 from vidcom2.video.reading import Video, read_video
 
 EXACT = "vidcom2:compression_rounding=exact"

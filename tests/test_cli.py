@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
-from vidcom2.options import OptionError
 from vidcom2.tiny.checkpoints import tiny_llava_onevision
 from vidcom2.tiny.toy import toy_clips
 from vidcom2.video.reading import VideoError, read_video

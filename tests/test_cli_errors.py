@@ -17,9 +17,10 @@ from safetensors.torch import load_file, save_file
 from test_cli import FAST, save_tiny, vidcom2
 from transformers import AutoConfig
 
-from vidcom2 import options, placement
+from vidcom2 import placement
 from vidcom2.checkpoints import CheckpointError
-from vidcom2.options import find_checkpoint
+from vidcom2.explain import drawing_file
+from vidcom2.finding_checkpoints import find_checkpoint
 
 
 def mistake(*arguments: object) -> str:
@@ -148,7 +149,7 @@ def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.
 def test_a_missing_package_is_named_with_what_installs_it(
     package: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (options, placement):
+    for module in (drawing_file, placement):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     error = mistake(*arguments)
     assert package in error and "pip install" in error

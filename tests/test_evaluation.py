@@ -21,10 +21,10 @@ from vidcom2.answering.generation import Batch
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.questions import Question, named_choice, normalised, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.errors import OptionError
 from vidcom2.evaluation.evaluate import compressed_answers, evaluate
 from vidcom2.evaluation.report import paired_interval, summary, wilson, write_results
 from vidcom2.hub_upload.model_card import read_result
-from vidcom2.options import OptionError
 from vidcom2.records.jsonl import append_rows
 from vidcom2.records.run_record import locked
 from vidcom2.video.reading import Video, VideoError

@@ -9,7 +9,7 @@ from test_cli import save_tiny, vidcom2
 from test_evaluation import write_lines
 
 from vidcom2.checkpoints import load_checkpoint
-from vidcom2.options import CheckpointError
+from vidcom2.errors import CheckpointError
 from vidcom2.records import fingerprints
 from vidcom2.records.fingerprints import digest, fingerprint, model_files, model_identity
 from vidcom2.tiny.toy import TOY_NAME, toy_clips

@@ -30,7 +30,7 @@ from vidcom2 import AnsweredRequest, Video, answer_many, ask
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.options import OptionError
+from vidcom2.errors import OptionError
 from vidcom2.records.answer_file import AnswerFile
 from vidcom2.records.jsonl import as_line
 from vidcom2.video.reading import VideoError

@@ -16,6 +16,7 @@ from models import EACH_MODEL, MODELS, ModelCase
 
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.errors import OptionError
 from vidcom2.explain.explanation import explain
 from vidcom2.families import FAMILIES, NATIVE_FAMILIES
 from vidcom2.hub_calls import PublishError
@@ -42,7 +43,6 @@ from vidcom2.hub_upload.staging import (
     stage_custom_generate,
     staging_folder,
 )
-from vidcom2.options import OptionError
 from vidcom2.repo_shape import listed_files
 from vidcom2.shipping.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
 

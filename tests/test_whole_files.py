@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2.options import OptionError, check_drawing
+from vidcom2.errors import OptionError
+from vidcom2.explain.drawing_file import check_drawing
 from vidcom2.records import whole_files
 from vidcom2.records.whole_files import TakenError, growing_file, growing_folder, write_whole
 

@@ -14,11 +14,13 @@ from safetensors import SafetensorError
 from transformers import AutoProcessor, PreTrainedConfig, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
+from .checks import check_settings
 from .configuration.compression_settings import CompressionSettings, check_all_read
 from .devices import torch_device
+from .errors import CheckpointError, OptionError
 from .families import FAMILIES, Family
+from .finding_checkpoints import find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
-from .options import CheckpointError, OptionError, check_settings, find_checkpoint
 from .placement import Placement
 from .records.fingerprints import folder_identity, hub_commit, hub_identity
 from .tiny.toy import TOY_FOLDER, TOY_NAME

@@ -2,7 +2,7 @@
 
 import torch
 
-from .options import OptionError
+from .errors import OptionError
 from .placement import DEVICE, Placement
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, cast
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint, load_placed
+from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError
+from ..finding_checkpoints import find_checkpoint
 from ..modeling.hosting.call_arguments import pop_settings
-from ..options import FAMILY_SETTINGS, OptionError, check_settings, find_checkpoint
 from ..placement import Placement
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import Any
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
+from ..checks import whole_number
+from ..errors import OptionError
 from ..modeling.methods.video_compression import VideoCompression
-from ..options import OptionError, whole_number
 from ..placement import Placement
 from ..video.reading import Video, read_video
 from .arguments import (

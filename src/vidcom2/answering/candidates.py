@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..options import OptionError, check_settings
+from ..checks import check_settings
+from ..errors import OptionError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,9 +15,10 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
+from ..checks import whole_number
 from ..configuration.compression_settings import CompressionSettings
+from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..options import OptionError, is_out_of_memory, memory_reason, one_line, whole_number
 from ..placement import Placement
 from ..video.reading import Video, read_video
 from .arguments import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..options import OptionError
+from ..errors import OptionError
 from ..records.jsonl import json_object, numbered_lines
 
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")

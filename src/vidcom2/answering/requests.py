@@ -11,8 +11,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import SETTING_NAMES
-from ..options import FAMILY_SETTINGS, OptionError, check_settings
+from ..errors import OptionError
 from ..records.jsonl import json_object, numbered_lines
 from .questions import check_text, choices_of, prompt_of, video_from
 

@@ -19,12 +19,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..answering.candidates import Candidate, candidates_of
+from ..checks import check_given, check_settings, check_video_file
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError, written_to
+from ..finding_checkpoints import find_checkpoint
 from ..measuring.results import new_file, of_setup, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..measuring.tables import NOTES, failures, terminal_tables
-from ..options import OptionError, check_given, check_settings, check_video_file, find_checkpoint, written_to
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name

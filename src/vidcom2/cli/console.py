@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
+from ..errors import is_out_of_memory, memory_reason
 from ..families import FAMILIES
-from ..options import import_methods, is_out_of_memory, memory_reason
 from ..placement import Placement
 from ..records.fingerprints import module_files
 

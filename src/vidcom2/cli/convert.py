@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ..options import OptionError, written_to
+from ..errors import OptionError, written_to
 from .console import err, one_line_errors, out, progress_bar
 
 

@@ -16,8 +16,9 @@ from ..answering.candidates import Candidate, candidates_of
 from ..answering.questions import Question, read_questions
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError, written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
-from ..options import OptionError, find_checkpoint, written_to
+from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty

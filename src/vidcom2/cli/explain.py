@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..options import check_drawing, written_to
+from ..errors import written_to
+from ..explain.drawing_file import check_drawing
 from ..placement import Placement
 from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.panel import Panel
 
-from ..options import check_given, check_settings, check_video_file, find_checkpoint
+from ..checks import check_given, check_settings, check_video_file
+from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
 from ..tiny.toy import DEMO_VIDEO
 from .console import err, out, progress_bar

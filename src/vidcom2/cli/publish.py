@@ -8,8 +8,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from ..finding_checkpoints import check_hub_id
 from ..hub_upload.publish_options import PublishOptions
-from ..options import check_hub_id
 from .console import err, one_line_errors, out, takes_fields, takes_settings
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import typer
 
-from ..options import OptionError, check_given, check_settings
+from ..checks import check_given, check_settings
+from ..errors import OptionError
 from ..tiny.toy import toy_clips
 from .comparison_table import as_json, print_comparison
 from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings

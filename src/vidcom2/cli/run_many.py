@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from ..answering.requests import VideoRequest, read_requests, requests_of_folder
-from ..options import OptionError, find_checkpoint, written_to
+from ..errors import OptionError, written_to
+from ..finding_checkpoints import find_checkpoint
 from ..records.answer_file import AnswerFile
 from ..records.fingerprints import check_loaded, model_identity, video_changed, video_stamp
 from ..records.jsonl import append_rows, complete_rows

@@ -19,7 +19,7 @@ from ..answering.prompting import padded, prepare_inputs, without_pixels
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
-from ..options import OptionError, is_out_of_memory, memory_reason, one_line
+from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..records.fingerprints import video_changed, video_stamp
 from ..records.jsonl import answered_rows, append_rows, rows_so_far
 from ..records.run_record import locked, versions_of_answers

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..options import OptionError, written_to
+from ..errors import OptionError, written_to
 from ..records.run_record import check_record, locked, write_record
 
 RUN, ANSWERS, RESULTS, TABLE, PLOT = "run.json", "answers.jsonl", "results.json", "results.md", "results.png"

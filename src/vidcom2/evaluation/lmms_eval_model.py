@@ -26,7 +26,8 @@ from transformers.utils.logging import tqdm
 from ..answering.ask import ask
 from ..answering.comparison import environment
 from ..checkpoints import load_placed
-from ..options import OptionError, check_video_file, import_methods
+from ..checks import check_video_file, import_methods
+from ..errors import OptionError
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name

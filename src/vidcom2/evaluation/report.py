@@ -10,7 +10,7 @@ import numpy as np
 
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.questions import Question
-from ..options import OptionError
+from ..errors import OptionError
 from ..records.whole_files import write_whole
 from .folder import PLOT, RESULTS, TABLE
 from .plot import draw_results

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..options import DRAWN_BY
 from ..records.whole_files import growing_file
+from .drawing_file import DRAWN_BY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

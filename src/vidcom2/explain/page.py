@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from ..options import DRAWN_BY
 from ..records.whole_files import write_whole
+from .drawing_file import DRAWN_BY
 
 if TYPE_CHECKING:
     from .explanation import Explanation

@@ -14,7 +14,7 @@ import torch
 
 from ..answering.candidates import AllTokens, Candidate
 from ..checkpoints import Checkpoint
-from ..options import is_out_of_memory
+from ..errors import is_out_of_memory
 from ..video.reading import Progress
 from .stages import Encoded, MethodRefused, Task, Turn, answer, encode
 

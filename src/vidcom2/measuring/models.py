@@ -9,8 +9,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.initialization import no_init_weights
 
 from ..checkpoints import Checkpoint, check_settings_of
+from ..errors import OptionError
 from ..families import FAMILIES
-from ..options import OptionError
 from .sizes import ModelSize
 
 STD = 0.02  # of the random weights, as in Transformers' own initialisation

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any
 
-from ..options import OptionError
+from ..errors import OptionError
 from ..records.whole_files import write_whole
 
 ALL_TOKENS = "all tokens"

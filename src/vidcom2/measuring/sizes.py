@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..options import OptionError
+from ..errors import OptionError
 
 
 @dataclass(frozen=True)

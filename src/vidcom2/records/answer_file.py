@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..options import OptionError, written_to
+from ..errors import OptionError, written_to
 from .jsonl import as_line, complete_rows
 from .run_record import check_record, locked, read_record, write_record
 from .whole_files import write_whole

@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..options import CheckpointError, find_checkpoint
+from ..errors import CheckpointError
+from ..finding_checkpoints import find_checkpoint
 from ..repo_shape import sha256_of
 from ..tiny.toy import TOY_FOLDER, TOY_NAME
 

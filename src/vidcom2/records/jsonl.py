@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..options import OptionError
+from ..errors import OptionError
 from .whole_files import write_whole
 
 

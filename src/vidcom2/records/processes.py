@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from ..options import OptionError
+from ..errors import OptionError
 from ..placement import Placement
 
 LONGEST_WAIT = timedelta(days=30)  # for the slowest process; one that dies ends all by its launcher

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..options import OptionError, written_to
+from ..errors import OptionError, written_to
 from .whole_files import write_whole
 
 DIFFERENCES_SHOWN = 3

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from av.error import FFmpegError
 
-from ..options import whole_number
+from ..checks import whole_number
 from .decoding import decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file
 from .timeline import evenly_spaced, look_through

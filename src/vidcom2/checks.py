@@ -1,0 +1,86 @@
+"""Checks of what the commands and the Python functions are given, before anything takes long: nothing here imports
+PyTorch, Transformers or PyAV."""
+
+import operator
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
+from .errors import OptionError
+from .families import FAMILIES
+
+# Settings that not all families have, beside those of `CompressionSettings`, with what they accept.
+FAMILY_SETTINGS = {name: accepted for family in FAMILIES.values() for name, accepted in family.settings.items()}
+
+
+def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -> int:
+    """An argument that counts something, also as a number of NumPy. Raises an error of this class on another."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise error(f"`{name}` is {value!r}, but must be a whole number, at least 1.")
+    return number
+
+
+def check_given(name: str, value: str | None, without: str) -> None:
+    """An empty string is what the shell makes of a variable that is not set; it does not mean the default.
+
+    Args:
+        without: what happens when the option is left out.
+    """
+    if value is not None and not value.strip():
+        raise OptionError(f"`{name}` is {value!r}: empty. Is a shell variable unset? Leave {name} out {without}.")
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Each setting alone, and whether a method that is given reads them.
+
+    Raises:
+        OptionError: on an unknown name, a value outside its accepted set, or one that the method does not read.
+    """
+    unknown = sorted(settings.keys() - {*SETTING_NAMES, *FAMILY_SETTINGS})
+    if unknown:
+        known = ", ".join((*SETTING_NAMES, *FAMILY_SETTINGS))
+        raise OptionError(f"{', '.join(map(repr, unknown))} is no setting of VidCom². They are: {known}.")
+    for name, value in settings.items():
+        if name in FAMILY_SETTINGS and value not in FAMILY_SETTINGS[name]:
+            raise OptionError(f"`{name}` is {value!r}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")
+    of_all = {name: value for name, value in settings.items() if name in SETTING_NAMES}
+    try:
+        for name, value in of_all.items():
+            checked_setting(name, value)
+        if "compression_method" in of_all:  # else it is the checkpoint's, and what it reads is known later
+            CompressionSettings(**of_all)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+
+
+def import_methods(module: str) -> None:
+    """Import a module of the user's, by its name or its file, so that the compression methods in it are known.
+
+    Raises:
+        OptionError: if there is no such module, or its import fails.
+    """
+    path = Path(module).expanduser()
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise OptionError(f"`--import` is {module!r}, but there is no such file.")
+    sys.path.insert(0, str(path.parent.resolve()) if is_file else os.getcwd())  # as for `python FILE` and `python -m`
+    try:
+        imported = import_module(path.stem if is_file else module)
+    except Exception as error:  # whatever the user's code raises
+        raise OptionError(f"`--import {module}` failed: {type(error).__name__}: {error}") from error
+    found = imported.__file__
+    if is_file and (found is None or Path(found).resolve() != path.resolve()):
+        raise OptionError(f"`--import` is {module!r}, but another module has that name ({found}). Rename the file.")
+
+
+def check_video_file(source: str) -> None:
+    """That a path leads to a file; what is in it is for `read_video`."""
+    if not source.startswith(("http://", "https://")) and not Path(source).is_file():
+        raise OptionError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")

@@ -1,0 +1,47 @@
+"""The errors that a caller can mend, and what an error of another's says, in one line. Nothing heavy is imported."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class OptionError(ValueError):
+    """A value outside its accepted set, or options that do not go together."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, unreadable or of a family that VidCom² does not know."""
+
+
+@contextmanager
+def written_to(path: Path) -> Iterator[None]:
+    """What the file system has against writing there, a full disk or a missing right, as an OptionError."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno is None:  # not the system's
+            raise
+        raise OptionError(f"cannot write {str(path)!r}: {error.strerror}.") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """PyTorch has a class for it on CUDA; on the CPU and on MPS it is a RuntimeError."""
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, RuntimeError):
+        return False
+    in_words = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in in_words)
+
+
+def memory_reason(error: Exception) -> str:
+    """What an error of `is_out_of_memory` says, in short."""
+    return (str(error).strip() or "no more is free").splitlines()[0]
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,91 @@
+"""Where a checkpoint is: a folder, or a repo that the Hub is asked for once. Nothing is loaded."""
+
+from pathlib import Path
+
+from .errors import CheckpointError, OptionError
+
+HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
+
+
+def find_checkpoint(name: str, revision: str | None = None) -> str:
+    """Where Transformers finds the checkpoint: a folder's path, or the Hub id as it is.
+
+    Transformers asks for a missing repo again and again, half a minute long; here the Hub is asked once.
+
+    Raises:
+        CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked.
+        OptionError: on a revision of a folder.
+    """
+    if not name.strip():
+        raise CheckpointError(
+            f"cannot load the model {name!r}: the name is empty. Name a folder, or a Hub id: org/name."
+        )
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise OptionError(f"`revision` is {revision!r}, but the model {name!r} is a folder, which has none.")
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"cannot load the model {name!r}: the folder has no config.json.")
+        return str(folder)
+    if folder.exists():
+        raise CheckpointError(f"cannot load the model {name!r}: it is a file. Name the checkpoint's folder.")
+    _ask_the_hub(name, revision)
+    return name
+
+
+def check_hub_id(name: str) -> None:
+    """That a name which is no folder could be one of the Hub.
+
+    Raises:
+        CheckpointError: if not.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    refused = f"cannot load the model {name!r}: there is no such folder, and "
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise CheckpointError(refused + "it is no Hub id, which reads org/name.") from None
+    if "/" not in name:
+        raise CheckpointError(refused + "a Hub id has its organisation in front: org/name.")
+
+
+def _ask_the_hub(name: str, revision: str | None) -> None:
+    """That the Hub, or its cache on this machine, has the checkpoint."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    from .hub_calls import TRANSPORT_ERRORS
+
+    def refused(reason: str) -> CheckpointError:
+        return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
+
+    check_hub_id(name)
+    if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+        return
+    try:
+        files = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).siblings
+    except GatedRepoError:
+        raise refused("the Hub's repo is gated. Accept its terms there, and log in with `hf auth login`.") from None
+    except RepositoryNotFoundError:
+        raise refused("the Hub has no such repo, or hides it from you (`hf auth login`). Check the name.") from None
+    except RevisionNotFoundError:
+        raise refused(f"the Hub's repo has no commit, tag or branch {revision!r}.") from None
+    except OfflineModeIsEnabled:
+        raise refused(
+            "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and the cache does not have "
+            "it. Unset it, or name a folder."
+        ) from None
+    except HfHubHTTPError as error:
+        raise refused(f"the Hub answered {error.response.status_code}. Try again later.") from error
+    except TRANSPORT_ERRORS as error:
+        raise refused(f"the Hub cannot be reached ({error}). Check the name and the connection.") from error
+    if "config.json" not in {file.rfilename for file in files or []}:
+        raise refused("the Hub's repo has no config.json: it is not a checkpoint of Transformers.")

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
-from vidcom2.modeling.encoding.static_patches import REFERENCE_INTERVAL, patch_states
+from vidcom2.modeling.encoding.vision_changed_patches import REFERENCE_INTERVAL, patch_states
 from vidcom2.records.provenance import birth_certificate, cpu_name
 
 SIDE = 384  # of a frame in pixels

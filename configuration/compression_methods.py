@@ -8,8 +8,9 @@ READ_BY_EVERY_METHOD = (
     "compression_method",
     "retention_ratio",
     "compression_positions",
+    "vision_method",
     "vision_chunk_frames",
-    "vision_update_ratio",
+    "vision_update_ratio",  # the vision method says whether it does
 )
 NEEDS = ("grid", "tower_states")
 

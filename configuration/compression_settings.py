@@ -2,12 +2,13 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from .compression_methods import COMPRESSION_METHODS
+from .compression_methods import COMPRESSION_METHODS, CompressionMethod
+from .vision_methods import VISION_METHODS, VisionMethod
 
 
 def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
@@ -42,15 +43,20 @@ def _choice(*names: str) -> dict[str, Any]:
     return {"normalize": normalize, "accepted": f"one of {', '.join(map(repr, names))}"}
 
 
-def _method_name() -> dict[str, Any]:
+def _method_name(table: Mapping[str, Any], own: str = "") -> dict[str, Any]:
+    """Field metadata for the name of a row of a table that may grow.
+
+    Args:
+        own: what to say about the user's own methods.
+    """
+
     def normalize(value: Any) -> str:
-        if not isinstance(value, str) or value not in COMPRESSION_METHODS:
+        if not isinstance(value, str) or value not in table:
             raise ValueError
         return value
 
     def accepted() -> str:
-        known = ", ".join(map(repr, sorted(COMPRESSION_METHODS)))
-        return f"one of {known} (a method of your own is known once its module is imported)"
+        return f"one of {', '.join(map(repr, sorted(table)))}{own}"
 
     return {"normalize": normalize, "accepted": accepted}
 
@@ -93,13 +99,15 @@ class CompressionSettings:
             theirs. Models read it; it selects nothing.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
+        vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"changed_patches"`
+            computes only the patches that changed, in the SigLIP towers of LLaVA-OneVision and LLaVA-Video. The configs
+            of families with another tower refuse it. Models read it where they encode videos; it selects no tokens.
         vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
             at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
             file.
-        vision_update_ratio: share of a frame's patches that the vision tower computes anew in frames between reference
-            frames, those that changed most; the others take over what it computed of the reference frame. 1.0 is the
-            parent's computation. Models read it where they encode videos; it selects no tokens. Families with a SigLIP
-            tower have it; the configs of others refuse it.
+        vision_update_ratio: for `"changed_patches"`, the share of a frame's patches that the tower computes in frames
+            between reference frames: those that changed most. The other patches reuse what it computed for the
+            reference frame. At 1.0 it computes all of them.
 
     Raises:
         ValueError: on a value outside the accepted set, from the constructor and on assignment alike; from the
@@ -110,7 +118,10 @@ class CompressionSettings:
         default=0.25,
         metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", _is_share),
     )
-    compression_method: str = field(default="vidcom2", metadata=_method_name())
+    compression_method: str = field(
+        default="vidcom2",
+        metadata=_method_name(COMPRESSION_METHODS, own=" (a method of your own is known once its module is imported)"),
+    )
     compression_scoring: str = field(default="paper", metadata=_choice("paper", "released"))
     compression_rounding: str = field(default="ceil", metadata=_choice("ceil", "round", "exact"))
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
@@ -119,10 +130,11 @@ class CompressionSettings:
     compression_positions: str = field(default="consecutive", metadata=_choice("consecutive", "original"))
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
+    vision_method: str = field(default="full", metadata=_method_name(VISION_METHODS))
     vision_chunk_frames: int | None = field(default=32, metadata=_frames_or_all("all frames at once"))
     vision_update_ratio: float = field(
-        default=1.0,
-        metadata=_number("a number in (0, 1]; the vision tower computes all patches of each frame at 1.0", _is_share),
+        default=0.25,
+        metadata=_number("a number in (0, 1]; the share of the patches that the vision tower computes", _is_share),
     )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -134,30 +146,50 @@ class CompressionSettings:
         check_all_read(CompressionSettings.as_dict(self))
 
     def compression_settings(self, **overrides: Any) -> "CompressionSettings":
-        """These settings alone, without the config around them; `overrides` that are not None replace the stored ones.
-        With another method, stored settings that it does not read are left out.
+        """Return these settings alone, without the config around them.
+
+        Args:
+            overrides: settings that replace the stored ones, where they are not None. If they choose another method,
+                stored settings that it does not read are left out.
 
         Raises:
             ValueError: on a value outside the accepted set, or one that the method does not read.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         stored = CompressionSettings.as_dict(self)
-        method = given.get("compression_method", self.compression_method)
-        if method != self.compression_method and method in COMPRESSION_METHODS:  # whose own settings are another's
-            stored = {name: value for name, value in stored.items() if COMPRESSION_METHODS[method].reads(name)}
-        return CompressionSettings(**stored | given)
+        for setting, table in _TABLES.items():
+            method = given.get(setting, stored[setting])
+            if method != stored[setting] and method in table:  # whose own settings are not those of the stored one
+                stored = {name: value for name, value in stored.items() if table[method].reads(name)}
+        settings = CompressionSettings(**stored | given)
+        check_all_read(settings.as_dict(), given)
+        return settings
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings by name."""
+        """Return the settings by name."""
         return {name: getattr(self, name) for name in SETTING_NAMES}
+
+    def vision_settings(self) -> dict[str, Any]:
+        """Return the settings on which the features of all of a video's tokens depend."""
+        names = ("vision_method", *VISION_METHODS[self.vision_method].settings)
+        return {name: getattr(self, name) for name in names}
 
 
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
+# The settings that choose a row of a table. A row says which other settings it reads.
+_TABLES: dict[str, Mapping[str, CompressionMethod | VisionMethod]] = {
+    "compression_method": COMPRESSION_METHODS,
+    "vision_method": VISION_METHODS,
+}
 
 
 def checked_setting(name: str, value: Any) -> Any:
-    """`value` as stored under the setting `name`, or a ValueError that says what is accepted."""
+    """Return `value` as it is stored under the setting `name`.
+
+    Raises:
+        ValueError: if it is outside the accepted set.
+    """
     metadata = _FIELDS[name].metadata
     try:
         return metadata["normalize"](value)
@@ -169,24 +201,36 @@ def checked_setting(name: str, value: Any) -> Any:
         ) from None
 
 
-def check_all_read(settings: dict[str, Any]) -> None:
-    """Raises a ValueError on a setting of another value than its default that the method does not read."""
-    method = COMPRESSION_METHODS[settings["compression_method"]]
-    for name, value in settings.items():
-        if not method.reads(name) and value != _FIELDS[name].default:
-            read = ", ".join(method.settings) or "none but the ratio"
-            raise ValueError(
-                f"`{name}` is {value!r}, but `compression_method={method.name!r}` does not read it (it reads {read}). "
-                f"Leave it at its default, {_FIELDS[name].default!r}, or choose another method."
-            )
+def check_all_read(settings: Mapping[str, Any], given: Collection[str] = ()) -> None:
+    """Check that the methods read every setting that is not at its default.
+
+    Args:
+        settings: all settings by name.
+        given: names of settings that the caller spelled out. If one of a vision method's is among them, and the method
+            is not, the caller may expect the setting to choose the method. So it is refused at its default too.
+
+    Raises:
+        ValueError: on the first setting that its method does not read.
+    """
+    for setting, table in _TABLES.items():
+        method = table[settings[setting]]
+        for name, value in settings.items():
+            spelled_out = setting == "vision_method" and name in given and setting not in given
+            if not method.reads(name) and (spelled_out or value != _FIELDS[name].default):
+                read = ", ".join(method.settings) or "none of those that only some methods read"
+                readers = " or ".join(repr(other.name) for other in table.values() if other.reads(name))
+                raise ValueError(
+                    f"`{name}` is {value!r}, but `{setting}={method.name!r}` does not read it (it reads {read}). "
+                    f"Leave it at its default, {_FIELDS[name].default!r}, or choose another method: {readers}."
+                )
 
 
 def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> Any:
-    """A model's config in the class that has the settings, with all that it says and the very object of each part.
+    """Return a model's config in the class that has the settings. It shares the objects that the config is made of.
 
     Args:
-        config: of `config_class`, or of the Transformers class that this extends.
-        settings: values that replace the config's; the caller's object stays as it is.
+        config: an instance of `config_class`, or of the Transformers class that this extends. It stays as it is.
+        settings: values that replace the config's.
 
     Raises:
         ValueError: if the config is another family's, or a setting is outside its accepted set.

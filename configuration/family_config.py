@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .compression_settings import CompressionSettings
+from .compression_settings import SETTING_NAMES, CompressionSettings
 from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
+from .vision_methods import VISION_METHODS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -25,15 +26,12 @@ else:
     ParentConfig = object
 
 
-SIGLIP = "siglip_vision_model"
-
-
 class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
-    """Comes before the parent's config in the bases of a family's.
+    """What a family's config adds to the parent's config. It comes before the parent's in the family's bases.
 
     Attributes:
-        keys_to_ignore_at_inference: what `Trainer` leaves out of its predictions, so that they are the logits, with and
-            without videos.
+        keys_to_ignore_at_inference: the outputs that `Trainer` leaves out of its predictions. What remains is the
+            logits, for prompts with and without videos.
     """
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
@@ -49,28 +47,30 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         self.compression_settings()
 
     def compression_settings(self, **overrides: Any) -> CompressionSettings:
-        """As the parent's.
+        """Return the settings alone; see `CompressionSettings.compression_settings`.
 
         Raises:
-            ValueError: also on a `vision_update_ratio` for a vision tower that cannot have it.
+            ValueError: also on a `vision_method` that cannot run this family's vision tower.
         """
         settings = super().compression_settings(**overrides)
-        tower = self.vision_config.model_type
-        if settings.vision_update_ratio != 1.0 and tower != SIGLIP:
+        method, tower = VISION_METHODS[settings.vision_method], self.vision_config.model_type
+        if not method.fits(tower):
+            fitting = " or ".join(repr(other.name) for other in VISION_METHODS.values() if other.fits(tower))
             raise ValueError(
-                f"`vision_update_ratio` is {settings.vision_update_ratio!r}, but the vision tower of a "
-                f"{self.model_type!r} is of type {tower!r}, and only one of type {SIGLIP!r} can take over what it "
-                "computed of another frame. Leave it at its default, 1.0."
+                f"`vision_method` is {method.name!r}, but the vision tower of this {self.model_type!r} is of type "
+                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, method.towers or ()))}. Set it to "
+                f"{fitting}."
             )
         return settings
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """As the parent's. Of another type it would load a checkpoint behind a warning, and compute something else.
+        """Make a config of what `config.json` says.
 
         Raises:
-            ValueError: on the config of a checkpoint of another type, and on a setting that the method does not read
-                or the vision tower cannot have.
+            ValueError: on the config of a checkpoint of another type, which the parent would load behind a warning and
+                compute something else with; on a setting that the method does not read, and on a vision method that
+                cannot run the vision tower.
         """
         got = config_dict.get("model_type")
         if got is not None and got != cls.model_type:
@@ -81,15 +81,16 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
                 f"The checkpoint is of type {got!r}, but {cls.__name__} is for {cls.model_type!r}. {remedy}"
             )
         loaded = super().from_dict(config_dict, **kwargs)
-        (loaded[0] if isinstance(loaded, tuple) else loaded).compression_settings()
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        config.compression_settings(**{name: getattr(config, name) for name in SETTING_NAMES if name in kwargs})
         return loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As the parent's.
+        """Write `config.json`.
 
         Raises:
-            ValueError: also on a setting that the method does not read or the vision tower cannot have, with which it
-                would not load again.
+            ValueError: on settings with which it would not load again, since a method does not read one of them or
+                cannot run the vision tower.
         """
         self.compression_settings()
         super().save_pretrained(save_directory, *args, **kwargs)

@@ -17,7 +17,7 @@ from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_ima
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
-from vidcom2.configuration.family_config import SIGLIP
+from vidcom2.configuration.vision_methods import VISION_METHODS
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -162,7 +162,7 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
                 part.save_pretrained(unfinished)
             unfinished.rename(folder)
     stock = case.stock_class.from_pretrained(folder).eval()
-    assert case.siglip == (stock.config.vision_config.model_type == SIGLIP)
+    assert case.siglip == VISION_METHODS["changed_patches"].fits(stock.config.vision_config.model_type)
     assert case.deepstack == hasattr(getattr(stock.model, "visual", None), "deepstack_merger_list")
     return Family(case, folder, stock, AutoProcessor.from_pretrained(folder))
 

@@ -214,7 +214,7 @@ MUTATIONS = [
         "llava_video",
         "generate",
     ),
-    # -- chunks, repeated frames, static patches ----------------------------------------------------------------------
+    # -- chunks, repeated frames, changed patches ---------------------------------------------------------------------
     of_the_model(
         "chunks_are_ignored",
         f"{ENCODING}/frame_encoding.py",
@@ -232,28 +232,28 @@ MUTATIONS = [
         "frame_encoding",
     ),
     of_the_model(
-        "update_ratio_is_ignored",
+        "the_vision_method_is_ignored",
         f"{FAMILIES}/llava_videos.py",
-        "if plan.is_one_call and update_ratio == 1.0:",
+        'if plan.is_one_call and settings.vision_method == "full":',
         "if plan.is_one_call:",
-        "`vision_update_ratio` decides what the tower computes",
-        "static_patches",
+        "`vision_method` decides what the tower computes",
+        "vision_changed_patches",
     ),
     of_the_model(
         "too_few_patches_are_dynamic",
-        f"{ENCODING}/static_patches.py",
+        f"{ENCODING}/vision_changed_patches.py",
         "max(1, math.ceil(update_ratio * num_patches - 1e-6))",
         "max(1, math.floor(update_ratio * num_patches))",
         "the share of dynamic patches is rounded up",
-        "static_patches",
+        "vision_changed_patches",
     ),
     of_the_model(
         "static_patches_add_to_the_references_states",
-        f"{ENCODING}/static_patches.py",
+        f"{ENCODING}/vision_changed_patches.py",
         "states = states + updated(references.attention, ",
         "states = updated(references.attention, ",
         "what is added to is each frame's own",
-        "static_patches",
+        "vision_changed_patches",
     ),
     # -- positions ----------------------------------------------------------------------------------------------------
     of_the_model(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from vidcom2 import VideoCompression, VideoTokens, compress
+from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, compress
 
 
 def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:
@@ -61,7 +61,9 @@ def compressed_embeddings(
         scored = is_scored.nonzero().flatten()
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))
         if settings:
-            _, seen = family.model.model.encode_videos(with_tower_states=True, **family.videos_of(inputs))
+            _, seen = family.model.model.encode_videos(
+                settings=CompressionSettings(), with_tower_states=True, **family.videos_of(inputs)
+            )
             frames = replace(seen[number], tokens=frames.tokens)
         compression = compress(frames, retention_ratio, **settings)
         if kept_by is not None:

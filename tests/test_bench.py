@@ -261,12 +261,12 @@ def test_who_fails_is_a_row_and_the_others_go_on(
     assert json.loads((tmp_path / "r.json").read_text())["rows"][2]["figures"]["failed"] is None
 
 
-def test_a_ratio_of_updates_that_no_video_was_encoded_with_is_a_row(small: Checkpoint, clip: str) -> None:
+def test_bench_refuses_a_vision_method_that_the_videos_were_not_encoded_with(small: Checkpoint, clip: str) -> None:
     """It was measured as if it had not been asked for."""
-    candidates = candidates_of("vidcom2:vision_update_ratio=0.5", "0.25")
+    candidates = candidates_of("vidcom2:vision_method=changed_patches", "0.25")
     whole, half = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=1)
     assert whole.failed is None and len(whole.turns) == 1 and not half.turns
-    assert "`vision_update_ratio` is 0.5" in str(half.failed) and "encoded once for all" in str(half.failed)
+    assert "`vision_method` is 'changed_patches'" in str(half.failed) and "encoded once for all" in str(half.failed)
 
 
 def test_a_bug_is_no_refusal(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ CHANGED: dict[str, Any] = {
     "compression_frame_weight": -1.0,
     "compression_video_weight": -1.0,
     "vision_chunk_frames": 1,
+    "vision_method": "changed_patches",
     "vision_update_ratio": 0.1,
 }
 
@@ -34,10 +35,13 @@ def test_every_setting_is_tried_below() -> None:
     assert set(CHANGED) == set(SETTING_NAMES)
 
 
-@only(lambda family, name: name != "vision_update_ratio" or family.siglip)
+NEEDS = {"vision_update_ratio": {"vision_method": "changed_patches"}}  # settings that only some methods read
+
+
+@only(lambda family, name: name not in ("vision_method", "vision_update_ratio") or family.siglip)
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_is_that_of_a_model_loaded_with_it(family: Family, name: str) -> None:
-    setting = {name: CHANGED[name]}
+    setting = {name: CHANGED[name], **NEEDS.get(name, {})}
     both, _ = batch_of_two(family)
     loaded = family.load(**{"retention_ratio": RETENTION_RATIO} | setting)
     assert torch.equal(family.model(**both, **setting).logits, loaded(**both).logits)

@@ -158,6 +158,7 @@ SETTINGS = {
     "compression_positions": "original",
     "compression_frame_weight": 0.5,
     "compression_video_weight": 2.0,
+    "vision_method": "changed_patches",
     "vision_chunk_frames": 4,
     "vision_update_ratio": 0.5,
 }
@@ -175,7 +176,8 @@ def test_each_setting_is_an_option_of_run_and_explain(
 
     monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
     monkeypatch.setattr("vidcom2.explain.explanation.explain", stop)
-    given = [f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
+    method = ["--vision-method", "changed_patches"] if setting == "vision_update_ratio" else []  # which reads it
+    given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
     vidcom2("explain", "-o", tmp_path / "out.html", *given)
     assert seen == [SETTINGS[setting]] * 2

@@ -29,8 +29,9 @@ DEFAULTS = {
     "compression_positions": "consecutive",
     "compression_frame_weight": 1.0,
     "compression_video_weight": 1.0,
+    "vision_method": "full",
     "vision_chunk_frames": 32,
-    "vision_update_ratio": 1.0,
+    "vision_update_ratio": 0.25,
 }
 
 WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
@@ -52,6 +53,7 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_positions": (WRONG_NAMES, ["'consecutive'", "'original'"]),
     "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
+    "vision_method": (WRONG_NAMES, ["'full'", "'changed_patches'"]),
     "vision_chunk_frames": (WRONG_FRAMES, ["None", ">= 1"]),
     "vision_update_ratio": (WRONG_RATIOS, ["number", "(0, 1]"]),
 }
@@ -74,9 +76,13 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "compression_positions": [("consecutive", "consecutive"), ("original", "original")],
     "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
     "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
+    "vision_method": [("full", "full"), ("changed_patches", "changed_patches")],
     "vision_chunk_frames": [(None, None), (1, 1), (64, 64), (np.int64(8), 8)],
     "vision_update_ratio": [(1, 1.0), (1e-9, 1e-9), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
 }
+
+# Settings that only some methods read -> the method that does.
+READ_BY = {"vision_update_ratio": {"vision_method": "changed_patches"}}
 
 ALL_REFUSED = {name: [(name, value) for value in values] for name, (values, _) in REFUSED.items()}
 refused = pytest.mark.parametrize(
@@ -141,7 +147,7 @@ def test_compress_refuses(name: str, value: Any) -> None:
 
 @two_refused
 def test_assignment_refuses_and_leaves_the_old_value(name: str, value: Any) -> None:
-    settings = CompressionSettings(**{name: ACCEPTED[name][-1][0]})
+    settings = CompressionSettings(**READ_BY.get(name, {}) | {name: ACCEPTED[name][-1][0]})
     before = getattr(settings, name)
     with pytest.raises(ValueError) as error:
         setattr(settings, name, value)
@@ -153,7 +159,7 @@ def test_assignment_refuses_and_leaves_the_old_value(name: str, value: Any) -> N
 def test_accepted_values_are_stored_in_one_type(name: str, value: Any, stored: Any) -> None:
     assigned = CompressionSettings()
     setattr(assigned, name, value)
-    for got in (getattr(CompressionSettings(**{name: value}), name), getattr(assigned, name)):
+    for got in (getattr(CompressionSettings(**READ_BY.get(name, {}) | {name: value}), name), getattr(assigned, name)):
         assert got == stored
         assert type(got) is type(stored)  # plain types: what config.json can hold
     assert checked_setting(name, value) == stored
@@ -161,7 +167,8 @@ def test_accepted_values_are_stored_in_one_type(name: str, value: Any, stored: A
 
 @accepted
 def test_compress_accepts(name: str, value: Any, stored: Any) -> None:
-    assert torch.equal(compress(video(), **{name: value}).indices, compress(video(), **{name: stored}).indices)
+    given, same = (compress(video(), **READ_BY.get(name, {}) | {name: each}) for each in (value, stored))
+    assert torch.equal(given.indices, same.indices)
 
 
 def test_unknown_setting_is_an_error() -> None:
@@ -184,6 +191,24 @@ def test_settings_with_another_ratio_leave_the_original() -> None:
     assert original.retention_ratio == 0.5
     with pytest.raises(ValueError, match="`retention_ratio` is 0,"):
         original.compression_settings(retention_ratio=0)
+
+
+def test_a_setting_of_a_vision_method_is_refused_beside_another_method() -> None:
+    unread = r"`vision_update_ratio` is {}, but `vision_method='full'` does not read it.*'changed_patches'"
+    with pytest.raises(ValueError, match=unread.format(0.5)):
+        CompressionSettings(vision_update_ratio=0.5)
+    with pytest.raises(ValueError, match=unread.format(0.5)):
+        compress(video(), vision_update_ratio=0.5)
+    default = DEFAULTS["vision_update_ratio"]
+    with pytest.raises(ValueError, match=unread.format(default)):  # without the method nothing would be saved
+        CompressionSettings().compression_settings(vision_update_ratio=default)
+
+
+def test_another_vision_method_leaves_out_what_it_does_not_read() -> None:
+    settings = CompressionSettings(vision_method="changed_patches", vision_update_ratio=0.5, retention_ratio=0.4)
+    assert settings.compression_settings(vision_method="full") == CompressionSettings(retention_ratio=0.4)
+    assert settings.vision_settings() == {"vision_method": "changed_patches", "vision_update_ratio": 0.5}
+    assert CompressionSettings().vision_settings() == {"vision_method": "full"}
 
 
 def test_settings_can_be_made_before_the_operator_is_imported() -> None:

@@ -13,6 +13,7 @@ from models import make_video
 from torch import Tensor
 from transformers import BatchFeature
 
+from vidcom2 import CompressionSettings
 from vidcom2.modeling.encoding.frame_encoding import plan_frames
 from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures
 
@@ -60,7 +61,9 @@ def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> 
     inputs = family.videos_of(two_videos(family))
     expected = family.stock.model.get_video_features(**inputs, return_dict=True)
     with frames_per_call(family) as seen:
-        outputs, videos = family.model.model.encode_videos(with_tower_states=False, chunk_frames=chunk, **inputs)
+        outputs, videos = family.model.model.encode_videos(
+            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=False, **inputs
+        )
     assert seen == split([len(video.tokens) for video in videos], chunk)
     for ours, theirs in zip(all_features(outputs), all_features(expected), strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
@@ -70,7 +73,10 @@ def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> 
 def test_chunks_have_the_towers_states_too(family: Family) -> None:
     inputs = family.videos_of(two_videos(family))
     (_, whole), (_, parts) = (
-        family.model.model.encode_videos(with_tower_states=True, chunk_frames=chunk, **inputs) for chunk in (None, 3)
+        family.model.model.encode_videos(
+            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=True, **inputs
+        )
+        for chunk in (None, 3)
     )
     for ours, theirs in zip(parts, whole, strict=True):
         assert (ours.grid, ours.tower_grid) == (theirs.grid, theirs.tower_grid)
@@ -89,7 +95,9 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
     prompt = family.inputs(family.prompt("?", videos=2), videos=[slides, again])
     inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
     with frames_per_call(family) as seen:
-        outputs, videos = family.model.model.encode_videos(with_tower_states=True, chunk_frames=chunk, **inputs)
+        outputs, videos = family.model.model.encode_videos(
+            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=True, **inputs
+        )
     assert seen == split([4, 2], chunk)
     for ours, theirs, video in zip(outputs.pooler_output, expected, videos, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
@@ -112,7 +120,9 @@ def test_chunks_train_as_one_call(family: Family) -> None:
     gradients = []
     for chunk in (3, None):
         model.zero_grad()
-        outputs, _ = model.encode_videos(with_tower_states=False, chunk_frames=chunk, **inputs)
+        outputs, _ = model.encode_videos(
+            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=False, **inputs
+        )
         sum(video.square().sum() for video in outputs.pooler_output).backward()
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
     assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 10

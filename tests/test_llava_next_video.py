@@ -17,7 +17,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from vidcom2 import VidCom2LlavaNextVideoConfig, VidCom2LlavaNextVideoForConditionalGeneration
+from vidcom2 import CompressionSettings, VidCom2LlavaNextVideoConfig, VidCom2LlavaNextVideoForConditionalGeneration
 from vidcom2.modeling.prompt.prompt_positions import positions_made_for
 from vidcom2.tiny.checkpoints import TINY_TOWER
 
@@ -51,7 +51,9 @@ def test_tower_states_are_those_of_the_patches_and_tokens_are_pooled_from_them(
 ) -> None:
     model, mode = variant.model.model, variant.stock.config.spatial_pool_mode
     pixels = variant.one_video()["pixel_values_videos"]
-    outputs, (video,) = model.encode_videos(pixels, with_tower_states=True, chunk_frames=chunk)
+    outputs, (video,) = model.encode_videos(
+        pixels, settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=True
+    )
     expected = states_of(variant.stock.model.vision_tower, pixels[0], variant.stock.config.vision_feature_layer)
     assert (video.grid, video.tower_grid) == ((3, 3), (6, 6))
     torch.testing.assert_close(video.tower_states, expected, **CLOSE)
@@ -79,7 +81,9 @@ def test_variants_of_the_config_generate_the_tokens_of_a_prompt_compressed_by_ha
 def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
     """112 × 112 pixels, 8 × 8 patches, for a tower of 6 × 6."""
     pixels = torch.randn(1, 4, 3, 112, 112)
-    (video,) = variant.model.model.encode_videos(pixels, with_tower_states=True, interpolate_pos_encoding=True)[1]
+    _, (video,) = variant.model.model.encode_videos(
+        pixels, settings=CompressionSettings(), with_tower_states=True, interpolate_pos_encoding=True
+    )
     assert (video.grid, video.tower_grid) == ((4, 4), (8, 8))
     whole = variant.stock.get_video_features(pixels, interpolate_pos_encoding=True).pooler_output[0]
     assert torch.equal(video.tokens.flatten(), whole.flatten())
@@ -96,8 +100,9 @@ def test_a_siglip_tower_may_compute_a_share_of_the_patches() -> None:
     ours.load_state_dict(stock.state_dict())
     pixels = torch.randn(1, 1, 3, 84, 84) + 0.1 * torch.randn(1, 6, 3, 84, 84)  # no cuts
     whole = stock.get_video_features(pixels).pooler_output[0].flatten(0, -2)
-    for share, expected in ((1 - 1e-9, True), (0.1, False)):  # so near to 1 all patches are computed
-        features = ours.get_video_features(pixels, retention_ratio=1.0, vision_update_ratio=share)
+    for share, expected in ((1.0, True), (0.1, False)):
+        encoding = {"vision_method": "changed_patches", "vision_update_ratio": share}
+        features = ours.get_video_features(pixels, retention_ratio=1.0, **encoding)
         assert torch.allclose(features.pooler_output[0], whole, rtol=0, atol=1e-6) == expected
 
 

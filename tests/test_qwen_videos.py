@@ -18,6 +18,7 @@ from test_generate import MODES, NEW, batch_of_two, defaults, run
 from torch import Tensor, nn
 from transformers import BatchFeature
 
+from vidcom2 import CompressionSettings
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
 TIMES = "second_per_grid_ts"
@@ -83,7 +84,7 @@ def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> Non
     if hasattr(model.visual, "pos_embed"):
         nn.init.zeros_(model.visual.pos_embed.weight)
     pixels, inputs = videos_of_two_shapes(family)
-    _, videos = model.encode_videos(with_tower_states=True, **inputs)
+    _, videos = model.encode_videos(settings=CompressionSettings(), with_tower_states=True, **inputs)
     convolution, processor = model.visual.patch_embed.proj, family.processor.video_processor
     weight, bias = convolution.weight, convolution.bias
     mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
@@ -97,7 +98,7 @@ def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> Non
 @torch.no_grad()
 def test_tower_states_are_what_the_tokens_are_merged_from(family: Family) -> None:
     model, (_, inputs) = family.model.model, videos_of_two_shapes(family)
-    outputs, videos = model.encode_videos(with_tower_states=True, **inputs)
+    outputs, videos = model.encode_videos(settings=CompressionSettings(), with_tower_states=True, **inputs)
     for video, pooled in zip(videos, outputs.pooler_output, strict=True):
         (rows, columns), (height, width) = video.grid, video.tower_grid
         assert (height, width) == (2 * rows, 2 * columns)
@@ -116,7 +117,10 @@ def test_tower_states_are_what_the_tokens_are_merged_from(family: Family) -> Non
 @torch.no_grad()
 def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Family) -> None:
     inputs = family.videos_of(family.one_video())
-    (with_states,), (without,) = (family.model.model.encode_videos(with_tower_states=w, **inputs)[1] for w in (1, 0))
+    (with_states,), (without,) = (
+        family.model.model.encode_videos(settings=CompressionSettings(), with_tower_states=w, **inputs)[1]
+        for w in (1, 0)
+    )
     assert without.tower_states is None and without.tower_grid is None
     assert torch.equal(with_states.tokens, without.tokens)
     assert not family.model.model.visual.merger._forward_pre_hooks

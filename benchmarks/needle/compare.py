@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from vidcom2 import CompressionSettings
 from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.comparison import environment
 from vidcom2.answering.prompting import prepare_inputs
@@ -22,8 +23,8 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.console import progress_bar
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
-from vidcom2.modeling.encoding import static_patches
-from vidcom2.modeling.encoding.static_patches import (
+from vidcom2.modeling.encoding import vision_changed_patches
+from vidcom2.modeling.encoding.vision_changed_patches import (
     REFERENCE_INTERVAL,
     UNCHANGED,
     first_keys,
@@ -69,15 +70,22 @@ def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_si
     }
 
 
+def _set_tower(checkpoint: Checkpoint, update_ratio: float) -> None:
+    """Let the model encode videos in full at 1.0, and otherwise only this share of the patches that changed."""
+    config = checkpoint.model.config
+    config.vision_method = "full" if update_ratio == 1.0 else "changed_patches"
+    config.vision_update_ratio = CompressionSettings().vision_update_ratio if update_ratio == 1.0 else update_ratio
+
+
 def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
     """The figures of all tokens and of each candidate with each of `UPDATE_RATIOS`; the difference is that to the same
     with the first of these, the whole tower."""
     questions, candidates = read_questions(data), GROUPS[group]()
     of_towers = []
     for ratio in UPDATE_RATIOS:
-        checkpoint.model.config.vision_update_ratio = ratio
+        _set_tower(checkpoint, ratio)
         of_towers.append(_answers(checkpoint, questions, candidates, work / f"{group}-{ratio:g}.jsonl", batch_size))
-    checkpoint.model.config.vision_update_ratio = 1.0
+    _set_tower(checkpoint, 1.0)
 
     # `summary` compares with "all tokens": here that stands for the whole tower, and the others for its candidates.
     towers = [Candidate("tower", ratio) for ratio in UPDATE_RATIOS[1:]]
@@ -188,7 +196,7 @@ def main(
     for name in group or GROUPS:
         measured = compare_tower if name.startswith("tower") else compare
         # As published: every fourth frame is a reference, and no patch of the others so changed that they are one too.
-        static_patches.UNCHANGED = -1.0 if name == "tower_fixed_references" else UNCHANGED
+        vision_changed_patches.UNCHANGED = -1.0 if name == "tower_fixed_references" else UNCHANGED
         figures = measured(checkpoint, data / DATA.get(name, "questions.jsonl"), work, name)
         path = RESULTS / f"needle_{name}.json"
         path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")

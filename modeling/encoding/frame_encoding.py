@@ -1,7 +1,7 @@
 """Which frames of a prompt's videos the vision tower encodes together: a few at a time, and repeated ones once.
 
-A tower of these families looks at one frame at a time, so that its memory need not grow with the video, and a frame
-that equals the one before it, as in screen recordings and slides, has the features of that one.
+The towers of these families look at one frame at a time. So their memory need not grow with the video, and a frame that
+equals the one before it, as in screen recordings and slides, reuses the features of that one.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive frames to encode of one video.
+    """Consecutive frames of one video that are encoded together.
 
     Attributes:
-        video: number of the video.
-        frames: the frames that are encoded, of those of the video, ascending.
-        shown: all frames of the video that show one of these.
-        sources: for each of `shown`, which of `frames` it shows.
+        video: the number of the video.
+        frames: the numbers of the frames that are encoded, ascending.
+        shown: the numbers of all frames that take their features from one of these.
+        sources: for each of `shown`, the place in `frames` of the frame whose features it takes.
     """
 
     video: int
@@ -35,8 +35,8 @@ class FramePlan:
     """How the frames of some videos are encoded.
 
     Attributes:
-        lengths: frames of each video.
-        chunks: for each call of the tower, the runs that it encodes.
+        lengths: how many frames each video has.
+        chunks: the runs that each call of the tower encodes.
     """
 
     lengths: Sequence[int]
@@ -44,21 +44,21 @@ class FramePlan:
 
     @property
     def is_one_call(self) -> bool:
-        """Whether the tower takes all frames as they are, at once."""
+        """Whether the tower encodes every frame, all of them in one call."""
         return len(self.chunks) == 1 and sum(len(run.frames) for run in self.chunks[0]) == sum(self.lengths)
 
 
 def plan_frames(
     videos: Sequence[Tensor], chunk_frames: int | None, arguments: dict[str, Any], group_frames: int = 1
 ) -> FramePlan:
-    """The plan for videos of (T, ...) pixels each.
+    """Plan how to encode videos of (T, ...) pixels each.
 
     Args:
         chunk_frames: how many frames the tower takes at a time; None for all.
-        arguments: other ones of the encoder. Where they ask for the tower's own states, or hold something precomputed
-            for all frames (`video_cu_seqlens`), these are of one call.
-        group_frames: so many encoded frames of a video that follow each other, of its last group fewer, are never
-            split: a chunk has room for one group at least.
+        arguments: the encoder's other arguments. If they ask for the tower's own states, or hold something precomputed
+            for all frames (`video_cu_seqlens`), the tower takes all frames in one call.
+        group_frames: the size of groups of consecutive frames that are never split between two calls; a video's last
+            group may be smaller. A chunk has room for at least one group.
     """
     whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
     whole = whole or any(name.startswith("video_") for name in arguments)
@@ -83,28 +83,29 @@ def plan_frames(
 
 
 def repeats_the_one_before(frames: Tensor) -> list[bool]:
-    """Of frames (T, ...), whether each is bit-identical to the one before it. One question to the device."""
-    # What is compiled, or trained with dropout, keeps its shapes and its independent frames.
+    """Return for each of the frames (T, ...) whether it is bit-identical to the one before it. Waits for the device
+    once."""
+    # A compiled model keeps its shapes, and a model that is trained with dropout keeps its frames independent.
     if len(frames) == 1 or torch.compiler.is_compiling() or torch.is_grad_enabled():
         return [False] * len(frames)
     return [False, *torch.stack([(frame == before).all() for before, frame in pairwise(frames)]).tolist()]
 
 
 def frames_of_runs(videos: Sequence[Tensor], runs: Sequence[Run]) -> Tensor:
-    """The frames to encode (n, ...) of videos (T, ...) whose frames have one shape."""
+    """Gather the frames to encode, (n, ...), from videos (T, ...) whose frames have one shape."""
     parts = [videos[run.video][_rows(run.frames)] for run in runs]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class FrameBuffers:
-    """What chunks of frames were encoded to, put in its place in the videos, so that nothing is there twice.
+    """Collect the features of chunks of frames in one tensor per video, so that no feature is in memory twice.
 
     Args:
-        plan: of these chunks.
-        rows_after: room behind the rows of a video.
+        plan: how the frames are encoded.
+        rows_after: how many empty rows to leave behind the features of each video.
 
     Attributes:
-        videos: a tensor (T·M + rows_after, D) for each video, from (n, M, D) of its runs.
+        videos: a tensor (T·M + rows_after, D) for each video.
     """
 
     def __init__(self, plan: FramePlan, rows_after: int = 0):
@@ -112,7 +113,7 @@ class FrameBuffers:
         self.videos: list[Tensor] = []
 
     def put(self, run: Run, encoded: Tensor) -> None:
-        """The runs come in their order."""
+        """Put the features (n, M, D) of a run in their place. Runs must come in the order of the plan."""
         length, (num_rows, dim) = self.plan.lengths[run.video], encoded.shape[1:]
         if run.video == len(self.videos):
             self.videos.append(encoded.new_empty(length * num_rows + self.rows_after, dim))
@@ -122,7 +123,7 @@ class FrameBuffers:
 
 
 def _rows(frames: Sequence[int]) -> slice | list[int]:
-    """An index for some frames, ascending: a slice where they follow each other, which copies nothing."""
+    """Return an index for ascending frames: a slice, which copies nothing, where they are consecutive."""
     if frames[-1] - frames[0] == len(frames) - 1:
         return slice(frames[0], frames[-1] + 1)
     return list(frames)

@@ -1,4 +1,4 @@
-"""Video features of all families: what the parent encodes, and of that what stays."""
+"""Video features in all families: the parent encodes a video, and VidCom² drops tokens of it."""
 
 import copy
 import inspect
@@ -31,23 +31,24 @@ ParentFeatures: TypeAlias = Any
 
 @dataclass
 class VidCom2VideoFeatures(BaseModelOutputWithPooling):
-    """What `get_video_features` returns: the parent's fields in its order, then ours, so that a place in the tuple is
-    that of the parent's.
+    """What `get_video_features` returns: the parent's fields in the parent's order, and then ours. So an index into the
+    tuple means the same as in the parent's.
 
     Attributes:
         pooler_output: one (K_i, dim) tensor per video: the tokens that enter the language model.
-        deepstack_features: in families that have them, for each of the first decoder layers what it adds to these
-            tokens, one (K_i, dim) tensor per video.
+        deepstack_features: in families that have them, for each of the first decoder layers, what the layer adds to
+            these tokens: one (K_i, dim) tensor per video.
         video_compressions: one `VideoCompression` per video.
     """
 
-    # None only in what this project's classes pass to each other; but `ModelOutput` asks for this default.
+    # It is None only in what this project's classes pass to each other, but `ModelOutput` asks for this default.
     pooler_output: Sequence[Tensor] = field(default=cast(Any, None))
     deepstack_features: list[tuple[Tensor, ...]] | None = None
     video_compressions: tuple[VideoCompression, ...] = field(default=cast(Any, None))
 
     def without_tower_states(self) -> "VidCom2VideoFeatures":
-        """What the language model needs. The tower's states are larger, and `generate` would hold them to its end."""
+        """Keep only what the language model needs. The tower's states are larger, and `generate` would hold them until
+        its end."""
         return VidCom2VideoFeatures(
             pooler_output=self.pooler_output,
             video_compressions=self.video_compressions,
@@ -58,12 +59,12 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
-    of_parent: ClassVar[frozenset[str]]  # arguments of the parent's methods
+    of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         take_parents_signatures(cls, VideoFeaturesMixin, "get_video_features")
-        # Both, since the parents hand on what the config says for arguments of `forward`.
+        # Both methods, because the parents pass arguments of `forward` on to this one.
         cls.of_parent = arguments_of_parent(cls, VideoFeaturesMixin, "get_video_features", "forward")
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -73,19 +74,21 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     def encode_videos(
         self,
         pixel_values_videos: Tensor,
+        settings: CompressionSettings,
         with_tower_states: bool,
-        chunk_frames: int | None = None,
-        update_ratio: float = 1.0,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """The parent's `get_video_features`, with one (placeholders, dim) entry of `pooler_output` per video, and the
-        tokens of each video that are scored, with their grid.
+        """Encode videos as the settings say, and drop nothing.
 
         Args:
-            with_tower_states: whether they shall have `tower_states` too.
-            chunk_frames: how many frames the tower takes at a time; None for all. In more than one call its own states
-                are not returned.
-            update_ratio: as `vision_update_ratio`; 1.0 for a tower that cannot have another.
+            settings: of these, those for the vision tower are read.
+            with_tower_states: whether the tokens must have `tower_states`.
+            **kwargs: the parent's other arguments.
+
+        Returns:
+            The parent's features, with one (placeholders, dim) entry of `pooler_output` per video, and the tokens of
+            each video that are scored, with their grid. If the tower runs in several calls, its own states are not
+            among the features.
 
         Raises:
             ValueError: on an empty video, or sizes that do not fit.
@@ -93,16 +96,16 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         raise NotImplementedError
 
     def scored_placeholders(self, compression: VideoCompression) -> Tensor:
-        """(T·M,) int64: the placeholder of each scored token, among those of its video."""
+        """Return the placeholder of each scored token among those of its video, int64 (T·M,)."""
         return torch.arange(compression.num_tokens, device=compression.indices.device)
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """Which of a video's placeholders stay, int64 in the order of their features, and how many it has in the full
-        prompt. Structure tokens stay, also those of a frame that keeps nothing."""
+        """Return which of a video's placeholders stay, int64 in the order of their features, and how many it has in the
+        full prompt. Structure tokens stay, even those of a frame that keeps nothing."""
         return compression.indices, compression.num_tokens
 
     def features_for_parent(self, features: Sequence[Tensor]) -> Any:
-        """The kept tokens of all videos as the parent's `forward` takes them: tensors, or one."""
+        """Return the kept tokens of all videos as the parent's `forward` takes them: in one tensor or in several."""
         return features
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -114,11 +117,11 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """Encode videos and keep their distinctive tokens.
 
         Args:
-            *args, **kwargs: as the parent's, and the settings of `CompressionSettings` for this call.
+            *args, **kwargs: the parent's arguments, and settings of `CompressionSettings` for this call.
 
         Returns:
-            The parent's output, but `pooler_output` is a tuple of (K_i, dim) tensors, kept tokens and structure of each
-            video, and `video_compressions` tells which tokens of each video they are.
+            The parent's output, but `pooler_output` is a tuple of (K_i, dim) tensors, the kept tokens and the structure
+            tokens of each video, and `video_compressions` says which tokens were kept.
 
         Raises:
             ValueError: on an empty video, sizes that do not fit, or a setting outside its accepted set.
@@ -130,24 +133,17 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         if settings.retention_ratio < 1.0:
             check_not_exported()
         needs = COMPRESSION_METHODS[settings.compression_method].needs
-        outputs, videos = self.encode_videos_by(settings, with_tower_states="tower_states" in needs, **kwargs)
+        outputs, videos = self.encode_videos(settings=settings, with_tower_states="tower_states" in needs, **kwargs)
         return self.compressed_features(outputs, videos, settings)
-
-    def encode_videos_by(
-        self, settings: CompressionSettings, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """`encode_videos` as the settings say."""
-        return self.encode_videos(
-            with_tower_states=with_tower_states,
-            chunk_frames=settings.vision_chunk_frames,
-            update_ratio=settings.vision_update_ratio,
-            **kwargs,
-        )
 
     def compressed_features(
         self, outputs: ParentFeatures, videos: Sequence[VideoTokens], settings: CompressionSettings
     ) -> VidCom2VideoFeatures:
-        """What stays of videos, from the two things that `encode_videos` returns, which may serve several settings."""
+        """Drop tokens of encoded videos.
+
+        Args:
+            outputs, videos: what `encode_videos` returned. They stay as they are, and can serve several settings.
+        """
         compressions = tuple(compress_with(settings, video) for video in videos)
         fields = {**outputs, "pooler_output": self._kept_features(outputs.pooler_output, compressions)}
         if outputs.get("deepstack_features") is not None:  # for each of the first decoder layers, those of each video
@@ -156,27 +152,28 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             ]
         features = VidCom2VideoFeatures()
         for name, value in (fields | {"video_compressions": compressions}).items():
-            features[name] = value  # one by one, which keeps the parent's order
+            features[name] = value  # one by one, to keep the parent's order
         return features
 
     def _kept_features(
         self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
     ) -> tuple[Tensor, ...]:
-        """Of (placeholders, dim) features of each video those that stay, merged ones in the places where they stand."""
+        """Keep the surviving ones of each video's features (placeholders, dim). A merged feature takes the place of the
+        token that it was merged into."""
         return tuple(
             compression.kept_among(video, self.scored_placeholders(compression), self.placeholders(compression)[0])
             for video, compression in zip(features, compressions, strict=True)
         )
 
     def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
-        """The parent's `get_video_features`: all tokens."""
+        """Call the parent's `get_video_features`, which keeps all tokens."""
         return self._parents_encoder()(**kwargs | {"return_dict": True})
 
     def _parents_encoder(self) -> Callable[..., Any]:
-        """The parent's `get_video_features`, as one that does what `return_dict` says.
+        """Return the parent's `get_video_features`, in a form that obeys its argument `return_dict`.
 
-        Qwen3-VL's and Qwen3.5's passes the videos on to `get_image_features`, which hears of the config's `return_dict`
-        alone. Where that asks for tuples, the encoder is that of a view of the model with another config.
+        Qwen3-VL's and Qwen3.5's pass the videos to `get_image_features`, which reads `return_dict` from the config
+        alone. If the config asks for tuples, the encoder is a method of a view of the model with another config.
         """
         if self.config.return_dict:
             return super().get_video_features
@@ -186,16 +183,16 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         return super(VideoFeaturesMixin, view).get_video_features
 
     def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
-        """The parent's features of the prompt's videos: all tokens."""
-        if settings.vision_update_ratio == 1.0:
+        """Encode the prompt's videos as the parent does, and keep all tokens."""
+        if settings.vision_method == "full":
             return self._encode(self._parents_encoder(), inputs)
         names = inspect.signature(super().get_video_features).parameters
         described = {name: inputs[name] for name in names if name in inputs}
-        outputs, _ = self.encode_videos_by(settings, with_tower_states=False, **described)
+        outputs, _ = self.encode_videos(settings=settings, with_tower_states=False, **described)
         return outputs
 
     def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:
-        """Features of the prompt's images or videos, from whichever arguments their encoder names."""
+        """Encode the prompt's images or videos, with those of the inputs that the encoder has parameters for."""
         names = inspect.signature(encoder).parameters
         return encoder(**{name: inputs[name] for name in names if name in inputs} | settings, return_dict=True)
 

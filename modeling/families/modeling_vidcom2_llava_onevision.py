@@ -32,7 +32,7 @@ class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
     Modifications:
         - `get_video_features` returns the kept tokens of each video, as a tuple.
         - `forward` leaves the dropped tokens out of the prompt.
-        - with a `vision_update_ratio` below 1 the tower's layers are run by `static_patches.py`.
+        - a `vision_method` other than `"full"` runs the layers of the vision tower itself.
 
     A frame's tokens (14 × 14 in the released checkpoints) are scored; the newline at the end of the video is structure
     and stays, outside `retention_ratio`.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..hosting.call_arguments import is_2d
@@ -48,9 +49,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
     def encode_videos(
         self,
         pixel_values_videos: Tensor,
+        settings: CompressionSettings,
         with_tower_states: bool,
-        chunk_frames: int | None = None,
-        update_ratio: float = 1.0,
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
@@ -70,7 +70,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             )
         of_videos = pixel_values_videos.split([t * h * w for t, h, w in grids])
         frames = [video.unflatten(0, (t, h * w)) for video, (t, h, w) in zip(of_videos, grids, strict=True)]
-        plan = plan_frames(frames, chunk_frames, kwargs)
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
             outputs, states = self._encode_frames(pixel_values_videos, video_grid_thw, with_tower_states, **kwargs)
         else:

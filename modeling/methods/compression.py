@@ -54,8 +54,9 @@ def compress(
     compression_positions: str = "consecutive",
     compression_frame_weight: float = 1.0,
     compression_video_weight: float = 1.0,
+    vision_method: str = "full",
     vision_chunk_frames: int | None = 32,
-    vision_update_ratio: float = 1.0,
+    vision_update_ratio: float = 0.25,
 ) -> VideoCompression:
     """Select, or merge, the tokens of one video.
 
@@ -63,8 +64,8 @@ def compress(
         video_tokens: (num_frames, tokens_per_frame, dim), any float dtype, any device; or `VideoTokens`, which some
             methods need.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
-        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and those of
-            the vision tower, `vision_chunk_frames` and `vision_update_ratio`, are for models, and select nothing.
+        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and the
+            settings of the vision tower, `vision_...`, are for models, and select nothing.
 
     Returns:
         A `VideoCompression` on the device of `video_tokens`. The kept features are
@@ -85,6 +86,7 @@ def compress(
         compression_positions=compression_positions,
         compression_frame_weight=compression_frame_weight,
         compression_video_weight=compression_video_weight,
+        vision_method=vision_method,
         vision_chunk_frames=vision_chunk_frames,
         vision_update_ratio=vision_update_ratio,
     )

@@ -124,7 +124,7 @@ def refusal(served: Served, **arguments: Any) -> str:
     [
         ({"compression_rounding": "ceil"}, "is 'ceil', with which .* Set it to \"exact\""),
         ({"compression_positions": "original"}, "`compression_positions` is 'original', but vLLM"),
-        ({"vision_update_ratio": 0.5}, "`vision_update_ratio` is 0.5, but vLLM's"),
+        ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches'"),
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
         ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
     ],

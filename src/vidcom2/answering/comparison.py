@@ -131,7 +131,7 @@ def run(
     settings = model.config.compression_settings()
     compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
     if baseline:
-        compared.append({"retention_ratio": 1.0, "vision_update_ratio": 1.0})
+        compared.append({"retention_ratio": 1.0, "vision_method": "full"})
     if other_method is not None:
         compared.append({"retention_ratio": settings.retention_ratio, "compression_method": other_method})
     sides: list[list[_Call]] = [[] for _ in compared]

@@ -55,13 +55,13 @@ class EncodedVideos:
         outputs: the parent's features: `pooler_output` has an entry (placeholders, dim) for each video, all tokens with
             structure.
         tokens: of each video those that are scored.
-        update_ratio: the `vision_update_ratio` that they were encoded with.
+        vision_settings: the settings that they were encoded with.
     """
 
     inputs: dict[str, Any]
     outputs: VidCom2VideoFeatures
     tokens: Sequence[VideoTokens]
-    update_ratio: float
+    vision_settings: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +99,13 @@ def encode(
     described = video_arguments(model, inputs)
     compared = (settings.compression_method, *methods)
     with_tower_states = any("tower_states" in COMPRESSION_METHODS[method].needs for method in compared)
-    outputs, tokens = model.model.encode_videos_by(settings, with_tower_states, **described)
+    outputs, tokens = model.model.encode_videos(settings=settings, with_tower_states=with_tower_states, **described)
     # Without the tower's own states, which a batch of videos would fill the memory with.
     kept = VidCom2VideoFeatures(
         pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")
     )
     hook.ended("vision")
-    return EncodedVideos(described, kept, tokens, settings.vision_update_ratio)
+    return EncodedVideos(described, kept, tokens, settings.vision_settings())
 
 
 @torch.no_grad()
@@ -118,17 +118,32 @@ def compress(
     """What stays of encoded videos, which may be compressed with several settings.
 
     Raises:
-        ValueError: on settings that the method refuses for one of the videos, and on another `vision_update_ratio` than
-            the one that they were encoded with.
+        ValueError: on settings that the method refuses for one of the videos, and on settings for the vision tower
+            other than those that the videos were encoded with.
     """
-    if settings.vision_update_ratio != videos.update_ratio:
-        raise ValueError(
-            f"`vision_update_ratio` is {settings.vision_update_ratio!r} for one of several methods, but their videos "
-            f"are encoded once for all, with the model's {videos.update_ratio!r}. Compare ratios in runs of their own."
-        )
+    check_encoded_alike(settings, videos.vision_settings)
     features = model.model.compressed_features(videos.outputs, videos.tokens, settings)
     hook.ended("compression")
     return features
+
+
+def check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str, Any]) -> None:
+    """Check that settings go with videos that are encoded once, for several methods or requests.
+
+    Args:
+        encoded_with: the `vision_settings` of the videos.
+
+    Raises:
+        ValueError: if they ask for another encoding.
+    """
+    asked = settings.vision_settings()
+    for name in [*asked, *encoded_with]:
+        if asked.get(name) != encoded_with.get(name):
+            raise ValueError(
+                f"`{name}` is {getattr(settings, name)!r} for one of several methods or requests, but their videos are "
+                f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. Set it "
+                "where the model is loaded, or in `model.config`, and compare encodings in runs of their own."
+            )
 
 
 def joined(features: Sequence[VidCom2VideoFeatures]) -> VidCom2VideoFeatures:

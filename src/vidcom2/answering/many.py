@@ -31,7 +31,7 @@ from .arguments import (
     with_tokenizer,
 )
 from .background import Background
-from .generation import EncodedVideos, compress, encode, generate, joined
+from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
 from .prompting import padded, prepare_inputs, video_arguments, without_pixels
 from .requests import VideoRequest, request_of
 
@@ -284,12 +284,10 @@ class _Answering:
         if request.problem is not None:
             raise OptionError(request.problem)
         settings = self._settings(request)
-        of_model = self.model.config.vision_update_ratio  # the videos of all requests are encoded with it
-        if settings.vision_update_ratio != of_model:
-            raise OptionError(
-                f"`vision_update_ratio` is {settings.vision_update_ratio!r} for a request, but the model's is "
-                f"{of_model!r}. Set it where the model is loaded, or in `model.config`."
-            )
+        try:  # the videos of all requests are encoded together
+            check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
+        except ValueError as error:
+            raise OptionError(str(error)) from None
         for token in (self.processor.video_token, self.processor.image_token):
             if token in request.prompt:
                 raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")

@@ -182,7 +182,7 @@ def compressed_answers(
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
-            another `vision_update_ratio` than the model's, with which the videos were encoded.
+            settings for the vision tower other than the model's, with which the videos were encoded.
     """
     features = {id(video): compress(model, video, settings) for video in batch.videos}
     of_each = [features[id(video)] for video in batch.videos]

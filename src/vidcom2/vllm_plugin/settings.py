@@ -51,10 +51,10 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
             f"`compression_method` is {method.name!r}, which looks at states of the vision tower, and vLLM does not "
             "hand these out. Choose another method."
         )
-    if settings.vision_update_ratio != 1.0:
+    if settings.vision_method != "full":
         raise ValueError(
-            f"`vision_update_ratio` is {settings.vision_update_ratio!r}, but vLLM's vision tower computes every patch. "
-            "Set it to 1.0."
+            f"`vision_method` is {settings.vision_method!r}, but vLLM's own vision tower encodes the videos. Set it to "
+            '"full".'
         )
     if settings.compression_positions != "consecutive" and not has_mrope:
         raise ValueError(

@@ -1,13 +1,14 @@
-"""A SigLIP tower that computes only the patches that changed: STC-Cacher, of *Streaming Token Compression*
-(arXiv 2512.00891).
+"""`vision_method="changed_patches"`: a SigLIP tower computes only the patches that changed. This is STC-Cacher, of
+*Streaming Token Compression* (arXiv 2512.00891).
 
-Frames come in groups. The first of a group is the reference frame and computed in full. In each layer of the others all
-keys are computed; the patches whose keys are least like the reference frame's at the same places are dynamic, and have
-query, value, attention output and MLP of their own. The static ones take over the reference frame's value, attention
-output and MLP output. What these are added to is each frame's own throughout.
+Frames come in groups. The first frame of a group is its reference frame, and is computed in full. In the other frames,
+each layer computes the keys of all patches and compares them with the reference frame's keys at the same places. The
+patches whose keys differ most are dynamic: the layer computes their query, value, attention output and MLP. The others
+are static and reuse the reference frame's value, attention output and MLP output. These are added to each frame's own
+residual stream throughout.
 
-Not in the authors' code: a frame of which more patches changed than may be computed, as after a cut, is a reference
-frame too. What another scene's would give its static patches is worth nothing.
+One thing is not in the authors' code: a frame in which too many patches changed, as after a cut, becomes the reference
+for the frames after it. A static patch would gain nothing from another scene.
 """
 
 import math
@@ -21,22 +22,35 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import SiglipVisionModel
 
-# It bounds what can be saved, with the keys of all patches: 69 % of the operations of SigLIP so400m's layers at 4, 81 %
-# at 8. Every fourth frame in full is what docs/needle.md measures.
-REFERENCE_INTERVAL = 4
-# A patch has changed if its key in the first layer and that of the reference frame have a smaller cosine. In the needle
-# benchmark its median is 0.99 within a scene, 0.93 where the camera moves, and 0.60 where nearly every frame is a cut.
+from ...configuration.compression_settings import CompressionSettings
+from ...configuration.vision_methods import VISION_METHODS
+
+REFERENCE_INTERVAL = VISION_METHODS["changed_patches"].group_frames
+# A patch has changed if the cosine of its key in the first layer and the reference frame's key is below this. In the
+# needle benchmark the median is 0.99 within a scene, 0.93 where the camera moves, and 0.60 where nearly every frame is
+# a cut.
 UNCHANGED = 0.85
 
 
 @dataclass(frozen=True)
 class LayerOutputs:
-    """What a layer computed of R frames, each (R, patches, dim)."""
+    """What a layer computed for R reference frames, each (R, patches, dim)."""
 
     keys: Tensor
     values: Tensor
     attention: Tensor
     mlp: Tensor
+
+
+def changed_patches(
+    tower: SiglipVisionModel,
+    frames: Tensor,
+    run_lengths: Sequence[int],
+    settings: CompressionSettings,
+    feature_layers: Sequence[int],
+) -> Tensor:
+    """Encode frames as an `EncodeFrames` does; reads `vision_update_ratio`."""
+    return patch_states(tower, frames, groups_of(run_lengths), settings.vision_update_ratio, feature_layers)
 
 
 def patch_states(
@@ -46,15 +60,16 @@ def patch_states(
     update_ratio: float,
     feature_layers: Sequence[int],
 ) -> Tensor:
-    """Hidden states of the tower, of which those between reference frames are approximate.
+    """Return the tower's hidden states. Those of frames between reference frames are approximate.
 
     Args:
         frames: (F, channels, height, width) pixels.
-        group_lengths: of how many frames each group is; they add up to F. The first of a group is its reference, and
-            a frame of which too much changed since then is that of those after it.
-        update_ratio: share of the patches that are dynamic, in (0, 1]; of a frame at least one. At 1.0 all frames are
-            computed in full, to rounding.
-        feature_layers: whose hidden states: 0 for the embeddings, n for the n-th layer's output, -1 for the last's.
+        group_lengths: how many frames each group has; they add up to F. The first frame of a group is its reference. A
+            frame in which too many patches changed since then becomes the reference for the frames after it.
+        update_ratio: share of a frame's patches that are dynamic, in (0, 1]; at least one patch is. At 1.0 all frames
+            are computed in full, up to rounding.
+        feature_layers: whose hidden states to return: 0 for the embeddings, n for the n-th layer's output, -1 for the
+            last layer's.
 
     Returns:
         (F, patches, len(feature_layers) · dim), the layers beside each other.
@@ -83,7 +98,7 @@ def patch_states(
 
 
 def groups_of(run_lengths: Sequence[int]) -> list[int]:
-    """The lengths of the groups in runs of frames, each run of one video."""
+    """Split runs of frames, each of one video, into groups, and return the lengths of these."""
     return [
         min(REFERENCE_INTERVAL, length - first)
         for length in run_lengths
@@ -92,29 +107,29 @@ def groups_of(run_lengths: Sequence[int]) -> list[int]:
 
 
 def num_dynamic(num_patches: int, update_ratio: float) -> int:
-    """How many patches of a frame are dynamic: the share, rounded up from its exact value, and at least one."""
+    """Return how many patches of a frame are dynamic: at least one, and the share's exact value rounded up."""
     return max(1, math.ceil(update_ratio * num_patches - 1e-6))
 
 
 @torch.no_grad()
 def first_keys(tower: SiglipVisionModel, embedded: Tensor) -> Tensor:
-    """(F, patches, dim) keys of the first layer, of the tower's embeddings alike."""
+    """Compute the first layer's keys (F, patches, dim) from the tower's embeddings (F, patches, dim)."""
     layer: Any = tower.encoder.layers[0]
     return layer.self_attn.k_proj(layer.layer_norm1(embedded))
 
 
 def split_at_cuts(keys: Tensor, group_lengths: Sequence[int], budget: int) -> list[int]:
-    """The groups, split before frames of which more than `budget` patches changed since the reference frame.
+    """Split groups before each frame in which more than `budget` patches changed since the reference frame.
 
     Args:
-        keys: (F, patches, dim) of the first layer.
+        keys: (F, patches, dim), the first layer's.
     """
     keys = nn.functional.normalize(keys.float(), dim=-1)
-    counts = [torch.zeros(len(keys), dtype=torch.long, device=keys.device)]  # by how many frames the two are apart
+    counts = [torch.zeros(len(keys), dtype=torch.long, device=keys.device)]  # by the distance between the two frames
     for apart in range(1, max(group_lengths)):
         alike = (keys[apart:] * keys[:-apart]).sum(dim=-1)
         counts.append(nn.functional.pad((alike < UNCHANGED).sum(dim=1), (apart, 0)))
-    changed = torch.stack(counts).tolist()  # one question to the device
+    changed = torch.stack(counts).tolist()  # the only wait for the device
     lengths: list[int] = []
     for start, length in zip(accumulate(group_lengths, initial=0), group_lengths):
         reference = start
@@ -127,11 +142,11 @@ def split_at_cuts(keys: Tensor, group_lengths: Sequence[int], budget: int) -> li
 
 
 def _layer(layer: Any, states: Tensor, reference_of: Tensor, budget: int) -> Tensor:
-    """A layer of the tower, of (R + S, patches, dim) states, of which the first R are reference frames.
+    """Run a layer of the tower on the states (R + S, patches, dim) of R reference frames and S other frames.
 
     Args:
-        reference_of: (S,) int64: which of these is the reference of each of the S others.
-        budget: how many patches of each of the S are dynamic.
+        reference_of: (S,) int64: the reference frame of each of the S others.
+        budget: how many patches of each of the S others are dynamic.
     """
     references, others = states.split([len(states) - len(reference_of), len(reference_of)])
     references, outputs = _reference_frames(layer, references)
@@ -159,7 +174,7 @@ def _frames_between(layer: Any, states: Tensor, references: LayerOutputs, refere
     rows = (first + places).flatten()  # of the dynamic patches, among those of all frames
 
     def updated(of_references: Tensor, of_rows: Tensor) -> Tensor:
-        """The reference's for each frame, but for the dynamic patches."""
+        """Copy each frame's reference, and replace the dynamic patches."""
         copies = of_references[reference_of].flatten(0, 1)
         return copies.index_copy_(0, rows, of_rows).view(len(states), -1, copies.shape[1])
 
@@ -173,14 +188,20 @@ def _frames_between(layer: Any, states: Tensor, references: LayerOutputs, refere
 
 @torch.no_grad()
 def least_similar(keys: Tensor, reference_keys: Tensor, budget: int) -> Tensor:
-    """(S, budget) int64: for frames' keys (S, patches, dim), the patches whose key is least like the reference frame's
-    at the same place by their cosine; of equal ones the earlier."""
+    """Return the patches whose keys differ most from the reference frame's keys at the same places, by their cosine.
+
+    Args:
+        keys, reference_keys: (S, patches, dim) of S frames and of their reference frames.
+
+    Returns:
+        (S, budget) int64. Of equal patches the earlier one comes first.
+    """
     similarity = nn.functional.cosine_similarity(keys.float(), reference_keys.float(), dim=-1)
     return similarity.argsort(dim=1, stable=True)[:, :budget]
 
 
 def _attended(attention: Any, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of queries (F, n, dim) to keys and values (F, patches, dim), through the output projection."""
+    """Let queries (F, n, dim) attend to keys and values (F, patches, dim), and apply the output projection."""
     heads = (each.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for each in (queries, keys, values))
     dropout = attention.dropout if attention.training else 0.0
     attended = nn.functional.scaled_dot_product_attention(*heads, dropout_p=dropout, scale=attention.scale)

@@ -1,5 +1,5 @@
-"""With `vision_update_ratio` the vision tower computes only the patches that changed: as STC-Cacher is described, and
-as the parent where all of them do."""
+"""`vision_method="changed_patches"` computes only the patches that changed: as STC-Cacher's description says, and as
+the parent does where all of them changed."""
 
 import copy
 import math
@@ -16,10 +16,13 @@ from torch import Tensor
 from transformers import CLIPVisionConfig
 
 from vidcom2 import CompressionSettings, VidCom2LlavaOnevisionConfig
-from vidcom2.modeling.encoding.static_patches import LayerOutputs, least_similar, patch_states
+from vidcom2.modeling.encoding.vision_changed_patches import LayerOutputs, least_similar, patch_states
 
-NEARLY_ALL = 1 - 1e-9  # of any number of patches all are dynamic
 CLOSE = {"rtol": 0, "atol": 1e-5}
+
+
+def changed_patches(update_ratio: float) -> dict[str, Any]:
+    return {"vision_method": "changed_patches", "vision_update_ratio": update_ratio}
 
 
 pytestmark = only(lambda family: family.siglip)
@@ -150,7 +153,7 @@ def test_it_is_the_description(siglip: Family, tower: Any, ratio: float) -> None
 def test_where_all_patches_are_dynamic_it_is_the_parents(siglip: Family) -> None:
     pixels = pixels_of(siglip, 9, num_videos=2)
     expected = siglip.stock.get_video_features(pixels, return_dict=True).pooler_output
-    torch.testing.assert_close(all_tokens(siglip, pixels, vision_update_ratio=NEARLY_ALL), expected, **CLOSE)
+    torch.testing.assert_close(all_tokens(siglip, pixels, **changed_patches(1.0)), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("layers", [[-1], [0], [-2, 1], [1, -1, 0]])
@@ -160,7 +163,7 @@ def test_hidden_states_are_those_of_the_layers_that_are_asked_for(
 ) -> None:
     frames = pixels_of(siglip, 5)[0]
     theirs = tower(frames, output_hidden_states=True).hidden_states
-    ours = patch_states(tower, frames, [4, 1], NEARLY_ALL, layers)
+    ours = patch_states(tower, frames, [4, 1], 1.0, layers)
     torch.testing.assert_close(ours, torch.cat([theirs[layer] for layer in layers], dim=-1), **CLOSE)
     with pytest.raises(IndexError):
         patch_states(tower, frames, [4, 1], 0.5, [len(theirs)])
@@ -173,8 +176,9 @@ def test_every_fourth_frame_is_a_reference_and_what_follows_a_cut(
 ) -> None:
     """A reference frame is computed in full."""
     pixels = pixels_of(siglip, 10, cut=cut)
-    _, videos = siglip.model.model.encode_videos(pixels, with_tower_states=False, update_ratio=0.1)
-    _, whole = siglip.model.model.encode_videos(pixels, with_tower_states=False)
+    encode, settings = siglip.model.model.encode_videos, CompressionSettings(**changed_patches(0.1))
+    _, videos = encode(pixels, settings=settings, with_tower_states=False)
+    _, whole = encode(pixels, settings=CompressionSettings(), with_tower_states=False)
     same = [torch.allclose(a, b, **CLOSE) for a, b in zip(videos[0].tokens, whole[0].tokens, strict=True)]
     assert [number for number, each in enumerate(same) if each] == references
 
@@ -190,7 +194,7 @@ def test_of_frames_between_only_the_share_is_computed(siglip: Family) -> None:
         )
         for name, module in (named | {"mlp": layer.mlp}).items()
     ]
-    siglip.model.get_video_features(pixels_of(siglip, 8, cut=None), vision_update_ratio=0.3)
+    siglip.model.get_video_features(pixels_of(siglip, 8, cut=None), **changed_patches(0.3))
     for hook in hooks:
         hook.remove()
     patches = tower.embeddings.num_patches
@@ -262,7 +266,7 @@ def test_the_share_is_rounded_up_from_its_exact_value(siglip: Family, tower: Any
 
 @torch.no_grad()
 def test_videos_of_a_batch_equal_each_alone(siglip: Family) -> None:
-    pixels, setting = pixels_of(siglip, 6, num_videos=2), {"vision_update_ratio": 0.2}
+    pixels, setting = pixels_of(siglip, 6, num_videos=2), changed_patches(0.2)
     alone = torch.cat([all_tokens(siglip, pixels[number : number + 1], **setting) for number in (0, 1)])
     torch.testing.assert_close(all_tokens(siglip, pixels, **setting), alone, **CLOSE)
 
@@ -270,7 +274,7 @@ def test_videos_of_a_batch_equal_each_alone(siglip: Family) -> None:
 @pytest.mark.parametrize(("chunk", "seen"), [(1, [4, 2, 4, 2]), (3, [4, 2, 4, 2]), (6, [6, 6]), (9, [6, 6])])
 @torch.no_grad()
 def test_chunks_hold_whole_groups_and_change_nothing(siglip: Family, chunk: int, seen: list[int]) -> None:
-    pixels, setting = pixels_of(siglip, 6, num_videos=2), {"vision_update_ratio": 0.2}
+    pixels, setting = pixels_of(siglip, 6, num_videos=2), changed_patches(0.2)
     with frames_per_call(siglip) as given:
         parts = all_tokens(siglip, pixels, vision_chunk_frames=chunk, **setting)
     assert given == seen
@@ -281,9 +285,9 @@ def test_chunks_hold_whole_groups_and_change_nothing(siglip: Family, chunk: int,
 def test_repeated_frames_are_encoded_once_and_groups_are_of_the_others(siglip: Family) -> None:
     pixels = pixels_of(siglip, 6)
     with frames_per_call(siglip) as seen:
-        tokens = all_tokens(siglip, pixels[:, [0, 0, 1, 2, 2, 3, 4, 5, 5]], vision_update_ratio=0.2)
+        tokens = all_tokens(siglip, pixels[:, [0, 0, 1, 2, 2, 3, 4, 5, 5]], **changed_patches(0.2))
     assert seen == [6]
-    once = all_tokens(siglip, pixels, vision_update_ratio=0.2)
+    once = all_tokens(siglip, pixels, **changed_patches(0.2))
     end = None if siglip.case.structure_tokens == 0 else -1
     of_frames, expected = tokens[0, :end].unflatten(0, (9, -1)), once[0, :end].unflatten(0, (6, -1))
     torch.testing.assert_close(of_frames, expected[[0, 0, 1, 2, 2, 3, 4, 5, 5]], **CLOSE)
@@ -295,7 +299,8 @@ def test_repeated_frames_are_encoded_once_and_groups_are_of_the_others(siglip: F
 @torch.no_grad()
 def test_a_method_sees_these_states_of_the_tower(siglip: Family) -> None:
     pixels = pixels_of(siglip, 8)
-    _, videos = siglip.model.model.encode_videos(pixels, with_tower_states=True, chunk_frames=4, update_ratio=0.2)
+    settings = CompressionSettings(vision_chunk_frames=4, **changed_patches(0.2))
+    _, videos = siglip.model.model.encode_videos(pixels, settings=settings, with_tower_states=True)
     expected = patch_states(siglip.model.model.vision_tower, pixels[0], [4, 4], 0.2, [-1])
     torch.testing.assert_close(videos[0].tower_states, expected, **CLOSE)
 
@@ -304,7 +309,7 @@ def test_a_method_sees_these_states_of_the_tower(siglip: Family) -> None:
 @torch.no_grad()
 def test_all_that_runs_the_model_runs_this_tower(siglip: Family, ratio: float) -> None:
     """Also with all tokens, where otherwise the parent encodes."""
-    inputs, setting = siglip.one_video(), {"retention_ratio": ratio, "vision_update_ratio": 0.1}
+    inputs, setting = siglip.one_video(), {"retention_ratio": ratio, **changed_patches(0.1)}
     features = siglip.model.get_video_features(inputs["pixel_values_videos"], **setting)
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
     expected = siglip.model(**rest, mm_encoder_outputs={"video": features}).logits
@@ -321,28 +326,35 @@ def test_the_default_is_the_parents_own_computation(siglip: Family, monkeypatch:
     def forbidden(*_: Any) -> None:
         raise AssertionError("the parent's tower runs")
 
-    module = "vidcom2.modeling.families.llava_videos.patch_states"
+    module = "vidcom2.modeling.encoding.vision_changed_patches.patch_states"
     monkeypatch.setattr(module, forbidden)
     inputs = siglip.one_video()
     siglip.model(**inputs)
     expected = siglip.stock(**inputs).logits
-    assert torch.equal(siglip.model(**inputs, retention_ratio=1.0, vision_update_ratio=1.0).logits, expected)
+    assert torch.equal(siglip.model(**inputs, retention_ratio=1.0, vision_method="full").logits, expected)
     with pytest.raises(AssertionError, match="the parent's tower runs"):
-        siglip.model(**inputs, vision_update_ratio=0.5)
+        siglip.model(**inputs, **changed_patches(0.5))
 
 
 def test_it_is_saved_and_loaded(siglip: Family, tmp_path: Path) -> None:
     inputs = siglip.one_video()
-    siglip.load(vision_update_ratio=0.1).save_pretrained(tmp_path)
+    siglip.load(**changed_patches(0.1)).save_pretrained(tmp_path)
     loaded = siglip.case.model_class.from_pretrained(tmp_path).eval()
     assert loaded.config.vision_update_ratio == 0.1
-    assert torch.equal(loaded(**inputs).logits, siglip.load()(**inputs, vision_update_ratio=0.1).logits)
+    assert torch.equal(loaded(**inputs).logits, siglip.load()(**inputs, **changed_patches(0.1)).logits)
+
+
+def test_a_share_without_the_method_is_refused_even_at_its_default(siglip: Family) -> None:
+    inputs, default = siglip.one_video(), CompressionSettings().vision_update_ratio
+    for call in (lambda **each: siglip.model(**inputs, **each), siglip.load):
+        with pytest.raises(ValueError, match=rf"`vision_update_ratio` is {default}, but `vision_method='full'`"):
+            call(vision_update_ratio=default)
 
 
 @pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
 def test_what_a_whole_tower_returns_is_refused(siglip: Family, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"`{name}` is True.*`vision_update_ratio=0.5`.*=1.0"):
-        siglip.model.get_video_features(pixels_of(siglip, 4), vision_update_ratio=0.5, **{name: True})
+    with pytest.raises(ValueError, match=rf"`{name}` is True.*`vision_method='changed_patches'`.*='full'"):
+        siglip.model.get_video_features(pixels_of(siglip, 4), **changed_patches(0.5), **{name: True})
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "autocast"])
@@ -351,17 +363,17 @@ def test_it_works_in_half_precision(siglip: Family, name: str) -> None:
     pixels, expected = pixels_of(siglip, 6), all_tokens(siglip, pixels_of(siglip, 6))
     if name == "autocast":
         with torch.autocast("cpu", torch.bfloat16):
-            ours = [all_tokens(siglip, pixels, vision_update_ratio=ratio) for ratio in (NEARLY_ALL, 0.2)]
+            ours = [all_tokens(siglip, pixels, **changed_patches(ratio)) for ratio in (1.0, 0.2)]
     else:
         model = siglip.load(dtype=torch.bfloat16)
-        settings = [{"vision_update_ratio": ratio, "retention_ratio": 1.0} for ratio in (NEARLY_ALL, 0.2)]
+        settings = [{"retention_ratio": 1.0, **changed_patches(ratio)} for ratio in (1.0, 0.2)]
         ours = [torch.stack(model.get_video_features(pixels.bfloat16(), **each).pooler_output) for each in settings]
     scale = expected.abs().max()
     assert (ours[0].float() - expected).abs().max() < 0.05 * scale
     assert ours[1].isfinite().all() and not torch.equal(ours[0], ours[1])
 
 
-@pytest.mark.parametrize("ratio", [0.2, NEARLY_ALL])
+@pytest.mark.parametrize("ratio", [0.2, 1.0])
 def test_gradients_flow_through_what_is_computed(siglip: Family, ratio: float) -> None:
     """Those of the parent where all is computed; and the same with gradient checkpointing, which computes twice."""
     pixels, calls = pixels_of(siglip, 5), []
@@ -377,15 +389,15 @@ def test_gradients_flow_through_what_is_computed(siglip: Family, ratio: float) -
 
     tower.encoder.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     model.train()
-    plain = gradients(vision_update_ratio=ratio)
+    plain = gradients(**changed_patches(ratio))
     assert len(calls) == 2 and all(
         each.abs().max() > 0 for each, name in zip(plain, names) if "k_proj.bias" not in name
     )
-    if ratio == NEARLY_ALL:
+    if ratio == 1.0:
         for ours, theirs in zip(plain, gradients(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-7)
     model.gradient_checkpointing_enable()
-    for ours, theirs in zip(gradients(vision_update_ratio=ratio), plain, strict=True):
+    for ours, theirs in zip(gradients(**changed_patches(ratio)), plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-8)
     assert len(calls) == 4
 
@@ -393,7 +405,7 @@ def test_gradients_flow_through_what_is_computed(siglip: Family, ratio: float) -
 @torch.no_grad()
 def test_weights_that_are_offloaded_are_there_when_needed(siglip: Family) -> None:
     accelerate = pytest.importorskip("accelerate")
-    setting = {"vision_update_ratio": 0.2, "retention_ratio": 1.0}
+    setting = {"retention_ratio": 1.0, **changed_patches(0.2)}
     model = accelerate.cpu_offload(siglip.load(), execution_device="cpu")
     assert model.model.vision_tower.encoder.layers[0].mlp.fc1.weight.is_meta
     inputs = siglip.one_video()
@@ -407,35 +419,35 @@ def test_weights_that_are_offloaded_are_there_when_needed(siglip: Family) -> Non
 def test_other_towers_refuse_it(family: Family, tmp_path: Path) -> None:
     name = family.case.config_class.model_type
     refused = pytest.raises(
-        ValueError, match=rf"`vision_update_ratio` is 0.5, but the vision tower of a '{name}'.*1\.0"
+        ValueError, match=rf"`vision_method` is 'changed_patches', but the vision tower of this '{name}'.*'full'"
     )
     inputs = family.one_video()
     for call in (family.model, family.model.generate, family.model.model):
         with refused:
-            call(**inputs, vision_update_ratio=0.5)
+            call(**inputs, **changed_patches(0.5))
     with refused:
-        family.model.get_video_features(**family.videos_of(inputs), vision_update_ratio=0.5)
+        family.model.get_video_features(**family.videos_of(inputs), **changed_patches(0.5))
     with refused:
-        family.load(vision_update_ratio=0.5)
+        family.load(**changed_patches(0.5))
     with refused:
-        family.case.config_class(vision_update_ratio=0.5)
+        family.case.config_class(**changed_patches(0.5))
     config = family.case.config_class()
-    config.vision_update_ratio = 0.5
+    config.vision_method = "changed_patches"
     with refused:
         config.save_pretrained(tmp_path)
     with refused:
         family.case.model_class(config)
     assert not list(tmp_path.iterdir())
     expected = family.model(**inputs).logits
-    assert torch.equal(family.model(**inputs, vision_update_ratio=1.0).logits, expected)
+    assert torch.equal(family.model(**inputs, vision_method="full").logits, expected)
 
 
 def test_a_llava_of_another_tower_refuses_it() -> None:
     with pytest.raises(ValueError, match=r"'clip_vision_model'.*'siglip_vision_model'"):
-        VidCom2LlavaOnevisionConfig(vision_config=CLIPVisionConfig().to_dict(), vision_update_ratio=0.5)
+        VidCom2LlavaOnevisionConfig(vision_config=CLIPVisionConfig().to_dict(), **changed_patches(0.5))
     VidCom2LlavaOnevisionConfig(vision_config=CLIPVisionConfig().to_dict())
 
 
 def test_every_method_may_have_it() -> None:
     for method in ("vidcom2", "random", "uniform_frames", "dycoke", "evs"):
-        assert CompressionSettings(compression_method=method, vision_update_ratio=0.5).vision_update_ratio == 0.5
+        assert CompressionSettings(compression_method=method, **changed_patches(0.5)).vision_update_ratio == 0.5

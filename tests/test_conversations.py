@@ -279,7 +279,7 @@ def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(f
         lambda: run(family.stock, second, past_key_values=turn.past_key_values),
         lambda: family.stock(second["input_ids"][:, -1:], past_key_values=turn.past_key_values),
     ):
-        with pytest.raises(ValueError, match="another model cannot go on from it"):
+        with pytest.raises(ValueError, match="another model cannot continue it"):
             call()
     assert turn.past_key_values.get_seq_length() == length, "nothing is lost"
     step = {"input_ids": torch.tensor([[20]])}

@@ -418,7 +418,7 @@ def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong
     inputs = family.one_video()
     is_video = inputs["input_ids"][0] == family.model.config.video_token_id
     ids = inputs["input_ids"][:, : int(is_video.nonzero()[-1]) + 1]
-    with pytest.raises(ValueError, match="End it with text"):
+    with pytest.raises(ValueError, match="End the prompt with text"):
         run(family.model, {"input_ids": ids} | family.videos_of(inputs))
 
 

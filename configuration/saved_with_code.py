@@ -1,4 +1,4 @@
-"""Makes models, configs and processors save the code that loads them along with themselves."""
+"""Makes models, configs and processors save the code that loads them beside themselves."""
 
 import inspect
 from collections.abc import Callable

@@ -38,7 +38,7 @@ class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
 
 
 class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
-    """Makes a Qwen inner model run on compressed prompts; it comes before the parent's inner model among its bases.
+    """Makes a Qwen inner model run on compressed prompts. It comes before the parent's inner model among the bases.
 
     A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file. It has a
     token for each block of 2 × 2 patches, and all its tokens are scored.
@@ -176,7 +176,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         return positions[..., :-1] + start, positions[0, :, -1:] + start
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1); None each for a prompt of text alone."""
+        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1); both are None for a prompt of text alone."""
         input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if input_ids is None or all(inputs.get(name) is None for name in GRIDS):
             return None, None

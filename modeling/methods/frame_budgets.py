@@ -39,8 +39,8 @@ def frame_budgets(
         total = exact_total(len(u), tokens_per_frame, ratio)
         return fixed_total_budgets(budgets, tokens_per_frame, ratio).to(device), total
     budgets = budgets.round(decimals=BUDGET_DECIMALS)
-    # The paper rounds up, and the released code rounds half to even. Where r_t > 1, the released code loses what
-    # exceeds the frame's M tokens, and so does the clamp.
+    # The paper rounds up, and the released code rounds half to even. If r_t > 1, the released code loses what exceeds
+    # the frame's M tokens, and so does the clamp.
     budgets = budgets.ceil() if settings.compression_rounding == "ceil" else budgets.round()
     budgets = budgets.clamp(1, tokens_per_frame).long()
     return budgets.to(device), int(budgets.sum())

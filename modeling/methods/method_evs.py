@@ -12,7 +12,7 @@ What does not change is pruned: a token stays if it is unlike the token at the s
 
 This file follows vLLM, with three departures. Scores are in float32, where vLLM's are in the tokens' dtype. An R·T·M
 that is a whole number up to float noise counts as that number, where int(100 · (1 - 0.9)) is 9. A token with a
-non-finite value is kept last, also in the first frame, where vLLM's sort puts nan first.
+non-finite value is kept last, even in the first frame, where vLLM's sort puts nan first.
 
 K, which `evs_total` returns, depends on the sizes and the ratio alone, not on the content. How K is shared among the
 frames depends on the content, and a frame may keep nothing.

@@ -10,7 +10,7 @@ from .video_compression import VideoCompression, VideoTokens
 
 
 def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """Keep random tokens, equally many in each frame. The choice is the same in every call."""
+    """Keep random tokens, under the same budget for each frame. The choice is the same in every call."""
     u = random_scores(video.tokens)
     budgets, num_kept = frame_budgets(torch.zeros_like(u[:, 0]), u.shape[1], settings)
     return VideoCompression(most_unique_tokens(u, budgets, num_kept), budgets)

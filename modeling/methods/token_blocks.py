@@ -78,7 +78,7 @@ def float32_copy(block: Tensor, channels: Tensor | None, out: Tensor) -> Tensor:
 
 
 def clear_tokens(block: Tensor, cleared: Tensor) -> Tensor:
-    """Set the tokens of `block` (..., D) where `cleared` (...) to zero, since 0 · inf would spoil their frame's sum."""
+    """Return `block` (..., D) with zero tokens where `cleared` (...), since 0 · inf would spoil their frame's sum."""
     # On the CPU, asking whether any is cleared is free, and the answer is nearly always no. On an accelerator, asking
     # would wait for the device, and a compiled graph cannot ask.
     if cleared.device.type == "cpu" and not torch.compiler.is_compiling() and not cleared.any():

@@ -324,7 +324,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     # cache belong to the compressed prompt.
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        # A library such as PEFT replaces `prepare_inputs_for_generation` by its own, which does not name our argument.
+        # A library such as PEFT puts in its own `prepare_inputs_for_generation`, which does not name our argument.
         super()._validate_model_kwargs(
             {name: value for name, value in model_kwargs.items() if name != "compressed_prompt"}
         )

@@ -62,7 +62,7 @@ class CachedPrompt:
 
     @staticmethod
     def attached_to(cache: Any) -> "CachedPrompt | None":
-        """Return what continuing a cache takes; None if the cache is empty, plain, or has no memory."""
+        """Return the memory that continuing a cache needs; None if the cache is empty, is plain, or has no memory."""
         known = getattr(cache, "cached_prompt", None)
         return known if known is not None and not known.is_plain and cache.get_seq_length() > 0 else None
 
@@ -163,7 +163,7 @@ class CachedPrompt:
         return over_left
 
     def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
-        """Return the memory with `num_tokens` more tokens, of which `positions` (B, n), -1 for none, are cached."""
+        """Return the memory with `num_tokens` more tokens; those at `positions` (B, n), -1 for none, are cached."""
         positions = torch.where(positions >= 0, positions + self.prompt_length, -1)
         return replace(
             self,

@@ -86,7 +86,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # -----------------------------------------------------------------------------------------------------------------
 
     def is_video(self, input_ids: Tensor) -> Tensor:
-        """Tell which tokens, bool of the same shape, stand for the tokens of a video."""
+        """Return which tokens stand for the tokens of a video: bool, of the same shape."""
         return input_ids == self.config.video_token_id
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,9 +167,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Hidden states have a row for each position of `input_ids`, as the parent's do. A dropped token gets the row of
         the last token kept before it, from which the compressed prompt predicts what follows. So the head and the loss
         of another library may pair the rows with the caller's own labels. `attentions` cover the compressed prompt. The
-        `router_logits` of a mixture of experts also have a row for each position: they repeat the rows of the
-        compressed prompt's tokens equally often, or once more, so that a loss under the caller's mask counts each token
-        alike.
+        `router_logits` of a mixture of experts also have a row for each position. They repeat each row of the
+        compressed prompt as often as any other, or once more, so that a loss under the caller's mask counts all alike.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
@@ -432,7 +431,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return kept
 
     def is_placeholder(self, input_ids: Tensor) -> Tensor:
-        """Tell which tokens, bool of the same shape, stand for images or videos."""
+        """Return which tokens stand for images or videos: bool, of the same shape."""
         return (input_ids == self.config.image_token_id) | self.is_video(input_ids)
 
     def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         return positions[..., :-1] + start, positions[0, :, -1:] + start
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1); both are None for a prompt of text alone."""
+        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1); both None for a prompt of text alone."""
         input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if input_ids is None or all(inputs.get(name) is None for name in GRIDS):
             return None, None

@@ -1,1 +1,1 @@
-"""Shipped code: the configs with the compression settings. Imports nothing from `modeling/`."""
+"""Shipped code: the configs with the compression settings. It imports nothing from `modeling/`."""

@@ -8,8 +8,8 @@ from .family_config import FamilyConfig
 class VidCom2LlavaOnevisionConfig(FamilyConfig, LlavaOnevisionConfig):
     """Config of `VidCom2LlavaOnevisionForConditionalGeneration`.
 
-    `LlavaOnevisionConfig` plus the fields of `CompressionSettings`. The `model_type` stays the native one: a stock
-    `config.json` loads here with the default settings, and a `config.json` saved here loads in the stock class.
+    `LlavaOnevisionConfig` plus the fields of `CompressionSettings`. The `model_type` stays the native one. So a stock
+    `config.json` loads here, with the default settings, and one saved here loads in the stock class.
 
     Raises:
         ValueError: if a VidCom² setting is outside its accepted set, whether it comes from the constructor, an

@@ -1,4 +1,4 @@
-"""LLaVA-Video's config: LLaVA-OneVision's, how video frames are pooled, and the VidCom² settings."""
+"""LLaVA-Video's config: LLaVA-OneVision's, the pooling of video frames, and the VidCom² settings."""
 
 from typing import Any
 
@@ -13,15 +13,15 @@ class VidCom2LlavaVideoConfig(VidCom2LlavaOnevisionConfig):
     """Config of `VidCom2LlavaVideoForConditionalGeneration`.
 
     `LlavaOnevisionConfig` plus the fields of `CompressionSettings` and the two below. It has a `model_type` of its own,
-    since the stock LLaVA-OneVision class would load these weights and compute something else.
+    since the stock LLaVA-OneVision class would load the weights and compute something else.
 
     Args:
         spatial_pool_mode: how 2 x 2 patches of a video frame become one token: `"average"` (the setting of the VidCom²
-            paper and of LLaVA-Video's published figures), `"max"`, or `"bilinear"` (what the original code does when
-            it is not told otherwise). The processor has a field of the same name, and must agree.
-        compression_newlines: which newlines of a compressed video stay, and where: `"all"`, at the end of their rows;
-            `"occupied"`, only those of rows that kept a token; `"trailing"`, all, but after the frame's kept tokens,
-            as the authors' released code has it. Newlines are outside `retention_ratio`.
+            paper and of LLaVA-Video's published figures), `"max"`, or `"bilinear"` (the default of the original code).
+            The processor has a field of the same name, which must agree.
+        compression_newlines: which newlines of a compressed video stay, and where. `"all"` keeps all at the end of
+            their rows. `"occupied"` keeps only those of rows that kept a token. `"trailing"` keeps all, but after the
+            frame's kept tokens, as in the authors' released code. Newlines do not count towards `retention_ratio`.
 
     Raises:
         ValueError: if a setting is outside its accepted set, whether it comes from the constructor, an assignment, a
@@ -45,5 +45,5 @@ class VidCom2LlavaVideoConfig(VidCom2LlavaOnevisionConfig):
         return self.vision_config.image_size // self.vision_config.patch_size
 
 
-# Here and not beside the class: `transformers serve` asks by `model_type`, before it imports the model's code.
+# This is not done beside the model class, since `transformers serve` asks by `model_type` before it imports that code.
 register_as_video_model(VidCom2LlavaVideoConfig.model_type, "VidCom2LlavaVideoForConditionalGeneration")

@@ -9,7 +9,7 @@ class VidCom2Qwen2_5_VLConfig(FamilyConfig, Qwen2_5_VLConfig):
     """Config of `VidCom2Qwen2_5_VLForConditionalGeneration`: `Qwen2_5_VLConfig` plus the fields of
     `CompressionSettings`.
 
-    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
     here loads in the stock class.
 
     Raises:

@@ -9,7 +9,7 @@ class VidCom2Qwen3_5MoeConfig(FamilyConfig, Qwen3_5MoeConfig):
     """Config of `VidCom2Qwen3_5MoeForConditionalGeneration`: `Qwen3_5MoeConfig` plus the fields of
     `CompressionSettings`.
 
-    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
     here loads in the stock class.
 
     Raises:

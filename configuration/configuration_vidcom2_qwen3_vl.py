@@ -8,7 +8,7 @@ from .family_config import FamilyConfig
 class VidCom2Qwen3VLConfig(FamilyConfig, Qwen3VLConfig):
     """Config of `VidCom2Qwen3VLForConditionalGeneration`: `Qwen3VLConfig` plus the fields of `CompressionSettings`.
 
-    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
     here loads in the stock class.
 
     Raises:

@@ -9,7 +9,7 @@ class VidCom2Qwen3VLMoeConfig(FamilyConfig, Qwen3VLMoeConfig):
     """Config of `VidCom2Qwen3VLMoeForConditionalGeneration`: `Qwen3VLMoeConfig` plus the fields of
     `CompressionSettings`.
 
-    The `model_type` stays the native one: a stock `config.json` loads here with the default settings, and one saved
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
     here loads in the stock class.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Compression methods of users that a Hub repo brings along.
+"""Registers the users' compression methods that a Hub repo brings along.
 
-In the package there are none. With a model that uses one, `save_pretrained` writes this file anew, with an import of
-the method's file, so that it is registered when the repo's config is loaded.
+The package itself has none. When a model uses one, `save_pretrained` writes another version of this file, which imports
+the method's file, so that the method is registered when the repo's config is loaded.
 """
 
 METHODS = ()

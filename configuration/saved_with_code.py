@@ -1,4 +1,4 @@
-"""What is saved, a model, its config or its processor, goes along with the code that loads it."""
+"""Makes models, configs and processors save the code that loads them beside themselves."""
 
 import inspect
 from collections.abc import Callable
@@ -22,14 +22,14 @@ else:
 
 
 class SavedWithCode(ParentSaved):
-    """Comes before the parent class in the bases of a config, a model or a processor.
+    """Saves an object together with its code. It comes before the parent class of a config, a model or a processor.
 
-    For a class that came from a Hub repo Transformers knows the files of code, and copies them. For a class of the
-    installed package it does not, and the folder would load as the stock model, uncompressed, without a word.
+    If a class came from a Hub repo, Transformers knows its code files and copies them. For a class of the installed
+    package it does not, and the saved folder would silently load as the stock model, which does not compress.
 
     Attributes:
-        write_code: called as `write_code(object, folder)` before the object is saved. The `vidcom2` package sets it; it
-            copies the code into the folder and names the classes and the files' sha256 in the config.
+        write_code: called as `write_code(object, folder)` before the object is saved. The `vidcom2` package sets it. It
+            copies the code into the folder, and notes the classes and the files' sha256 in the config.
         check_repo: called as `check_repo(object, repo, token, revision)` before the object is sent to the Hub. The
             `vidcom2` package sets it.
     """
@@ -39,16 +39,16 @@ class SavedWithCode(ParentSaved):
 
     @classmethod
     def register_for_auto_class(cls, *args: Any, **kwargs: Any) -> None:
-        """As the parent's. Of the installed package's own classes the code goes along anyway."""
+        """Register the class as the parent does, unless it is the package's own, whose code is saved anyway."""
         if SavedWithCode.write_code is None or cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
             super().register_for_auto_class(*args, **kwargs)
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """As the parent's.
+        """Save the object and its code, with the parent's arguments.
 
         Raises:
-            ValueError: if the folder holds a file that is not of this project and has the name of one of the files of
-                code; nothing is written.
+            ValueError: if the folder holds a file that this project did not write and that has the name of a code
+                file. Nothing is written then.
         """
         if SavedWithCode.write_code is not None:
             if kwargs.get("push_to_hub") and SavedWithCode.check_repo is not None:
@@ -60,17 +60,17 @@ class SavedWithCode(ParentSaved):
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def _get_files_timestamps(self, working_dir: str | PathLike[str]) -> dict[str, float]:
-        """Files that `push_to_hub=True` leaves out unless they change: not the code, written a moment ago."""
+        """Return the files that `push_to_hub=True` sends only if they change, without the code written a moment ago."""
         code = getattr(self, "vidcom2_code_sha256", {})
         stamps = super()._get_files_timestamps(working_dir)
         return {name: stamp for name, stamp in stamps.items() if name not in code}
 
     def push_to_hub(self, repo_id: str, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's.
+        """Push the object and its code to the Hub, with the parent's arguments.
 
         Raises:
-            ValueError: if the repo holds a file that is not of this project and has the name of one of the files of
-                code; nothing is sent.
+            ValueError: if the repo holds a file that this project did not write and that has the name of a code file.
+                Nothing is sent then.
         """
         if SavedWithCode.check_repo is not None:
             SavedWithCode.check_repo(self, repo_id, kwargs.get("token"), kwargs.get("revision"))
@@ -78,15 +78,15 @@ class SavedWithCode(ParentSaved):
 
 
 def check_before_copy(saved_class: type, folder: str | PathLike[str]) -> None:
-    """Refuse a folder in which Transformers would write the code of a class over files of others.
+    """Check that Transformers will not write the code of a class over files of others.
 
-    By their names alone, since code in a Hub repo opens no files: a folder with a file that is named after this project
-    is one that was saved before.
+    The check goes by file names alone, since code in a Hub repo opens no files. A folder that holds a file named after
+    this project counts as one that was saved before.
 
     Raises:
-        ValueError: if files of these names are there, and none that is named after this project.
+        ValueError: if the folder holds files with names of code files, and none of these is named after this project.
     """
-    from transformers.dynamic_module_utils import get_relative_import_files  # not to be waited for on import
+    from transformers.dynamic_module_utils import get_relative_import_files  # Imported late because it is slow.
 
     own = inspect.getfile(saved_class)
     names = sorted({basename(file) for file in (own, *get_relative_import_files(own))})
@@ -96,9 +96,9 @@ def check_before_copy(saved_class: type, folder: str | PathLike[str]) -> None:
 
 
 def refuse_taken(taken: list[str], where: str) -> None:
-    """Raises a ValueError if there are names of code that files of others have."""
+    """Raise a ValueError if files of others have names of code files; `where` says where, and starts the message."""
     if taken:
         raise ValueError(
-            f"{where} holds {', '.join(map(repr, taken))}, which this project did not write, and the code saved with "
+            f"{where} holds {', '.join(map(repr, taken))}, which this project did not write, but the code saved with "
             "the model has files of the same name. Nothing was written. Move or rename them, or save to another place."
         )

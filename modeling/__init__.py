@@ -1,1 +1,1 @@
-"""Shipped code: the model classes, and how a video is compressed."""
+"""Shipped code: the model classes, and the compression of videos."""

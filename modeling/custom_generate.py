@@ -1,4 +1,4 @@
-"""VidCom² for a stock model, without its class: `model.generate(..., custom_generate="org/name")`.
+"""VidCom² for a loaded stock model, whose class stays as it is: `model.generate(..., custom_generate="org/name")`.
 
 A Hub repo holds this file as `custom_generate/generate.py`.
 """
@@ -36,18 +36,19 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2Qwen3_5MoeForConditionalGeneration,
     )
 }
-# What others put on a model in place of its methods: accelerate, when it spreads a model over devices, and
-# `model.compile()` calls of the stock `forward`; Transformers the custom `generate` of a repo that has one.
+# Attributes by which others replace a model's methods, and which the view must not take over. Accelerate, when it
+# spreads a model over devices, and `model.compile()` put calls of the stock `forward` there, and Transformers puts the
+# custom `generate` of a repo that has one.
 REPLACED_METHODS = {"forward", "_old_forward", "_hf_hook", "_compiled_call_impl", "generate"}
-# `generate(..., custom_generate=..., revision=...)`: for Transformers, which passes on what it has used.
+# Transformers loads the code with these, as in `generate(..., custom_generate=..., revision=...)`, and passes them on.
 LOADING_ARGUMENTS = {"revision", "code_revision", "token", "cache_dir", "force_download", "local_files_only", "proxies"}
 
 
 def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tensor:
-    """`model.generate` on the compressed prompt, with the tokens that the VidCom² class gives.
+    """Run `model.generate` on the compressed prompt; it returns the same tokens as the VidCom² class.
 
     Args:
-        model: of one of the stock classes of `MODEL_CLASSES`; it is not changed.
+        model: a model of one of the stock classes behind `MODEL_CLASSES`. It is not changed.
         **kwargs: arguments of `generate`, and the settings of VidCom²: `retention_ratio` (default 0.25),
             `compression_scoring` and so on.
 
@@ -60,13 +61,17 @@ def generate(model: PreTrainedModel, **kwargs: Any) -> ModelOutput | torch.Tenso
 
 
 def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> VidCom2GenerationMixin:
-    """A model of the VidCom² class that shares all modules and weights with a stock one."""
+    """Return a model of the VidCom² class that shares all modules and weights with a stock one.
+
+    Raises:
+        ValueError: if VidCom² does not know the model, or a setting is outside its accepted set.
+    """
     model_type = model.config.model_type
     model_class = MODEL_CLASSES.get(model_type)
     if model_class is None or not _computes_as(model, model_class.__bases__[-1]):
         raise ValueError(
             f"`model` is a {type(model).__name__} of type {model_type!r}, but VidCom² generates for the stock classes "
-            f"of {', '.join(map(repr, MODEL_CLASSES))}. Load one of their checkpoints, without `trust_remote_code`."
+            f"of {', '.join(map(repr, MODEL_CLASSES))}. Load a checkpoint of one of these without `trust_remote_code`."
         )
     config = with_settings(model.config, model_class.config_class, settings)
     view = _sharing(model, model_class, config)
@@ -75,7 +80,7 @@ def vidcom2_view(model: PreTrainedModel, settings: dict[str, Any]) -> VidCom2Gen
 
 
 def _sharing(module: nn.Module, view_class: type[Model], config: Any) -> Model:
-    """The same modules and weights in another class."""
+    """Return a model of another class with the same modules and weights."""
     view = view_class.__new__(view_class)
     view.__dict__.update({name: value for name, value in vars(module).items() if name not in REPLACED_METHODS})
     view.__dict__["_modules"] = dict(module._modules)
@@ -84,7 +89,7 @@ def _sharing(module: nn.Module, view_class: type[Model], config: Any) -> Model:
 
 
 def _computes_as(model: PreTrainedModel, stock_class: type) -> bool:
-    """Whether it is of the stock class, or of a subclass that changes nothing that the view would pass over."""
+    """Whether `model` is of the stock class, or of a subclass that overrides nothing that the view would ignore."""
     methods = ("forward", "generate", "get_video_features", "prepare_inputs_for_generation")
     return isinstance(model, stock_class) and all(
         getattr(type(model), name) is getattr(stock_class, name) for name in methods

@@ -279,7 +279,7 @@ def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(f
         lambda: run(family.stock, second, past_key_values=turn.past_key_values),
         lambda: family.stock(second["input_ids"][:, -1:], past_key_values=turn.past_key_values),
     ):
-        with pytest.raises(ValueError, match="another model cannot go on from it"):
+        with pytest.raises(ValueError, match="another model cannot continue it"):
             call()
     assert turn.past_key_values.get_seq_length() == length, "nothing is lost"
     step = {"input_ids": torch.tensor([[20]])}
@@ -418,7 +418,7 @@ def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong
     inputs = family.one_video()
     is_video = inputs["input_ids"][0] == family.model.config.video_token_id
     ids = inputs["input_ids"][:, : int(is_video.nonzero()[-1]) + 1]
-    with pytest.raises(ValueError, match="End it with text"):
+    with pytest.raises(ValueError, match="End the prompt with text"):
         run(family.model, {"input_ids": ids} | family.videos_of(inputs))
 
 

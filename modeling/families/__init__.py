@@ -1,1 +1,1 @@
-"""The families of models, each by what differs from its parent classes."""
+"""This room holds the families of models, each as its difference from the parent classes."""

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT-Video with VidCom²: what differs from the parent classes."""
+"""LLaVA-NeXT-Video with VidCom²: only what differs from the parent classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class VidCom2LlavaNextVideoCausalLMOutputWithPast(LlavaNextVideoCausalLMOutputWi
     """The parent's output over the compressed prompt.
 
     Attributes:
-        prompt_positions: int64, with an entry for each row of the logits: the position in `input_ids` of the token that
-            it belongs to, -1 at padding; None if nothing was compressed.
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
     """
 
     prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
-    """LLaVA-NeXT-Video without its head, with the language model on the compressed prompt.
+    """LLaVA-NeXT-Video without its head. The language model runs on the compressed prompt.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, as a tuple.
@@ -41,21 +41,21 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
     config: VidCom2LlavaNextVideoConfig
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
-        """As the mixin says: patches are pooled, then projected."""
+        """Pool the tower's states of the patches, then project them."""
         return self.multi_modal_projector(self.vision_resampler(states))
 
     def encode_videos(self, pixel_values_videos: Tensor, **kwargs: Any) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """As the mixin says.
+        """Encode videos, as in `LlavaVideosMixin`.
 
         Raises:
-            ValueError: also on frames that are not square, or whose class token stays: the parent pools what it is
-                given as if it were the rows and columns of a square.
+            ValueError: also if frames are not square or their class token stays, since the parent pools a frame's
+                states as if they were the rows and columns of a square.
         """
         if pixel_values_videos.ndim == 5 and pixel_values_videos.shape[3] != pixel_values_videos.shape[4]:
             height, width = pixel_values_videos.shape[3:]
             raise ValueError(
-                f"`pixel_values_videos` has frames of {height} × {width} pixels, but LLaVA-NeXT-Video pools the "
-                "patches of square ones. Leave the cropping of the checkpoint's processor on."
+                f"`pixel_values_videos` has frames of {height} × {width} pixels, but LLaVA-NeXT-Video can only pool "
+                "the patches of square frames. Leave the cropping of the checkpoint's processor on."
             )
         strategy = kwargs.get("vision_feature_select_strategy") or self.config.vision_feature_select_strategy
         if strategy == "full" and hasattr(self.vision_tower.embeddings, "class_embedding"):
@@ -66,25 +66,31 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
         return super().encode_videos(pixel_values_videos, **kwargs)
 
     def parent_video_features(self, **kwargs: Any) -> ParentFeatures:
-        """As the mixin says. Before Transformers 5.21 the parent's tokens are (num_frames, tokens_per_frame, dim)."""
+        """Return the parent's features of videos, with one (tokens, dim) entry of `pooler_output` per video.
+
+        Before Transformers 5.21, the parent's entries are (num_frames, tokens_per_frame, dim).
+        """
         outputs = super().parent_video_features(**kwargs)
         if not isinstance(outputs.pooler_output, Tensor):
             outputs.pooler_output = torch.stack([video.flatten(0, 1) for video in outputs.pooler_output])
         return outputs
 
     def features_for_parent(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """The parent joins the first two axes of each video's features, in some versions frames and their tokens."""
+        """Return each video's kept tokens as (1, tokens, dim), since the parent joins the first two axes.
+
+        In some versions of Transformers these are the frames and their tokens.
+        """
         return [video.flatten(0, -2)[None] for video in features]
 
 
 class VidCom2LlavaNextVideoForConditionalGeneration(VidCom2GenerationMixin, LlavaNextVideoForConditionalGeneration):
-    """LLaVA-NeXT-Video that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """LLaVA-NeXT-Video that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2LlavaNextVideoModel`.
-        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
 
-    Prompts without video, and `retention_ratio=1.0`, take the parent's path.
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """
 
     config: VidCom2LlavaNextVideoConfig

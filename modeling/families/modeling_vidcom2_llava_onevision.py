@@ -1,4 +1,4 @@
-"""LLaVA-OneVision with VidCom²: what differs from the parent classes."""
+"""LLaVA-OneVision with VidCom²: only what differs from the parent classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,50 +19,50 @@ class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWi
     """The parent's output over the compressed prompt.
 
     Attributes:
-        prompt_positions: int64, with an entry for each row of the logits: the position in `input_ids` of the token that
-            it belongs to, -1 at padding; None if nothing was compressed.
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
     """
 
     prompt_positions: torch.LongTensor | None = None
 
 
 class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
-    """LLaVA-OneVision without its head, with the language model on the compressed prompt.
+    """LLaVA-OneVision without its head. The language model runs on the compressed prompt.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, as a tuple.
         - `forward` leaves the dropped tokens out of the prompt.
         - a `vision_method` other than `"full"` runs the layers of the vision tower itself.
 
-    A frame's tokens (14 × 14 in the released checkpoints) are scored; the newline at the end of the video is structure
-    and stays, outside `retention_ratio`.
+    A frame's tokens (14 × 14 in the released checkpoints) are scored. The newline at the end of the video is structure:
+    it stays, and does not count towards `retention_ratio`.
     """
 
     config: VidCom2LlavaOnevisionConfig
     ends_with_newline = True
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
-        """As the mixin says: patches are projected, then pooled."""
+        """Project the tower's states of the patches, then pool them."""
         return self.apply_pooling(self.multi_modal_projector(states))
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """The kept tokens, and the newline after the last frame."""
+        """Return the placeholders of the kept tokens and of the newline after the last frame, and the number of all."""
         newline = compression.indices.new_tensor([compression.num_tokens])
         return torch.cat([compression.indices, newline]), compression.num_tokens + 1
 
     def features_for_parent(self, features: Sequence[Tensor]) -> Tensor:
-        """The parent flattens a batch of equally long videos; one video of all tokens is the same to it."""
+        """Return the kept tokens of all videos as if they were one: the parent flattens its batch of videos anyway."""
         return torch.cat(tuple(features))[None]
 
 
 class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, LlavaOnevisionForConditionalGeneration):
-    """LLaVA-OneVision that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """LLaVA-OneVision that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2LlavaOnevisionModel`.
-        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
 
-    Prompts without video, and `retention_ratio=1.0`, take the parent's path.
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
     """
 
     config: VidCom2LlavaOnevisionConfig

@@ -1,4 +1,4 @@
-"""LLaVA-Video with VidCom²: what differs from LLaVA-OneVision."""
+"""LLaVA-Video with VidCom²: only what differs from LLaVA-OneVision."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,8 +21,16 @@ from .modeling_vidcom2_llava_onevision import (
 def pooled_rows(
     image_features: Tensor, config: VidCom2LlavaVideoConfig, bilinear: Callable[[Tensor], Tensor], newline: Tensor
 ) -> Tensor:
-    """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim), pooled by
-    `config.spatial_pool_mode`, LLaVA-OneVision's `bilinear` among them, and with the newline (dim,) behind each row."""
+    """Pool frames by `config.spatial_pool_mode`, and end each of their rows with the newline.
+
+    Args:
+        image_features: (frames, patches, dim) projected patches.
+        bilinear: LLaVA-OneVision's pooling, for the mode of that name.
+        newline: (dim,).
+
+    Returns:
+        (frames, side · (side + 1), dim) tokens.
+    """
     if config.spatial_pool_mode == "bilinear":
         pooled = bilinear(image_features)
     else:
@@ -36,24 +44,26 @@ def pooled_rows(
 
 
 def kept_placeholders(compression: VideoCompression, config: VidCom2LlavaVideoConfig) -> Tensor:
-    """Int64: which placeholders of a video stay, in the order of their features: those of the kept tokens, and the
-    newlines of `config.compression_newlines`."""
+    """Return which placeholders of a video stay, int64, in the order of their features.
+
+    They are those of the kept tokens, and of the newlines that `config.compression_newlines` keeps.
+    """
     num_frames = len(compression.frame_budgets)
     patches, mode = config.patches_per_side, config.spatial_pool_mode
     side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
     newlines = config.compression_newlines
-    rows = torch.arange(num_frames * side, device=compression.indices.device)  # counted through all frames
+    rows = torch.arange(num_frames * side, device=compression.indices.device)  # Rows are counted through all frames.
     if newlines == "occupied":
         rows = (compression.indices // side).unique_consecutive()
     tokens = scored_placeholders(compression.num_tokens, side, rows.device)[compression.indices]
     indices = torch.cat([tokens, rows * (side + 1) + side])
-    if newlines == "trailing" and len(tokens) < compression.num_tokens:  # a video that is whole stays as it is
+    if newlines == "trailing" and len(tokens) < compression.num_tokens:  # A video that is whole stays as it is.
         return indices[(indices // per_frame).argsort(stable=True)]
     return indices.sort().values
 
 
 def scored_placeholders(num_tokens: int, side: int, device: torch.device) -> Tensor:
-    """(num_tokens,) int64: the placeholder of each scored token, where rows of `side` tokens end with a newline."""
+    """Return the placeholder of each scored token, (num_tokens,) int64: rows of `side` tokens end with a newline."""
     tokens = torch.arange(num_tokens, device=device)
     return tokens + tokens // side
 
@@ -63,15 +73,15 @@ class LlavaVideoModel(LlavaOnevisionModel):
 
     Modifications:
         - `apply_pooling` pools a frame by `config.spatial_pool_mode` and ends each of its rows with the newline.
-        - `get_video_features` has no newline at the end of the video.
+        - `get_video_features` puts no newline at the end of the video.
 
-    As in the original, a frame passes the projector before it is pooled. Images are LLaVA-OneVision's.
+    As in the original, a frame passes the projector before it is pooled. Images are encoded as in LLaVA-OneVision.
     """
 
     config: VidCom2LlavaVideoConfig
 
     def apply_pooling(self, image_features: Tensor) -> Tensor:
-        """Projected patches of frames (frames, patches, dim) -> their tokens (frames, side · (side + 1), dim)."""
+        """Turn the projected patches of frames (frames, patches, dim) into tokens (frames, side · (side + 1), dim)."""
         return pooled_rows(image_features, self.config, super().apply_pooling, self.image_newline)
 
     @can_return_tuple
@@ -93,7 +103,7 @@ class LlavaVideoModel(LlavaOnevisionModel):
             vision_feature_select_strategy=vision_feature_select_strategy,
             **kwargs | {"return_dict": True},
         )
-        outputs.pooler_output = outputs.pooler_output[:, :-1]  # the parent's newline
+        outputs.pooler_output = outputs.pooler_output[:, :-1]  # The parent has put its newline at the end.
         return outputs
 
 
@@ -103,40 +113,42 @@ class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration)
     config: VidCom2LlavaVideoConfig
 
     def __init__(self, config: VidCom2LlavaVideoConfig):
-        super(LlavaOnevisionForConditionalGeneration, self).__init__(config)  # whose own builds the stock inner model
+        # The `__init__` of LLaVA-OneVision's class is skipped, since it would build the stock inner model.
+        super(LlavaOnevisionForConditionalGeneration, self).__init__(config)
         self.model = LlavaVideoModel(config)
         self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
         self.post_init()
 
 
 class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
-    """LLaVA-Video without its head, with the language model on the compressed prompt.
+    """LLaVA-Video without its head. The language model runs on the compressed prompt.
 
     Modifications of LLaVA-OneVision with VidCom²:
         - the parent is the uncompressed LLaVA-Video.
-        - the scored tokens are those of a frame's grid (13 × 13 in the released checkpoints) without its newlines,
-          which are structure, outside `retention_ratio`. `config.compression_newlines` says which stay, and where.
+        - the scored tokens are those of a frame's grid (13 × 13 in the released checkpoints). Its newlines are
+          structure, and do not count towards `retention_ratio`. `config.compression_newlines` says which stay, and
+          where.
 
-    With `"trailing"` the features enter the language model in another order than in the uncompressed prompt: a frame's
+    With `"trailing"`, the features enter the language model in another order than in the uncompressed prompt: a frame's
     kept tokens, then its newlines. Their placeholders, and so `prompt_positions`, are those of `"all"`, in ascending
-    order: they tell which positions of the prompt a frame still fills, not which feature came from which.
+    order. They tell which positions of the prompt a frame still fills, not which feature came from which position.
     """
 
     config: VidCom2LlavaVideoConfig
     ends_with_newline = False
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
-        """(placeholders, dim) of a video -> (num_frames, tokens_per_frame, dim) without the newlines."""
+        """Turn a video's (placeholders, dim) into (num_frames, tokens_per_frame, dim) without the newlines."""
         side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
         return video.unflatten(0, (num_frames, side, side + 1))[:, :, :-1].flatten(1, 2)
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """The kept tokens and the newlines of `config.compression_newlines`, in the order of their features."""
+        """Return the placeholders of kept tokens and newlines, as their features are ordered, and the number of all."""
         per_frame = tokens_per_frame(self.config.patches_per_side, self.config.spatial_pool_mode)
         return kept_placeholders(compression, self.config), len(compression.frame_budgets) * per_frame
 
     def scored_placeholders(self, compression: VideoCompression) -> Tensor:
-        """As the mixin says: each row of tokens ends with a newline."""
+        """Return the placeholder of each scored token: each row of tokens ends with a newline."""
         side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
         return scored_placeholders(compression.num_tokens, side, compression.indices.device)
 
@@ -144,11 +156,12 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
 class VidCom2LlavaVideoForConditionalGeneration(
     VidCom2LlavaOnevisionForConditionalGeneration, LlavaVideoForConditionalGeneration
 ):
-    """LLaVA-Video that keeps only the distinctive tokens of each video. For checkpoints written by
-    `vidcom2 convert-llava-video`, with `LlavaVideoProcessor`.
+    """LLaVA-Video that keeps only the distinctive tokens of each video.
+
+    It loads checkpoints written by `vidcom2 convert-llava-video`, and needs `LlavaVideoProcessor`.
 
     Modifications of LLaVA-OneVision with VidCom²:
-        - the parent is the uncompressed LLaVA-Video, and the inner `model` a `VidCom2LlavaVideoModel`.
+        - the parent is the uncompressed LLaVA-Video, and the inner `model` is a `VidCom2LlavaVideoModel`.
     """
 
     config: VidCom2LlavaVideoConfig

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL with VidCom²: what differs from the parent classes."""
+"""Qwen2.5-VL with VidCom²: only what differs from the parent classes."""
 
 from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLModel
@@ -10,32 +10,32 @@ from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
 class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
-    """Qwen2.5-VL without its head, with the language model on the compressed prompt.
+    """Qwen2.5-VL without its head. The language model runs on the compressed prompt.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
         - `forward` leaves the dropped tokens out of the prompt.
-        - M-RoPE positions are computed on the full prompt, and every survivor keeps its own (t, h, w), with t in time:
-          `second_per_grid_ts`.
+        - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w), where t
+          follows the time in `second_per_grid_ts`.
     """
 
     config: VidCom2Qwen2_5_VLConfig
 
     def tower_order(self, video_grid_thw: Tensor) -> Tensor:
-        """As the mixin says: window by window, for the window attention of the tower."""
+        """Return the tower's order of blocks: window by window, for its window attention."""
         tower = self.visual
         return get_vision_window_index(video_grid_thw, tower.spatial_merge_size, tower.window_size, tower.patch_size)[0]
 
 
 class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_VLForConditionalGeneration):
-    """Qwen2.5-VL that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """Qwen2.5-VL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen2_5_VLModel`.
-        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
 
-    Prompts without video, and `retention_ratio=1.0`, take the parent's path, with positions that are the
-    conversation's own, also while other chats run on the same model.
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
+    conversation's own, even while other chats run on the same model.
     """
 
     config: VidCom2Qwen2_5_VLConfig

@@ -1,4 +1,4 @@
-"""Qwen3.5 with VidCom²: what differs from the parent classes."""
+"""Qwen3.5 with VidCom²: only what differs from the parent classes."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
 class VidCom2Qwen3_5Model(QwenVideoModelMixin, Qwen3_5Model):
-    """Qwen3.5 without its head, with the language model on the compressed prompt.
+    """Qwen3.5 without its head. The language model runs on the compressed prompt.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video.
         - `forward` leaves the dropped tokens out of the prompt, so that the states of the linear attention never hold
-          them. A frame's time and the marks around it are structure, and stay, also where the frame keeps nothing.
-        - M-RoPE positions are computed on the full prompt, and every survivor keeps its own (t, h, w).
-        - prompts of a batch that go on from a KV cache with different numbers of tokens are refused.
+          them. A frame's time and the marks around it are structure, and stay even if the frame keeps nothing.
+        - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w).
+        - prompts of a batch that continue a KV cache with different numbers of tokens are refused.
     """
 
     config: VidCom2Qwen3_5Config
@@ -25,19 +25,19 @@ class VidCom2Qwen3_5Model(QwenVideoModelMixin, Qwen3_5Model):
 
 
 class VidCom2Qwen3_5ForConditionalGeneration(VidCom2GenerationMixin, Qwen3_5ForConditionalGeneration):
-    """Qwen3.5 that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """Qwen3.5 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen3_5Model`.
-        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
-        - beams and several sequences of a prompt with images or videos, which are other ones in Transformers 5.19.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - beams and several sequences per prompt are right with images and videos, in Transformers 5.19 too.
 
-    Prompts without video, and `retention_ratio=1.0`, take the parent's path, with positions that are the
-    conversation's own, also while other chats run on the same model.
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
+    conversation's own, even while other chats run on the same model.
     """
 
     config: VidCom2Qwen3_5Config
     inner_class = VidCom2Qwen3_5Model
-    # 5.19 has it for text alone, and repeats each patch of an image or video where beams need the whole of it again.
+    # Transformers 5.19 lists text alone, and for beams repeats single patches where the whole image or video is needed.
     input_modalities: Any = ("image", "video", "text")
     output_class = VidCom2QwenCausalLMOutputWithPast

@@ -1,4 +1,4 @@
-"""Qwen3.5-MoE with VidCom²: what differs from the parent classes."""
+"""Qwen3.5-MoE with VidCom²: only what differs from the parent classes."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3_5MoeModel(QwenVideoModelMixin, Qwen3_5MoeModel):
-    """Qwen3.5-MoE without its head, with the language model on the compressed prompt.
+    """Qwen3.5-MoE without its head. The language model runs on the compressed prompt.
 
     Modifications: those of `VidCom2Qwen3_5Model`.
     """
@@ -21,7 +21,7 @@ class VidCom2Qwen3_5MoeModel(QwenVideoModelMixin, Qwen3_5MoeModel):
 
 
 class VidCom2Qwen3_5MoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3_5MoeForConditionalGeneration):
-    """Qwen3.5-MoE that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """Qwen3.5-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications: those of `VidCom2Qwen3_5ForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3_5MoeModel`.

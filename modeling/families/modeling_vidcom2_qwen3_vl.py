@@ -1,4 +1,4 @@
-"""Qwen3-VL with VidCom²: what differs from the parent classes."""
+"""Qwen3-VL with VidCom²: only what differs from the parent classes."""
 
 from transformers import Qwen3VLForConditionalGeneration, Qwen3VLModel
 
@@ -8,14 +8,14 @@ from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
 class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
-    """Qwen3-VL without its head, with the language model on the compressed prompt.
+    """Qwen3-VL without its head. The language model runs on the compressed prompt.
 
     Modifications:
         - `get_video_features` returns the kept tokens of each video, and the deepstack features of the same tokens for
           each of the first decoder layers. Scores come from the tokens alone, as in the authors' code.
         - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
-          and stay, also where the frame keeps nothing.
-        - M-RoPE positions are computed on the full prompt, and every survivor keeps its own (t, h, w).
+          and stay even if the frame keeps nothing.
+        - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w).
     """
 
     config: VidCom2Qwen3VLConfig
@@ -23,14 +23,14 @@ class VidCom2Qwen3VLModel(QwenVideoModelMixin, Qwen3VLModel):
 
 
 class VidCom2Qwen3VLForConditionalGeneration(VidCom2GenerationMixin, Qwen3VLForConditionalGeneration):
-    """Qwen3-VL that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """Qwen3-VL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications:
         - the inner `model` is a `VidCom2Qwen3VLModel`.
-        - `forward` and `generate` work on the compressed prompt, and take the settings of a call.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
 
-    Prompts without video, and `retention_ratio=1.0`, take the parent's path, with positions that are the
-    conversation's own, also while other chats run on the same model.
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
+    conversation's own, even while other chats run on the same model.
     """
 
     config: VidCom2Qwen3VLConfig

@@ -1,4 +1,4 @@
-"""Qwen3-VL-MoE with VidCom²: what differs from the parent classes."""
+"""Qwen3-VL-MoE with VidCom²: only what differs from the parent classes."""
 
 from transformers import Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func
@@ -9,7 +9,7 @@ from .qwen_videos import QwenVideoModelMixin
 
 
 class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
-    """Qwen3-VL-MoE without its head, with the language model on the compressed prompt.
+    """Qwen3-VL-MoE without its head. The language model runs on the compressed prompt.
 
     Modifications: those of `VidCom2Qwen3VLModel`.
     """
@@ -19,7 +19,7 @@ class VidCom2Qwen3VLMoeModel(QwenVideoModelMixin, Qwen3VLMoeModel):
 
 
 class VidCom2Qwen3VLMoeForConditionalGeneration(MixtureOfExpertsMixin, Qwen3VLMoeForConditionalGeneration):
-    """Qwen3-VL-MoE that keeps only the distinctive tokens of each video. Same weights, same processor.
+    """Qwen3-VL-MoE that keeps only the distinctive tokens of each video. Weights and processor stay the same.
 
     Modifications: those of `VidCom2Qwen3VLForConditionalGeneration`, and
         - the inner `model` is a `VidCom2Qwen3VLMoeModel`.

@@ -1,4 +1,4 @@
-"""LLaVA-Video's processor: LLaVA-OneVision's, with the newlines of pooled frames and the time instruction."""
+"""LLaVA-Video's processor: LLaVA-OneVision's, plus the newlines of pooled frames and the time instruction."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ...configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, che
 
 logger = logging.get_logger(__name__)
 
-# Word for word what the model was trained with; no space before "Please".
+# The model was trained with exactly this text, without a space before "Please".
 TIME_INSTRUCTION = (
     "The video lasts for {duration:.2f} seconds, and {num_frames} frames are uniformly sampled from it. "
     "These frames are located at {times}.Please answer the following questions related to this video."
@@ -24,7 +24,7 @@ class LlavaVideoVideosKwargs(VideosKwargs, total=False):
     """Arguments for videos.
 
     Attributes:
-        add_time_instruction: overrides the processor's.
+        add_time_instruction: overrides the processor's own setting.
     """
 
     add_time_instruction: bool | None
@@ -36,7 +36,7 @@ class LlavaVideoProcessorKwargs(ProcessingKwargs, total=False):
 
 
 def time_instruction(seconds: Sequence[float], duration: float) -> str:
-    """What the original tells the model about a video that lasts `duration` seconds, of frames at `seconds`."""
+    """Return what the original tells the model about a video of `duration` seconds with frames at `seconds`."""
     times = ",".join(f"{second:.2f}s" for second in seconds)
     return TIME_INSTRUCTION.format(duration=duration, num_frames=len(seconds), times=times)
 
@@ -45,21 +45,22 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
     """Tokenizer, image and video processor of `VidCom2LlavaVideoForConditionalGeneration`.
 
     Modifications:
-        - `<video>` becomes num_frames · side · (side + 1) placeholders, one per token and one per row's newline.
-        - after them, on a line of its own, comes the time instruction: how long the video is and when its frames are.
+        - `<video>` becomes num_frames · side · (side + 1) placeholders, one per token and one per newline of a row.
+        - the time instruction follows on a line of its own: how long the video is, and when its frames are.
 
-    Video files are sampled as Transformers does it, at the first frame of each of `num_frames` equal parts; the
-    original spreads them from the first frame to the last. For that, pass frames sampled so, with `video_metadata`.
+    Video files are sampled as in Transformers, at the first frame of each of `num_frames` equal parts. The original
+    spreads the frames from the first to the last. To have that, pass frames that are sampled so, with `video_metadata`.
 
     Args:
-        spatial_pool_mode: as in the model's config, with which it must agree.
-        add_time_instruction: whether to write the time instruction. It needs to know the times: of a video file it
-            does, of decoded frames `video_metadata=[{"fps": ..., "total_num_frames": ..., "frames_indices": ...}]`
-            tells them. Without, it is left out with a warning; a call with `add_time_instruction=True` is refused.
+        spatial_pool_mode: must agree with the model's config.
+        add_time_instruction: whether to write the time instruction, which needs the times of the frames. Those of a
+            video file are known. For decoded frames, pass
+            `video_metadata=[{"fps": ..., "total_num_frames": ..., "frames_indices": ...}]`. If the times are unknown,
+            the instruction is left out with a warning, and a call with `add_time_instruction=True` is refused.
         num_image_tokens, vision_feature_select_strategy, ...: as in the parent class.
 
     Raises:
-        ValueError: on a `spatial_pool_mode` outside the accepted set, from the constructor and on assignment alike.
+        ValueError: if `spatial_pool_mode` is outside the accepted set, in the constructor and on assignment alike.
     """
 
     valid_processor_kwargs = LlavaVideoProcessorKwargs
@@ -81,7 +82,7 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
     ):
         self.spatial_pool_mode = spatial_pool_mode
         self.add_time_instruction = add_time_instruction
-        # In processor_config.json, so that a Hub repo's own copy of this file is found.
+        # This goes into processor_config.json, so that a Hub repo's own copy of this file is found.
         self.auto_map = {"AutoProcessor": f"{__name__.rpartition('.')[2]}.{type(self).__name__}"}
         super().__init__(
             image_processor,
@@ -96,7 +97,7 @@ class LlavaVideoProcessor(SavedWithCode, LlavaOnevisionProcessor):
             **kwargs,
         )
 
-    if TYPE_CHECKING:  # Transformers' own annotations refuse `return_tensors`, and chats with anything but text
+    if TYPE_CHECKING:  # Transformers' own annotations refuse `return_tensors`, and chats with anything but text.
 
         def __call__(self, *args: Any, **kwargs: Any) -> BatchFeature: ...
         def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any: ...

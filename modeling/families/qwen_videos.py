@@ -1,4 +1,4 @@
-"""What Qwen's families share: patches of all videos in one tensor with a grid for each, and M-RoPE positions."""
+"""What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
 
 import inspect
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from ..hosting.parent_classes import ParentQwenModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
-IMAGE, VIDEO = 1, 2  # types of tokens; text is 0
+IMAGE, VIDEO = 1, 2  # Types of tokens; that of text is 0.
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
-# What positions follow from, with an entry for each image or video.
+# Positions follow from these arguments, which have an entry for each image or video.
 SIZES_AND_TIMES = GRIDS | {"second_per_grid_ts": VIDEO}
 
 
@@ -29,9 +29,9 @@ class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
     """The parent's output over the compressed prompt.
 
     Attributes:
-        rope_deltas: as in the parent's output of older Transformers versions.
-        prompt_positions: int64, with an entry for each row of the logits: the position in `input_ids` of the token that
-            it belongs to, -1 at padding; None if nothing was compressed.
+        rope_deltas: a field of the parent's output in older Transformers versions.
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
     """
 
     rope_deltas: torch.LongTensor | None = None
@@ -39,12 +39,14 @@ class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
 
 
 class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
-    """Comes before the parent's inner model in the bases of a Qwen family's. A "frame" is one of the t temporal patches
-    of `video_grid_thw`, two frames of the file, with a token for each block of 2 × 2 patches; all of them are scored.
+    """Makes a Qwen inner model run on compressed prompts. It comes before the parent's inner model among the bases.
+
+    A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file. It has a
+    token for each block of 2 × 2 patches, and all its tokens are scored.
     """
 
     uses_mrope = True
-    frames_stand_apart = False  # in the prompt, each behind its time, so that a video has a group of placeholders each
+    frames_stand_apart = False  # Whether each frame has its own group of placeholders in the prompt, behind its time.
 
     def encode_videos(
         self,
@@ -54,8 +56,16 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
-        """As the mixin says, of the patches of all videos (Σ t·h·w, channels · 2 · patch²) and their grids (t, h, w)
-        in patches, (num_videos, 3)."""
+        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+
+        Args:
+            pixel_values_videos: (Σ t·h·w, channels · 2 · patch²) patches of all videos.
+            settings, with_tower_states: see `VideoFeaturesMixin.encode_videos`.
+            video_grid_thw: (num_videos, 3) grids (t, h, w) of the videos, in patches.
+
+        Raises:
+            ValueError: if a video is empty, or the grids do not fit the patches.
+        """
         if video_grid_thw is None or pixel_values_videos.numel() == 0:
             raise ValueError(
                 f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)} and `video_grid_thw` is "
@@ -90,9 +100,9 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
     def _encode_frames(
         self, patches: Tensor, grid_thw: Tensor, with_tower_states: bool, **kwargs: Any
     ) -> tuple[ParentFeatures, list[Tensor]]:
-        """The parent's features of videos, and if wanted (t, h·w, V) states of the tower for each of them."""
+        """Return the parent's features of videos, and if wanted the tower's states (t, h·w, V) of each video."""
         outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
-        # From the output, not by a hook: a hook on a module that threads share would see all of their videos.
+        # The states come from the output. A hook would see the videos of all threads that share the module.
         return outputs, self._row_by_row(outputs.last_hidden_state, grid_thw) if with_tower_states else []
 
     def _encode_in_chunks(
@@ -103,11 +113,13 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         with_tower_states: bool,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, list[Tensor]]:
-        """As `_encode_frames`, of patches (t, h·w, ...) of each video, a few frames at a time, and without the tower's
-        output."""
+        """Return what `_encode_frames` does, but encode the patches (t, h·w, ...) of each video a few frames at a time.
+
+        The tower's own output is left out.
+        """
         grids = video_grid_thw.tolist()
         tokens, states = FrameBuffers(plan), FrameBuffers(plan)
-        deepstack: list[FrameBuffers] | None = None  # for each of the first decoder layers, where these get features
+        deepstack: list[FrameBuffers] | None = None  # One for each of the first decoder layers, if these get features.
         for runs in plan.chunks:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
@@ -122,14 +134,16 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
                     buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
             for run, encoded in zip(runs, of_runs):
                 states.put(run, encoded)
-            del outputs, layers, features, of_runs  # the tower's own states, before the next chunk
+            del outputs, layers, features, of_runs  # This frees the tower's own states before the next chunk.
         whole = [video.unflatten(0, (length, -1)) for video, length in zip(states.videos, plan.lengths)]
         of_layers = None if deepstack is None else [tuple(buffers.videos) for buffers in deepstack]
         return VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers), whole
 
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
-        """States of the tower (Σ t·h·w, V) in its own order, in which the patches of a block follow each other ->
-        (t, h·w, V) of each video."""
+        """Put the tower's states (Σ t·h·w, V) in order, row by row: (t, h·w, V) for each video.
+
+        In the tower's own order, the patches of a block follow each other.
+        """
         size = self.config.vision_config.spatial_merge_size
         blocks = states.unflatten(0, (-1, size**2))
         order = self.tower_order(video_grid_thw)
@@ -143,15 +157,17 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         ]
 
     def tower_order(self, video_grid_thw: Tensor) -> Tensor | None:
-        """(Σ t·h·w / 4,) int64: which block, of those in raster order, the tower has in each place; None if it has them
-        in raster order."""
+        """Return which block, counted in raster order, the tower has at each place: (Σ t·h·w / 4,) int64.
+
+        None means that the tower keeps the raster order.
+        """
         return None
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
-        """The parent's positions of the full prompt, from `start` on.
+        """Return the parent's positions of the full prompt, counted from `start`, and that of a text token after it.
 
-        A text token is put behind the prompt, to see where the parent lets it stand. Its `rope_deltas` have the largest
-        position + 1, which is another where a video has many frames of few tokens.
+        A text token is appended to the prompt to see where the parent places it. The parent's `rope_deltas` would give
+        the largest position + 1, which differs if a video has many frames of few tokens.
         """
         padded = {name: nn.functional.pad(new[name], (0, 1), value=1) for name in ("input_ids", "attention_mask")}
         token_types = nn.functional.pad(self.token_types(new["input_ids"]), (0, 1))
@@ -160,7 +176,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         return positions[..., :-1] + start, positions[0, :, -1:] + start
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """As the mixin says."""
+        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1); both None for a prompt of text alone."""
         input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if input_ids is None or all(inputs.get(name) is None for name in GRIDS):
             return None, None
@@ -170,21 +186,22 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         return self.get_rope_index(input_ids, mm_token_type_ids=token_types, attention_mask=mask, **described)
 
     def _sizes_and_times(self, inputs: dict[str, Any], token_types: Tensor) -> dict[str, Any]:
-        """What the parent's `get_rope_index` takes of SIZES_AND_TIMES, for the images and videos among some tokens: the
-        last entries, where those of earlier turns are passed as well.
+        """Return the arguments among `SIZES_AND_TIMES` that the parent's `get_rope_index` takes, for these tokens.
+
+        If the entries of earlier turns are passed as well, the last ones belong to the images and videos of the tokens.
 
         Raises:
-            ValueError: if there are fewer entries than images or videos.
+            ValueError: if the entries do not fit the images or videos.
         """
         begins = torch.cat([torch.ones_like(token_types[:, :1]), token_types.diff(dim=1)], dim=1) != 0
         accepted = inspect.signature(self.get_rope_index).parameters
         described = {}
         for name, kind in SIZES_AND_TIMES.items():
             given = inputs.get(name)
-            if name not in accepted or (given is None and name not in GRIDS):  # without times the parent has its own
+            if name not in accepted or (given is None and name not in GRIDS):  # Without times, the parent has its own.
                 continue
             num_groups = int((begins & (token_types == kind)).sum())
-            groups = [1] * (0 if given is None else _length(given))  # of placeholders, for each entry
+            groups = [1] * (0 if given is None else _length(given))  # Groups of placeholders, for each entry.
             what = "images" if kind == IMAGE else "videos"
             if kind == VIDEO and self.frames_stand_apart:
                 groups, what = [] if given is None else given[:, 0].tolist(), "frames of videos"
@@ -193,17 +210,17 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
                 raise ValueError(
                     f"The prompt has {num_groups} {what}, but `{name}` is "
                     f"{given.tolist() if isinstance(given, Tensor) else given}. Pass it as the processor returned it, "
-                    "an entry for each image or video, also with features that were encoded beforehand."
+                    "with an entry for each image or video, also beside features that were encoded beforehand."
                 )
             described[name] = None if given is None else given[len(groups) - sums.index(num_groups) :]
         return described
 
     def token_types(self, input_ids: Tensor) -> Tensor:
-        """(B, L) int32: 0 for text, 1 for images, 2 for videos."""
+        """Return the type of each token, (B, L) int32: 0 for text, 1 for images, 2 for videos."""
         is_image = input_ids == self.config.image_token_id
         return IMAGE * is_image.int() + VIDEO * self.is_video(input_ids).int()
 
 
 def _length(entries: Any) -> int:
-    """Of a tensor or a list; 0 of a single number."""
+    """Return the length of a tensor or a list; 0 for a single number."""
     return len(entries) if getattr(entries, "ndim", 1) and hasattr(entries, "__len__") else 0

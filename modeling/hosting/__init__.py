@@ -1,1 +1,1 @@
-"""Where this project's classes meet those of Transformers."""
+"""This room is where the project's classes meet those of Transformers."""

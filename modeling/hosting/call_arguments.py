@@ -1,4 +1,4 @@
-"""What callers pass: settings for one call, masks, positions to keep, and what a compressed prompt cannot be given."""
+"""Reads and checks what callers pass to `forward` and `generate`: settings for one call, masks, positions to keep."""
 
 import functools
 import inspect
@@ -10,24 +10,24 @@ from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_expor
 
 from ...configuration.compression_settings import SETTING_NAMES
 
-# A misspelt setting begins as the others do. The parents, which take any argument, would pass over it.
+# An argument that begins like a setting but is none is misspelt. The parents take any argument, and would ignore it.
 PREFIXES_OF_SETTINGS = ("compression_", "retention_", "vision_", "max_video")
 
 
 def pop_settings(arguments: dict[str, Any], of_parent: Collection[str] = ()) -> dict[str, Any]:
-    """Take the settings of VidCom² out of a call's arguments; None stands for the config's value.
+    """Remove the settings of VidCom² from a call's arguments and return those that are not None.
 
     Args:
         of_parent: names of arguments that the parent takes, whatever they begin with.
 
     Raises:
-        ValueError: on a setting that does not exist, or is fixed when the model is loaded.
+        ValueError: if a setting does not exist, or is fixed when the model is loaded.
     """
     for name in ("compression_newlines", "spatial_pool_mode"):
         if arguments.get(name) is not None:
             raise ValueError(
-                f"`{name}` is {arguments[name]!r} in one call, but belongs to the model: its processor counts on it. "
-                f"Pass it to `from_pretrained`, or set `model.config.{name}`."
+                f"`{name}` is {arguments[name]!r} in one call, but belongs to the model, whose processor relies on "
+                f"it. Pass it to `from_pretrained`, or set `model.config.{name}`."
             )
     given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
     for name in arguments:
@@ -41,7 +41,7 @@ def without_settings(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Token types serve to find positions, and those of a short prompt are known."""
+    """Leave out token types, which serve to find positions: a short prompt already has its positions."""
     return {name: value for name, value in inputs.items() if name not in ("token_type_ids", "mm_token_type_ids")}
 
 
@@ -50,14 +50,14 @@ def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
 
 
 def is_2d(mask: Any) -> TypeGuard[Tensor]:
-    """Whether it is a padding mask. `generate` prepares 4-D masks for static caches, one per kind of attention."""
+    """Whether `mask` is a padding mask. For static caches, `generate` prepares 4-D masks, one per kind of attention."""
     return isinstance(mask, Tensor) and mask.ndim == 2
 
 
 def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None:
-    """Show the signatures of the parent's methods where a class inherits a mixin's ones, which take `**kwargs`.
+    """Give the methods that a class inherits from a mixin, which take `**kwargs`, the signatures of the parent's.
 
-    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass it.
+    `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass.
     """
     for name in names:
         ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
@@ -66,14 +66,16 @@ def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None
 
 
 def arguments_of_parent(model_class: type, mixin: type, *names: str) -> frozenset[str]:
-    """What the parent's methods of these names take, in a class that inherits a mixin's. When a class is made, since
-    `torch.compile` cannot look at signatures."""
+    """Return the names of the arguments that the parent's methods take, in a class that inherits a mixin's methods.
+
+    It is called when a class is made, since `torch.compile` cannot look at signatures.
+    """
     methods = [getattr(super(mixin, model_class), name, None) for name in names]
     return frozenset(name for method in methods if method is not None for name in inspect.signature(method).parameters)
 
 
 def _with_signature(method: Callable, parent_method: Callable) -> Callable:
-    """A method that takes `**kwargs`, with the parent's arguments, and the settings, as its signature."""
+    """Wrap a method that takes `**kwargs`, so that its signature has the parent's arguments and the settings."""
 
     @functools.wraps(method)
     def wrapper(self, *args, **kwargs):
@@ -93,7 +95,7 @@ def _with_signature(method: Callable, parent_method: Callable) -> Callable:
 
 
 def whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether consecutive videos of these sizes fill the prompts' placeholders, prompt by prompt."""
+    """Whether consecutive videos of these sizes exactly fill the prompts' placeholders, prompt by prompt."""
     remaining = list(sizes)
     for count in placeholders:
         while count > 0 and remaining:
@@ -104,15 +106,17 @@ def whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
 
 
 def check_no_gaps(mask: Tensor, num_cached: int) -> None:
-    """For linear attention, which reads all tokens in their order into states: it leaves out the padding before a
-    prompt, but after its first token the states fade at each one, hidden or not. Transformers computes on.
+    """Check that no token is hidden between a prompt's first token and its new ones, for linear attention.
+
+    Linear attention reads all tokens, in order, into states. It leaves out the padding before a prompt, but from the
+    first token on the states fade at every token, hidden or not. Transformers would not object.
 
     Args:
-        mask: (B, P + n) over the tokens in the KV cache and the new ones.
+        mask: (B, P + n) over the P tokens in the KV cache and the n new ones.
         num_cached: P.
 
     Raises:
-        ValueError: if tokens are hidden between a prompt's first token and a new one of its.
+        ValueError: if a token is hidden there.
     """
     attended = mask.bool()
     hidden = ~attended & (attended.cumsum(dim=1) > 0)
@@ -120,16 +124,22 @@ def check_no_gaps(mask: Tensor, num_cached: int) -> None:
     rows = behind[:, num_cached:].any(dim=1).nonzero().flatten().tolist()
     if rows:
         raise ValueError(
-            f"In prompts {rows} of the batch there is padding, or are tokens that `attention_mask` hides, between the "
-            "tokens in `past_key_values` and new ones. This model's linear attention cannot leave them out. Let all "
-            "prompts go on with equally many tokens, after compression too, and hide none of them: go on with one "
-            "prompt at a time, or start anew without the cache."
+            f"In prompts {rows} of the batch, padding or tokens that `attention_mask` hides stand between the tokens "
+            "in `past_key_values` and the new ones. This model's linear attention cannot leave them out. All prompts "
+            "must continue with equally many tokens, after compression too, and none may be hidden: continue one "
+            "prompt at a time, or start over without the cache."
         )
 
 
 def check_tensors(inputs: dict[str, Any]) -> None:
-    """Raises a ValueError on a prompt with videos that is not in tensors: the stock classes fail on it without a name.
-    A mask may be of another type too: Transformers prepares some of its own."""
+    """Check that the inputs of a prompt with videos are tensors.
+
+    The stock classes fail on anything else without naming the argument. A mask may also be of a type that Transformers
+    prepares itself.
+
+    Raises:
+        ValueError: if an input is not a tensor.
+    """
     if inputs.get("pixel_values_videos") is None:
         return
     for name in ("pixel_values_videos", "video_grid_thw", "input_ids", "attention_mask"):
@@ -139,15 +149,19 @@ def check_tensors(inputs: dict[str, Any]) -> None:
             continue
         raise ValueError(
             f"`{name}` is a {type(value).__name__}, but must be a tensor. Pass what the processor returns with "
-            '`return_tensors="pt"`, or make it one: `torch.as_tensor`.'
+            '`return_tensors="pt"`, or convert it with `torch.as_tensor`.'
         )
 
 
 def check_not_exported() -> None:
-    """Raises a ValueError where PyTorch makes one graph for all inputs of what is called."""
+    """Check that PyTorch is not exporting the model, which makes one graph for all inputs.
+
+    Raises:
+        ValueError: during `torch.export` and `torch.jit.trace`.
+    """
     exporter = "torch.export" if is_torchdynamo_exporting() else "torch.jit.trace" if is_jit_tracing() else None
     if exporter is not None:
         raise ValueError(
-            f"`{exporter}` of a model that compresses makes a graph without choices, but how many tokens of a video "
-            "stay, and which, follows from what it shows. Export with `retention_ratio=1.0`, or use `torch.compile`."
+            f"`{exporter}` makes one fixed graph for all videos, but a model that compresses keeps tokens according to "
+            "what a video shows. Export with `retention_ratio=1.0`, or use `torch.compile`."
         )

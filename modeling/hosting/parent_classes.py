@@ -1,6 +1,6 @@
-"""What the mixins take from the classes that they come before in the bases of a family's, told to type checkers.
+"""Tells type checkers what the mixins use of the parent classes, which follow them among the bases of a family's class.
 
-At run time a mixin has no parent: `super()` finds the family's.
+At run time these classes are `object`, and a mixin's `super()` finds the family's parent.
 """
 
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
         def get_image_features(self, **inputs: Any) -> Any: ...
         def get_video_features(self, **inputs: Any) -> Any: ...
 
-        # `model.to("cuda")` is wrong by Transformers' own annotations, which are `Module.to`'s, `self` included.
+        # By Transformers' own annotations, `model.to("cuda")` is an error: they are those of `Module.to`, with `self`.
         def to(self: Model, *args: Any, **kwargs: Any) -> Model: ...
         def cuda(self: Model, *args: Any, **kwargs: Any) -> Model: ...
 
     class ParentLlavaModel(ParentModel):
-        """LLaVA's, without a head."""
+        """A video LLM of LLaVA's, without a head."""
 
         vision_tower: Any
         image_newline: Tensor
 
     class ParentQwenModel(ParentModel):
-        """Qwen's, without a head."""
+        """A video LLM of Qwen's, without a head."""
 
         visual: Any
 
         def get_rope_index(self, input_ids: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]: ...
 
     class ParentModelWithHead(ParentModel):
-        """With a head."""
+        """A video LLM with a head."""
 
         def generate(self, **arguments: Any) -> Any: ...
         def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]: ...

@@ -1,4 +1,4 @@
-"""`pipeline("video-text-to-text")`: a task that the Hub has and Transformers does not."""
+"""`pipeline("video-text-to-text")`, a task that the Hub knows and Transformers does not."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,15 +6,15 @@ from typing import Any, cast
 
 from transformers import ImageTextToTextPipeline
 
-FILE_FRAMES = 32  # sampled from a file; all of its frames would be too many
+FILE_FRAMES = 32  # This many frames are sampled from a file, since all of them would be too many.
 
 
 class VideoTextToTextPipeline(ImageTextToTextPipeline):
     """Answers questions about videos.
 
     Modifications:
-        - takes `videos` and a question, and makes the chat of them;
-        - samples `num_frames` frames of a video file.
+        - takes `videos` and a question, and makes a chat of them.
+        - samples `num_frames` frames from a video file.
 
     ```
     pipe = pipeline(model="org/name", trust_remote_code=True)
@@ -29,24 +29,24 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
 
         Args:
             videos: the videos of one question: a file, a URL, decoded frames (num_frames, channels, height, width), a
-                list of images, or a list of these; with a list of questions, a list of as many entries. A chat goes
-                here or into `text`.
+                list of images, or a list of these. With a list of questions, a list with one entry for each. A chat may
+                be passed here or as `text`.
             text: a question, a list of questions, or chats as `pipeline("image-text-to-text")` takes them.
-            num_frames: frames to sample from each video. By default 32 of a file or URL, and all of decoded frames.
-            **kwargs: as for `pipeline("image-text-to-text")`, such as `max_new_tokens` or `generate_kwargs`.
+            num_frames: frames to sample from each video. By default, 32 from a file or URL, and all decoded frames.
+            **kwargs: arguments of `pipeline("image-text-to-text")`, such as `max_new_tokens` or `generate_kwargs`.
 
         Returns:
-            One list of answers per question, each with `generated_text`: the answer alone to a question, the chat
-            continued to a chat.
+            One list of answers per question. Each answer has a `generated_text`: for a question the answer alone, for a
+            chat the continued chat.
 
         Raises:
-            ValueError: on a question without a video, a chat with videos beside it, or lists of different lengths.
+            ValueError: if a question has no video, a chat has videos beside it, or the lists have different lengths.
         """
         chats = text if _is_chat(text) else videos if text is None and _is_chat(videos) else None
         if chats is text is not None and videos is not None:
             raise ValueError(
-                f"`text` is a chat, but `videos` is a {type(videos).__name__} beside it. Put the videos into the chat: "
-                '{"type": "video", "video": ...}.'
+                f"`text` is a chat, but `videos` is a {type(videos).__name__} beside it. Put the videos into the chat, "
+                'as {"type": "video", "video": ...}.'
             )
         if chats is None:
             if videos is None or text is None:
@@ -70,18 +70,21 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
         if num_frames is not None:
             sampling = {"num_frames": num_frames, "do_sample_frames": True}
         elif not _has_file(_videos_of(chats)):
-            # Qwen3-VL's processor would sample decoded frames too, as if they were 24 a second.
+            # Qwen3-VL's processor would sample decoded frames too, as if there were 24 a second.
             sampling = {"do_sample_frames": False}
         if sampling:
             kwargs["processor_kwargs"] = sampling | (kwargs.get("processor_kwargs") or {})
         with _without_own_rate(self.processor, num_frames):
-            return super().__call__(text=cast(Any, chats), **kwargs)  # its annotations know of no chats
+            return super().__call__(text=cast(Any, chats), **kwargs)  # The parent's annotations lack chats.
 
 
 @contextmanager
 def _without_own_rate(processor: Any, num_frames: int | None) -> Iterator[None]:
-    """While so many frames are asked for: Qwen3-VL's processor refuses a number beside frames a second, and takes its
-    own `fps` for a caller's."""
+    """Hide the processor's own `fps` while `num_frames` is asked for.
+
+    Qwen3-VL's processor refuses a number of frames beside frames per second, and mistakes its own `fps` for the
+    caller's.
+    """
     video_processor = processor.video_processor
     own = getattr(video_processor, "fps", None)
     if own is None or num_frames is None:
@@ -95,7 +98,7 @@ def _without_own_rate(processor: Any, num_frames: int | None) -> Iterator[None]:
 
 
 def _is_chat(value: Any) -> bool:
-    """Whether it is a list of messages, or a list of such lists."""
+    """Whether `value` is a list of messages, or a list of such lists."""
     if not isinstance(value, (list, tuple)) or not value:
         return False
     first = value[0][0] if isinstance(value[0], (list, tuple)) and value[0] else value[0]
@@ -110,12 +113,12 @@ def _chat(videos: Any, question: str) -> list[dict[str, Any]]:
 
 
 def _is_frames(videos: Sequence) -> bool:
-    """Whether a list is one video, of images."""
+    """Whether a list is a single video given as images."""
     return bool(videos) and all(hasattr(entry, "getpixel") for entry in videos)
 
 
 def _videos_of(chats: Any) -> list[Any]:
-    """Those of a list of messages, or of a list of such lists."""
+    """Return the videos in a list of messages, or in a list of such lists."""
     if isinstance(chats, dict):
         content = chats.get("content")
         parts = content if isinstance(content, (list, tuple)) else []

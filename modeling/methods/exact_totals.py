@@ -1,24 +1,25 @@
-"""`compression_rounding="exact"`: frame budgets with a total that depends on the sizes alone; not in the paper."""
+"""`compression_rounding="exact"`: frame budgets whose total depends on the sizes alone. This is not in the paper."""
 
 import math
 
 import torch
 from torch import Tensor
 
-REMAINDER_NOISE = 1e-6  # budgets closer than this to a whole number are that number: the rest is noise of float64
+REMAINDER_NOISE = 1e-6  # A budget closer than this to a whole number counts as that number: the rest is float64 noise.
 
 
 def fixed_total_budgets(budgets: Tensor, tokens_per_frame: int, retention_ratio: float) -> Tensor:
-    """(T,) int64 in [1, M] with a total that depends on the sizes alone; not in the paper.
+    """Turn real-valued budgets (T,) into whole ones: (T,) int64 in [1, M], whose total is `exact_total`.
 
-    The real-valued budgets are scaled by the one factor that makes them, held within [1, M], add up to the total: a
-    frame that is full leaves the rest to the others in proportion. Whole tokens then follow by largest remainder.
+    All budgets are scaled by one factor and held within [1, M]. The factor is the one that makes them add up to the
+    total, so what a full frame cannot take goes to the others in proportion. Largest remainders then decide which
+    budgets are rounded up to whole tokens. This is not in the paper.
     """
     num_frames = len(budgets)
     total = exact_total(num_frames, tokens_per_frame, retention_ratio)
-    # The sum is piecewise linear in the factor, with a bend where a frame reaches 1 or M. Find the last bend at or
-    # below the total, and go on from there with the slope of the frames that are between their bounds.
-    budgets = budgets.clamp(min=1e-290)  # or the bends of a tiny retention ratio would be infinite
+    # The sum is piecewise linear in the factor, with a bend where a frame reaches 1 or M. Find the last bend at which
+    # the sum is at most the total, and follow the slope of the frames that are between their bounds from there.
+    budgets = budgets.clamp(min=1e-290)  # Otherwise the bends of a tiny retention ratio would be infinite.
     bends = torch.cat([1 / budgets, tokens_per_frame / budgets]).sort().values
     sums = (bends[:, None] * budgets).clamp(1, tokens_per_frame).sum(dim=1)
     bend = bends.gather(0, (sums <= total + 1e-9).sum(0, keepdim=True).sub_(1).clamp_(min=0))
@@ -31,12 +32,12 @@ def fixed_total_budgets(budgets: Tensor, tokens_per_frame: int, retention_ratio:
     whole = (budgets + REMAINDER_NOISE).floor()
     remainders = (budgets - whole).div(REMAINDER_NOISE).round()
     missing = total - whole.sum()
-    order = remainders.argsort(descending=True, stable=True)  # ties to the earlier frame
+    order = remainders.argsort(descending=True, stable=True)  # The earlier frame wins a tie.
     rank = torch.empty_like(order).scatter_(0, order, torch.arange(num_frames, device=order.device))
     return (whole + (rank < missing)).long()
 
 
 def exact_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
-    """K of `compression_rounding="exact"`: ⌊R·T·M⌋, but at least one token a frame."""
+    """Return K of `compression_rounding="exact"`: ⌊R·T·M⌋, but at least one token per frame."""
     num_tokens = num_frames * tokens_per_frame
     return max(num_frames, min(num_tokens, math.floor(retention_ratio * num_tokens + 1e-6)))

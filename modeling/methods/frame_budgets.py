@@ -1,6 +1,7 @@
-"""Frame Compression Adjustment: how many tokens each frame keeps, from its uniqueness (paper, Eqs. 5 and 6).
+"""Frame Compression Adjustment: how many tokens each frame keeps, given its uniqueness (paper, Eqs. 5 and 6).
 
-Stage 1, step 4 of Algorithm 1, apart from VidCom²'s scores: a method with a score u_t of its own can use it too.
+This is stage 1, step 4 of Algorithm 1. It stands apart from VidCom²'s scores, so that a method with a score u_t of its
+own can use it too.
 """
 
 import torch
@@ -10,25 +11,26 @@ from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import exact_total, fixed_total_budgets
 
 EPSILON = 1e-8  # ε of Eq. 5
-BUDGET_DECIMALS = 4  # budgets closer than this to a whole number are that number: the rest is float32 noise
-# What a method that calls `frame_budgets` reads, and declares.
+BUDGET_DECIMALS = 4  # Budgets are rounded to this many decimals before they become whole: the rest is float32 noise.
+# A method that calls `frame_budgets` reads these settings, and declares them.
 FRAME_BUDGET_SETTINGS = ("compression_rounding", "compression_temperature")
 
 
 def frame_budgets(
     u: Tensor, tokens_per_frame: int, settings: CompressionSettings, epsilon: float = EPSILON
 ) -> tuple[Tensor, int]:
-    """Tokens to keep in each frame, more in those of higher score.
+    """Return how many tokens each frame keeps: the higher its score, the more.
 
     Args:
-        u: (T,) finite float, the score of each frame.
+        u: (T,) finite float: the score u_t of each frame.
         tokens_per_frame: M.
-        settings: reads `retention_ratio`, `compression_temperature`, `compression_rounding`, and
-            `compression_frame_score="uniform"`.
+        settings: of these, `retention_ratio`, `compression_temperature`, `compression_rounding` and
+            `compression_frame_score="uniform"` are read.
+        epsilon: ε of Eq. 5.
 
     Returns:
-        k_t (T,) int64 in [1, M], and their sum K. Only `"exact"`, whose total depends on the sizes alone, knows K
-        without waiting for the device.
+        The budgets k_t (T,) int64 in [1, M], and their sum K. With `"exact"`, K depends on the sizes alone; otherwise
+        the device must be asked for it.
     """
     device, ratio = u.device, settings.retention_ratio
     u = u.cpu().double() if device.type == "mps" else u.double()  # MPS has no float64
@@ -37,14 +39,18 @@ def frame_budgets(
         total = exact_total(len(u), tokens_per_frame, ratio)
         return fixed_total_budgets(budgets, tokens_per_frame, ratio).to(device), total
     budgets = budgets.round(decimals=BUDGET_DECIMALS)
-    # The paper rounds up. The released code rounds half to even and loses what r_t > 1 asks for; so does the clamp.
+    # The paper rounds up, and the released code rounds half to even. If r_t > 1, the released code loses what exceeds
+    # the frame's M tokens, and so does the clamp.
     budgets = budgets.ceil() if settings.compression_rounding == "ceil" else budgets.round()
     budgets = budgets.clamp(1, tokens_per_frame).long()
     return budgets.to(device), int(budgets.sum())
 
 
 def frame_retention_ratios(u: Tensor, settings: CompressionSettings, epsilon: float = EPSILON) -> Tensor:
-    """r_t (T,): R·(1 + σ_t - 1/T), with σ the softmax of (u - max u)/τ (Eqs. 5 and 6); R in all with `"uniform"`."""
+    """Return r_t (T,) = R·(1 + σ_t - 1/T), where σ is the softmax of (u - max u)/τ (Eqs. 5 and 6).
+
+    With `compression_frame_score="uniform"`, each r_t is R.
+    """
     ratio = settings.retention_ratio
     if settings.compression_frame_score == "uniform":
         return torch.full_like(u, ratio)

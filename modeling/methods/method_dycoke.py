@@ -1,29 +1,35 @@
-"""`compression_method="dycoke"`: the token compression of DyCoke (Tao et al., CVPR 2025, arXiv 2411.15024), its first
-stage, temporal merging (Section 3.2, Eqs. 3 and 4). As in VidCom²'s comparison (Section 4.1), its second stage, which
-prunes the KV cache while decoding, is left out.
+"""`compression_method="dycoke"`: DyCoke's temporal merging (Tao et al., CVPR 2025, arXiv 2411.15024).
 
-The video is cut into windows of 4 consecutive frames. Tokens at the same place of two frames are compared by cosine
-similarity (Eq. 3), and of a pruned frame the most similar ones go, at one rate K for all frames:
+This is the first stage of DyCoke (Section 3.2, Eqs. 3 and 4). The second stage, which prunes the KV cache while
+decoding, is left out, as in VidCom²'s comparison (Section 4.1).
+
+The video is cut into windows of 4 consecutive frames. Tokens at the same place in two frames are compared by cosine
+similarity (Eq. 3). A pruned frame loses its most similar tokens, at one rate K for all pruned frames:
 
     frame of the window   1st     2nd     3rd     4th
     is compared with      -       1st     1st     3rd
     keeps                 all     1 - K   1 - K   1 - K
 
-In the paper the 2nd and the 4th are the even group, pruned by the odd one; and of the odd group the window's first
-frame stays whole. With which frame the 3rd and 4th are compared is as in the released code. Despite the name nothing is
-merged: pruned tokens are dropped.
+In the paper, the 2nd and 4th frames are the even group, which is pruned by the odd group. In the odd group, the
+window's first frame stays whole. The frames with which the 3rd and 4th are compared are those of the released code.
+Despite the name nothing is merged: pruned tokens are dropped.
 
-The released code (`dycole_ttm` in llava/model/llava_arch.py of KD-TAO/DyCoke) departs from the paper, and is not
-followed, in this: where the number of frames is a multiple of 4, the 3rd frame of the last window stays whole, and a
-video of 4 frames fails; the last of an odd number of frames is lost; kept tokens stand in the order of their
-similarity; before its commit 35cc532, even frames were pruned by the similarities of another pair. A last window of
-fewer than 4 frames is treated here as far as it goes.
+The released code (`dycole_ttm` in llava/model/llava_arch.py of KD-TAO/DyCoke) departs from the paper in four ways,
+which are not followed here:
 
-From ratio to rate: windows of 4 retain R = 1 - 3K/4, so K = 4/3 · (1 - R); the paper's K = 0.7 is R = 0.475. For any T,
-⌈T/4⌉ frames stay whole, and the others share what that leaves of ⌊R·T·M⌋ equally, to a token; the earlier ones take the
-remainder. So how many tokens are kept, of the video and of each frame, depends on the sizes and the ratio alone, not on
-the content. R below ⌈T/4⌉/T, a quarter for whole windows, cannot be reached, as VidCom²'s paper notes (caption of its
-main results).
+- If the number of frames is a multiple of 4, the 3rd frame of the last window stays whole, and a video of 4 frames
+  fails.
+- If the number of frames is odd, the last one is lost.
+- Kept tokens stand in the order of their similarity.
+- Before its commit 35cc532, even frames were pruned by the similarities of another pair.
+
+Here, a last window of fewer than 4 frames is treated like the beginning of a whole one.
+
+From ratio to rate: windows of 4 retain R = 1 - 3K/4, so K = 4/3 · (1 - R), and the paper's K = 0.7 is R = 0.475. For
+any T, ⌈T/4⌉ frames stay whole. The others share equally what these leave of ⌊R·T·M⌋ tokens, and the earlier ones take
+the remainder. So the number of kept tokens, in the video and in each frame, depends on the sizes and the ratio alone,
+not on the content. An R below ⌈T/4⌉/T, a quarter for whole windows, cannot be reached, as VidCom²'s paper notes
+(caption of its main results).
 """
 
 import math
@@ -37,15 +43,15 @@ from .token_ranking import most_unique_tokens
 from .video_compression import VideoCompression, VideoTokens
 
 WINDOW = 4
-COMPARED_WITH = (None, 0, 0, 2)  # frames of a window, each with an earlier one of it
+COMPARED_WITH = (None, 0, 0, 2)  # For each frame of a window, the earlier frame with which it is compared.
 
 
 class UnreachableRatioError(ValueError):
-    """A retention ratio that the method cannot reach with so many frames."""
+    """A retention ratio that the method cannot reach with the video's number of frames."""
 
 
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """The first frame of each window, and of the others the tokens least similar to the frame that they repeat.
+    """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 
     Raises:
         UnreachableRatioError: if the ratio is below what the whole frames alone take.
@@ -62,10 +68,10 @@ def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompressio
 
 
 def dycoke_budgets(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> list[int]:
-    """Tokens that each frame keeps: M of a window's first, an equal share of the rest of ⌊R·T·M⌋ of the others.
+    """Return how many tokens each frame keeps: M in a window's first, an equal share of the rest in the others.
 
     Raises:
-        UnreachableRatioError: if the first frames of the windows are more than that.
+        UnreachableRatioError: if the first frames of the windows alone have more than ⌊R·T·M⌋ tokens.
     """
     total = math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE)
     num_whole = math.ceil(num_frames / WINDOW)
@@ -75,7 +81,7 @@ def dycoke_budgets(num_frames: int, tokens_per_frame: int, retention_ratio: floa
         raise UnreachableRatioError(
             f"`retention_ratio` is {retention_ratio}, but must be in [{least:g}, 1] for "
             f"`compression_method='dycoke'` and this video: the method keeps the first of every {WINDOW} frames whole, "
-            f"here {num_whole} of {num_frames}. Choose a ratio in this range, another number of frames or another "
+            f"here {num_whole} of {num_frames}. Choose a ratio in this range, another number of frames, or another "
             "method."
         )
     num_pruned = num_frames - num_whole

@@ -1,4 +1,4 @@
-"""`compression_method="random"`: the paper's baseline (Table 1)."""
+"""`compression_method="random"`: the paper's baseline of random tokens (Table 1)."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ from .video_compression import VideoCompression, VideoTokens
 
 
 def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """The same budget for each frame, tokens at random. The same choice at every call."""
+    """Keep random tokens, under the same budget for each frame. The choice is the same in every call."""
     u = random_scores(video.tokens)
     budgets, num_kept = frame_budgets(torch.zeros_like(u[:, 0]), u.shape[1], settings)
     return VideoCompression(most_unique_tokens(u, budgets, num_kept), budgets)
 
 
 def random_scores(tokens: Tensor) -> Tensor:
-    """(T, M) float32 in [0, 1), the same ones for each video of that size."""
+    """Return random scores (T, M) float32 in [0, 1), the same ones for every video of that size."""
     generator = torch.Generator().manual_seed(0)
     return torch.rand(tokens.shape[:2], generator=generator, dtype=torch.float32).to(tokens.device)

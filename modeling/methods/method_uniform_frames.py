@@ -1,15 +1,15 @@
-"""`compression_method="uniform_frames"`: whole frames, evenly spaced in time; the baseline of sampling fewer frames.
+"""`compression_method="uniform_frames"`: the baseline of sampling fewer frames, evenly spaced in time.
 
-Not in the paper. It tells what a method that chooses tokens adds to showing the model fewer frames.
+This method is not in the paper. It shows what a method that chooses tokens gains over showing the model fewer frames.
 
-The last of these frames is kept in part where R·T is no whole number. Whole frames alone would be up to half a frame
-away from the ratio, and methods are compared at the same number of tokens: of 8 frames at R = 0.15 (1.2 frames) a
-single one would be 17 % less than what the others keep. Of that frame the tokens are evenly spaced too, row by row, so
-that it is seen in less detail rather than cut.
+If R·T is no whole number, the last of these frames is kept in part. Methods are compared at the same number of tokens,
+and whole frames alone would miss the ratio by up to half a frame: R = 0.15 of 8 frames is 1.2 frames, and a single
+frame would be 17 % less than what other methods keep. The kept tokens of the partial frame are evenly spaced too, row
+by row, so that the frame is seen in less detail rather than cut.
 
-Evenly means as `read_video` samples frames: from the first to the last, the nearest one, ties to the earlier; of one
-frame, the first. Content plays no part: neither in the number of kept tokens, which is that of
-`compression_rounding="exact"`, nor in which ones they are, so that a token with a non-finite value is kept like others.
+Evenly spaced means what it means in `read_video`: from the first to the last, always the nearest frame, and the earlier
+one in a tie; a single frame is the first. Content plays no part, neither in the number of kept tokens, which is that of
+`compression_rounding="exact"`, nor in their choice, so a token with a non-finite value is kept like any other.
 """
 
 import torch
@@ -20,7 +20,7 @@ from .video_compression import VideoCompression, VideoTokens
 
 
 def uniform_frames(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """⌈K/M⌉ frames, evenly spaced, the last of them in part if K is no multiple of M."""
+    """Keep ⌈K/M⌉ evenly spaced frames, the last of them in part if K is no multiple of M."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
     num_whole, part = divmod(total, tokens_per_frame)
@@ -35,8 +35,10 @@ def uniform_frames(video: VideoTokens, settings: CompressionSettings) -> VideoCo
 
 
 def evenly_spaced(length: int, number: int) -> list[int]:
-    """`number` of the places 0 to length - 1, ascending, from the first to the last: the nearest ones to equal steps,
-    ties to the earlier; of one, the first."""
+    """Return `number` of the places 0 to length - 1, ascending, evenly spaced from the first to the last.
+
+    Each is the place nearest to an equal step, and the earlier one in a tie. A single place is the first.
+    """
     if number == 1:
         return [0]
     steps = number - 1

@@ -3,8 +3,8 @@
     Stage 1, Frame Compression Adjustment: a frame whose tokens differ from the video's mean gets a larger budget.
     Stage 2, Adaptive Token Compression: each frame keeps the tokens that differ most from its own and the video's mean.
 
-T frames, M tokens per frame, D channels. Tokens are scored in float32; one with a non-finite value is in no mean, and
-is kept last.
+Shapes: T frames, M tokens per frame, D channels. Tokens are scored in float32. A token with a non-finite value enters
+no mean and is kept last.
 """
 
 import math
@@ -23,18 +23,18 @@ from .video_compression import VideoCompression, VideoTokens
 
 
 def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """Algorithm 1: two reads of the tokens, a third for `"released"`."""
+    """Keep each frame's most unique tokens (Algorithm 1). The tokens are read twice, with `"released"` three times."""
     scoring = SCORINGS[settings.compression_scoring]
     norms, finite, frame_sums = token_norms_and_frame_sums(
         video.tokens, scoring.channels(video.tokens), scoring.unit_tokens
     )
 
-    # Stage 1, step 1: the global summary g_v (Eq. 3); and stage 2, step 1: that of each frame, g_f (Eq. 7).
+    # Stage 1, step 1: the global representation g_v of the video (Eq. 3). Stage 2, step 1: g_f of each frame (Eq. 7).
     counts = finite.sum(dim=1, keepdim=True)
     g_f = frame_sums / counts.clamp(min=1)
     g_v = video_means(frame_sums, counts, settings.compression_window)
 
-    # Stage 1, step 2 and stage 2, step 1: uniqueness is negated similarity (Eqs. 4 and 8).
+    # Stage 1, step 2, and stage 2, step 1: uniqueness is negated similarity (Eqs. 4 and 8).
     centres = torch.stack([g_f, g_v], dim=1)  # (T, 2, D)
     products = token_centre_products(video.tokens, centres)  # (T, M, 2)
     centre_norms = torch.linalg.vector_norm(centres, dim=-1)[:, None]
@@ -43,22 +43,25 @@ def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     # Stage 1, step 3: frame uniqueness u_t.
     u_t = frame_uniqueness(u_video, finite, settings.compression_frame_score, lowest=-scoring.highest_similarity)
 
-    # Stage 1, step 4: retention ratios r_t (Eqs. 5 and 6); and of stage 2, step 3: k_t = ⌈r_t · M⌉.
+    # Stage 1, step 4: retention ratios r_t (Eqs. 5 and 6), from which the budgets k_t = ⌈r_t · M⌉ of stage 2, step 3.
     budgets, num_kept = frame_budgets(u_t, norms.shape[1], settings, scoring.epsilon)
 
-    # Stage 2, step 2: combine both levels (Eq. 9, where both weights are 1).
+    # Stage 2, step 2: comprehensive uniqueness u, from both levels (Eq. 9, where both weights are 1).
     u = settings.compression_frame_weight * u_frame + settings.compression_video_weight * u_video
     u = u.masked_fill(~finite, -math.inf)
 
-    # Stage 2, step 3: the k_t most unique tokens of each frame.
+    # Stage 2, step 3: keep the k_t most unique tokens of each frame.
     indices = most_unique_tokens(u, budgets, num_kept)
     return VideoCompression(indices, budgets, u_t, u)
 
 
 def video_means(frame_sums: Tensor, counts: Tensor, window: int | None) -> Tensor:
-    """The g_v that each frame is compared with (T, D): the whole video's (Eq. 3), or that of the frames around it.
+    """Return the mean g_v (T, D) that each frame is compared with: of the video (Eq. 3), or of a window of frames.
 
-    From the sums (T, D) over the finite tokens of each frame, and their number (T, 1).
+    Args:
+        frame_sums: (T, D) sum over the finite tokens of each frame.
+        counts: (T, 1) number of these tokens.
+        window: number of frames in the window around each frame; None for the whole video.
     """
     num_frames = len(frame_sums)
     if window is None or window >= num_frames:
@@ -70,13 +73,13 @@ def video_means(frame_sums: Tensor, counts: Tensor, window: int | None) -> Tenso
 
 
 def cosine_similarity(products: Tensor, token_norms: Tensor, centre_norms: Tensor) -> Tensor:
-    """Eqs. 4 and 8. A zero vector is similar to nothing: 0."""
+    """Return the cosine similarity of Eqs. 4 and 8. That of a zero vector is 0."""
     lengths = token_norms * centre_norms
     return torch.where(lengths > 0, products / lengths, 0.0).clamp(-1, 1)
 
 
 def frame_uniqueness(u_video: Tensor, finite: Tensor, frame_score: str, lowest: float) -> Tensor:
-    """u_t (T,): the mean of u_video (T, M) over a frame's finite tokens, or its maximum; `lowest` if it has none."""
+    """Return u_t (T,): the mean or maximum of u_video (T, M) over a frame's finite tokens; `lowest` if it has none."""
     if frame_score == "max":
         u = u_video.masked_fill(~finite, -math.inf).amax(dim=1)
     else:
@@ -88,10 +91,11 @@ class Scoring(NamedTuple):
     """What `compression_scoring` decides.
 
     Attributes:
-        channels: of the tokens (T, M, D), zeros and ones (D,) for the channels that are compared; None for all.
-        unit_tokens: whether means are of tokens scaled to length 1.
-        similarity: of inner products (T, M, 2), token norms (T, M, 1) and norms of the means (T, 1, 2).
-        highest_similarity: its largest value.
+        channels: returns, for tokens (T, M, D), ones (D,) at the channels that are compared and zeros at the others;
+            None for all channels.
+        unit_tokens: whether the means are taken over tokens scaled to length 1.
+        similarity: takes inner products (T, M, 2), token norms (T, M, 1) and norms of the means (T, 1, 2).
+        highest_similarity: the largest value of `similarity`.
         epsilon: ε of Eq. 5.
     """
 

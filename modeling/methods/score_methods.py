@@ -1,7 +1,7 @@
-"""The narrow way to a compression method: a function that scores tokens, and nothing else.
+"""The short way to a compression method of your own: a function that only scores tokens.
 
-The scores decide how many tokens each frame keeps, and which ones: as in the paper's Algorithm 1, or by one ranking
-over the whole video. Shapes: T frames, M tokens per frame.
+The scores decide how many tokens each frame keeps, and which ones, either as in the paper's Algorithm 1 or by one
+ranking over the whole video. Shapes: T frames, M tokens per frame.
 """
 
 import functools
@@ -31,21 +31,21 @@ def register_score_method(
 ) -> Callable[[UsersScores], UsersScores]:
     """Make a function that scores tokens selectable as `compression_method=name`, in every model and in `compress`.
 
-    The function is given the `VideoTokens` of one video, and its settings as keyword arguments, without gradients and
-    outside autocast. It returns a score for each token, (T, M), of any float dtype, on the device of the tokens. The
-    tokens of the highest scores stay. Scores are compared in float32, and of equal ones the earlier token stays. A
-    token whose score is nan or -inf is kept last, and no mean counts it.
+    The function gets the `VideoTokens` of one video, and its settings as keyword arguments. It runs without gradients
+    and outside autocast. It returns a score for each token, (T, M), of any float dtype, on the device of the tokens.
+    The tokens with the highest scores stay. Scores are compared in float32, and in a tie the earlier token stays. A
+    token whose score is nan or -inf is kept last and enters no mean.
 
     Args:
-        ranking: among which tokens a score decides. `"frame"`: those of its frame, where the frame's share follows from
-            its mean score, as in the paper (Eqs. 5 and 6), so that the method reads `compression_temperature`,
-            `compression_rounding` and `compression_frame_score`. `"video"`: those of the whole video, of which the best
-            ⌊R·T·M⌋ stay, at least one; a frame may keep nothing.
-        settings: names of the settings that the function is given.
-        needs: `"grid"` and `"tower_states"`, if it looks at these fields of `VideoTokens`.
+        ranking: the tokens among which a token is ranked. With `"frame"`, those of its frame: the budget of a frame
+            follows from its mean score, as in the paper (Eqs. 5 and 6), so the method also reads
+            `compression_temperature`, `compression_rounding` and `compression_frame_score`. With `"video"`, those of
+            the whole video: the best ⌊R·T·M⌋ tokens stay, at least one, and a frame may keep nothing.
+        settings: names of the settings that the function takes.
+        needs: `"grid"` and `"tower_states"`, if the function reads these fields of `VideoTokens`.
 
     Raises:
-        ValueError: as `register_compression_method`, and if the ranking is not known or the function does not take the
+        ValueError: as in `register_compression_method`, and if the ranking is unknown or the function does not take the
             settings.
     """
     check_registration(name, settings, needs)
@@ -62,7 +62,7 @@ def register_score_method(
         except TypeError as error:
             raise ValueError(
                 f"method {name!r} cannot be called with a `VideoTokens` and the settings {tuple(settings)} that it is "
-                f"registered with: {error}. Give it one argument for the video, and one for each setting by its name."
+                f"registered with: {error}. Give it one argument for the video, and one for each setting, by its name."
             ) from None
 
         @functools.wraps(function)
@@ -77,21 +77,21 @@ def register_score_method(
 
 
 def ranked_in_frames(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
-    """The tokens of highest score of each frame, under budgets that follow from the frames' scores."""
+    """Keep the tokens with the highest scores in each frame, under budgets that follow from the frames' scores."""
     finite = scores.isfinite()
-    lowest = float(scores[finite].min()) if finite.any() else 0.0  # of a frame without a score
+    lowest = float(scores[finite].min()) if finite.any() else 0.0  # A frame without finite scores gets this score.
     u = frame_uniqueness(scores, finite, settings.compression_frame_score, lowest)
     budgets, num_kept = frame_budgets(u, scores.shape[1], settings)
     return VideoCompression(most_unique_tokens(scores, budgets, num_kept), budgets, u, scores)
 
 
 def ranked_over_video(scores: Tensor, settings: CompressionSettings) -> VideoCompression:
-    """The tokens of highest score of the whole video."""
+    """Keep the tokens with the highest scores in the whole video."""
     num_kept = max(1, math.floor(settings.retention_ratio * scores.numel() + REMAINDER_NOISE))
     return VideoCompression(*most_unique_tokens_of_video(scores, num_kept), token_uniqueness=scores)
 
 
-# How scores become a selection, the settings that this reads, and how many tokens stay.
+# For each ranking: the function that turns scores into a selection, the settings it reads, and what K follows from.
 RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompression], tuple[str, ...], str]] = {
     "frame": (ranked_in_frames, (*FRAME_BUDGET_SETTINGS, "compression_frame_score"), BY_BUDGETS),
     "video": (ranked_over_video, (), BY_SIZES),
@@ -99,10 +99,10 @@ RANKINGS: dict[str, tuple[Callable[[Tensor, CompressionSettings], VideoCompressi
 
 
 def checked_scores(name: str, scores: object, video: VideoTokens) -> Tensor:
-    """(T, M) float32, -inf for what is kept last.
+    """Return a method's scores as (T, M) float32, with -inf for tokens that are kept last.
 
     Raises:
-        ValueError: if the method did not return a float score for each token, or scored one with +inf.
+        ValueError: if the method did not return a float score for each token, or returned +inf for one.
     """
     shape, device = tuple(video.tokens.shape[:2]), video.tokens.device
     if not isinstance(scores, Tensor):
@@ -123,6 +123,6 @@ def checked_scores(name: str, scores: object, video: VideoTokens) -> Tensor:
     if bool(torch.isposinf(scores).any()):
         raise ValueError(
             f"`compression_method={name!r}` returned a score of +inf, with which its frame has no mean. Return a large "
-            "finite score, within the range of float32, for a token that shall stay."
+            "finite score, within the range of float32, for a token that should stay."
         )
     return scores

@@ -1,4 +1,4 @@
-"""How unlike each token is to the one at the same place of an earlier frame: the score of methods that prune in time.
+"""How much each token differs from the one at the same place in another frame: the score of methods that prune in time.
 
 Shapes: T frames, M tokens per frame, D channels.
 """
@@ -10,23 +10,23 @@ from torch import Tensor
 
 from .method_vidcom2 import cosine_similarity
 
-# Tokens are read in float32 a block of frames at a time, so a half-precision video is never copied as a whole. On the
-# CPU a block that stays in the cache is the fastest; an accelerator wants few steps.
+# Tokens are read in float32, a block of frames at a time, so a half-precision video is never copied as a whole. On the
+# CPU, blocks that fit into the cache are the fastest. On an accelerator, few large steps are.
 CPU_BLOCK_BYTES, BLOCK_BYTES = 2 * 2**20, 64 * 2**20
-MOST_UNIQUE = 1.0  # a negated cosine similarity is never larger
+MOST_UNIQUE = 1.0  # A negated cosine similarity is never larger.
 
 
 def temporal_uniqueness(video_tokens: Tensor, compared_with: list[int | None]) -> Tensor:
-    """Negated cosine similarity, in float32, of each token with that at the same place of another frame.
+    """Return each token's negated cosine similarity, in float32, to the token at the same place in another frame.
 
-    A zero token, and one that stands against a token that is not finite, has similarity 0.
+    A zero token has similarity 0, and so has a token that is compared with a non-finite one.
 
     Args:
         video_tokens: (T, M, D), any float dtype.
-        compared_with: for each frame, the one that it is compared with; None for nothing, which is `MOST_UNIQUE`.
+        compared_with: for each frame, the frame it is compared with; None if there is none, which gives `MOST_UNIQUE`.
 
     Returns:
-        (T, M) float32 in [-1, 1], larger is more unique; -inf for a token that holds a non-finite value.
+        (T, M) float32 in [-1, 1], where larger is more unique; -inf for a token with a non-finite value.
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
     device = video_tokens.device

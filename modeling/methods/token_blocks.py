@@ -1,4 +1,4 @@
-"""Reading all tokens of a video in float32 without a copy of the whole, as the scorings do.
+"""Reads all tokens of a video in float32 without copying the video as a whole. Both scorings of VidCom² use this.
 
 Shapes: T frames, M tokens per frame, D channels.
 """
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# Tokens are scored in float32 in blocks of frames, so a half-precision video is never copied as a whole. They are few
-# and large: on the CPU each operation on one is a parallel step that waits for its slowest thread, milliseconds when
-# other work holds a core. What the CPU converts or masks goes through one buffer, which stays below 32 MiB: glibc gives
-# a larger one fresh pages every time, and to clear those takes longer than the arithmetic.
+# Tokens are scored in float32 in blocks of frames, so a half-precision video is never copied as a whole. The blocks are
+# few and large: on the CPU, each operation on a block is a parallel step that waits for its slowest thread, which takes
+# milliseconds when other work holds a core. What the CPU converts or masks goes through one buffer below 32 MiB: glibc
+# gives a larger buffer fresh pages every time, and clearing these takes longer than the arithmetic.
 BLOCK_BYTES = 256 * 2**20
 CPU_BUFFER_BYTES = 24 * 2**20
 
@@ -19,9 +19,12 @@ CPU_BUFFER_BYTES = 24 * 2**20
 def token_norms_and_frame_sums(
     video_tokens: Tensor, channels: Tensor | None, unit_tokens: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Length of each token (T, M), whether it is finite (T, M), and the sum over each frame's finite tokens (T, D).
+    """Return each token's length (T, M), whether it is finite (T, M), and the sum of each frame's finite tokens (T, D).
 
-    `channels` (D,) of zeros and ones leaves only those channels in; `unit_tokens` sums tokens scaled to length 1.
+    Args:
+        video_tokens: (T, M, D), any float dtype.
+        channels: (D,) ones at the channels that count and zeros at the others; None for all channels.
+        unit_tokens: whether the sums are of tokens scaled to length 1.
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
     norms = torch.empty(num_frames, tokens_per_frame, dtype=torch.float32, device=video_tokens.device)
@@ -36,7 +39,7 @@ def token_norms_and_frame_sums(
 
 
 def token_centre_products(video_tokens: Tensor, centres: Tensor) -> Tensor:
-    """Inner products (T, M, C) of each token with its frame's centres (T, C, D)."""
+    """Return the inner products (T, M, C) of each token with its frame's centres (T, C, D)."""
     num_frames, tokens_per_frame, _ = video_tokens.shape
     products = torch.empty(num_frames, tokens_per_frame, centres.shape[1], dtype=torch.float32, device=centres.device)
     for frames, block in float32_blocks(video_tokens):
@@ -45,9 +48,10 @@ def token_centre_products(video_tokens: Tensor, centres: Tensor) -> Tensor:
 
 
 def float32_blocks(video_tokens: Tensor, channels: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """The tokens in float32, a block of frames at a time, times `channels` if given: (frames, (t, M, D)).
+    """Yield the tokens in float32, a block of frames at a time, times `channels` if given: (frames, (t, M, D)).
 
-    A block may share memory with the input or with the next block: use it up before taking the next, never write it.
+    A block may share memory with the input or with the next block, so finish with it before taking the next one, and
+    never write to it.
     """
     num_frames, tokens_per_frame, dim = video_tokens.shape
     in_place = video_tokens.dtype == torch.float32 and channels is None
@@ -65,7 +69,7 @@ def float32_blocks(video_tokens: Tensor, channels: Tensor | None = None) -> Iter
 
 
 def float32_copy(block: Tensor, channels: Tensor | None, out: Tensor) -> Tensor:
-    """`out` (t, M, D) float32, filled with `block` times `channels` (D,) if given, in as few steps as it takes."""
+    """Fill `out` (t, M, D) float32 with `block`, times `channels` (D,) if given, in as few steps as possible."""
     if channels is None:
         return out.copy_(block)
     if block.dtype == torch.float32:
@@ -74,9 +78,9 @@ def float32_copy(block: Tensor, channels: Tensor | None, out: Tensor) -> Tensor:
 
 
 def clear_tokens(block: Tensor, cleared: Tensor) -> Tensor:
-    """`block` (..., D) with zeros in the tokens where `cleared` (...), since 0 · inf would spoil their frame's sum."""
-    # On the CPU asking is free, and the answer is nearly always no. On an accelerator asking would wait for it, and a
-    # compiled graph cannot ask.
+    """Return `block` (..., D) with zero tokens where `cleared` (...), since 0 · inf would spoil their frame's sum."""
+    # On the CPU, asking whether any is cleared is free, and the answer is nearly always no. On an accelerator, asking
+    # would wait for the device, and a compiled graph cannot ask.
     if cleared.device.type == "cpu" and not torch.compiler.is_compiling() and not cleared.any():
         return block
     return torch.where(cleared[..., None], 0.0, block)

@@ -1,7 +1,7 @@
 """What a compression method is given, and what it returns.
 
-Shapes: T frames, M tokens per frame, D channels, K kept tokens. A frame is what the family scores together: one frame
-of the video, or in Qwen's families two.
+Shapes: T frames, M tokens per frame, D channels, K kept tokens. A frame here is one frame of the video, or in Qwen's
+families two, which share their tokens.
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,13 @@ class VideoTokens:
     """The tokens of one video, before any is dropped.
 
     Attributes:
-        tokens: (T, M, D), any float dtype: what enters the language model. Structure tokens, such as newlines, are not
-            among them.
-        grid: rows and columns of a frame's tokens, M = rows · columns, token m at row m // columns; None if not known.
-        tower_states: (T, P, V) states of the vision tower, of each patch of a frame, row by row, before they are
+        tokens: (T, M, D), any float dtype: the tokens that would enter the language model, without structure tokens
+            such as newlines.
+        grid: rows and columns of a frame's tokens; M = rows · columns, and token m is in row m // columns. None if not
+            known.
+        tower_states: (T, P, V) the vision tower's state of each patch of a frame, row by row, before the states are
             projected and pooled to tokens. None unless the method's registration asks for them.
-        tower_grid: rows and columns of a frame's patches, P = rows · columns; None with `tower_states`.
+        tower_grid: rows and columns of a frame's patches, P = rows · columns; None if `tower_states` is None.
     """
 
     tokens: Tensor
@@ -31,8 +32,10 @@ class VideoTokens:
 
 
 class TokenMerge(NamedTuple):
-    """Kept tokens as weighted means of a video's tokens, in N entries of any order: token `inputs[n]` enters the kept
-    token number `outputs[n]` with weight `weights[n]`. The weights of each kept token add up to 1.
+    """Describes how tokens are merged: each kept token becomes a weighted mean of the video's tokens.
+
+    There are N entries in any order. In entry n, token `inputs[n]` enters kept token number `outputs[n]` with weight
+    `weights[n]`. The weights of each kept token add up to 1.
 
     Attributes:
         outputs: (N,) int64 in [0, K).
@@ -46,15 +49,15 @@ class TokenMerge(NamedTuple):
 
     @classmethod
     def mean(cls, assignment: Tensor) -> "TokenMerge":
-        """Each kept token becomes the mean of the tokens that are assigned to it.
+        """Make each kept token the mean of the tokens that are assigned to it.
 
         Args:
             assignment: (T·M,) int64: for each token of the video, the number of the kept token that it enters, in
-                [0, K) in the order of `indices`; -1 if it enters none. A kept token that shall count in its own mean is
-                assigned to itself.
+                [0, K) in the order of `indices`; -1 if it enters none. Assign a kept token to itself if it should count
+                in its own mean.
 
         Raises:
-            ValueError: if it is no such tensor, or leaves out a number below the largest one.
+            ValueError: if `assignment` is no such tensor, or leaves out a number below the largest one.
         """
         what = (
             f"{assignment.dtype} of shape {tuple(assignment.shape)}"
@@ -73,8 +76,8 @@ class TokenMerge(NamedTuple):
             elif len(inputs):
                 what = f"int64 that leaves out {int(counts.argmin())}"
         raise ValueError(
-            f"`assignment` is {what}, but must be int64 (T·M,): for each token the number of a kept one, from 0 on "
-            "without gaps, or -1 for none."
+            f"`assignment` is {what}, but must be int64 (T·M,): for each token the number of a kept token, counted "
+            "from 0 without gaps, or -1 for none."
         )
 
 
@@ -83,14 +86,15 @@ class VideoCompression:
     """Which tokens of one video stay, and why.
 
     Attributes:
-        indices: (K,) int64, ascending, into the frame-major flattened (T·M) tokens: the kept tokens, or where in the
-            prompt merged ones stand.
-        frame_budgets: (T,) int64, k_t: tokens kept in each frame, possibly none; their sum is K.
-        frame_uniqueness: (T,) float32, u_t, larger is more unique; None if the method has no such score.
-        token_uniqueness: (T, M) float32, u_{t,m}; -inf marks a token that holds a non-finite value; or None.
+        indices: (K,) int64, ascending, into the frame-major flattened (T·M) tokens: the kept tokens. A merged token
+            takes the place of the kept token at its index.
+        frame_budgets: (T,) int64, k_t: number of tokens kept in each frame, possibly none; their sum is K.
+        frame_uniqueness: (T,) float32, u_t, where larger is more unique; None if the method has no such score.
+        token_uniqueness: (T, M) float32, u_{t,m}, where -inf marks a token with a non-finite value; None if the method
+            has no such score.
         merge: how tokens are merged into the kept ones; None if these stay as they are.
         tokens_per_frame: M.
-        grid: rows and columns of a frame's tokens, if known.
+        grid: rows and columns of a frame's tokens; None if not known.
     """
 
     indices: Tensor
@@ -103,29 +107,31 @@ class VideoCompression:
 
     @classmethod
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
-        """From a bool mask (T, M) of the tokens that stay, and the scores that there are."""
+        """Make a compression from a bool mask (T, M) of the tokens that stay, and other fields by name."""
         return cls(kept.flatten().nonzero().flatten(), kept.sum(dim=1), **scores)
 
     @property
     def num_tokens(self) -> int:
-        """T·M, before anything was dropped."""
+        """T·M, the number of tokens before any was dropped."""
         return len(self.frame_budgets) * self.tokens_per_frame
 
     def kept_among(self, features: Tensor, scored: Tensor, placeholders: Tensor) -> Tensor:
-        """Of a video's (placeholders, ...) features, structure among them, those that stay, merged ones in the places
-        where they stand.
+        """Return the features that stay of a video; a merged feature takes the place of the token it was merged into.
 
         Args:
-            scored: (T·M,) int64, the placeholder of each scored token.
-            placeholders: int64, those that stay.
+            features: (placeholders, ...) features of all the video's placeholders, including structure tokens.
+            scored: (T·M,) int64: the placeholder of each scored token.
+            placeholders: int64: the placeholders that stay.
         """
         if self.merge is not None:
             features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))
         return features[placeholders]
 
     def kept(self, features: Tensor) -> Tensor:
-        """The kept, or merged, ones of (T·M, ...) features of the tokens: (K, ...) of the same dtype. Sums are in
-        float32."""
+        """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype.
+
+        Merged features are summed in float32.
+        """
         if self.merge is None:
             return features[self.indices]
         outputs, inputs, weights = self.merge

@@ -1,1 +1,1 @@
-"""From features to an answer: the prompt without the dropped tokens, and its KV cache."""
+"""From features to an answer: this room makes the prompt without the dropped tokens, and its KV cache."""

@@ -1,6 +1,6 @@
-"""What one call of `forward` or `generate` asks for, decided once.
+"""The description of one call of `forward` or `generate`, which decides once what the call asks for.
 
-Both read the description and take its path. Nothing later in a call asks again whether there is something to compress.
+Both methods read the description and take its path. Nothing later in the call asks again whether to compress.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from .conversation_cache import CachedPrompt
 
 
 class NewVideos(Enum):
-    """In which form the videos of a call's new tokens come."""
+    """The form in which a call passes the videos of its new tokens."""
 
     NONE = auto()
     PIXELS = auto()
-    KEPT_FEATURES = auto()  # of the tokens that stay, while the prompt has a placeholder for every token
-    ALL_FEATURES = auto()  # of all tokens
+    KEPT_FEATURES = auto()  # features of the kept tokens alone; the prompt still has a placeholder for every token
+    ALL_FEATURES = auto()  # features of all tokens
 
 
 class CallPath(Enum):
-    """How a call is answered."""
+    """The way in which a call is answered."""
 
-    PARENT = auto()  # as the parent class does it: nothing is dropped, now or in the cache
-    CONTINUE = auto()  # new tokens on a cache whose layout its memory knows
-    COMPRESS = auto()  # the prompt is run without the dropped tokens, or with positions that the parent does not make
+    PARENT = auto()  # The parent class answers: no token is dropped, now or in the cache.
+    CONTINUE = auto()  # New tokens follow on a cache whose memory knows its layout.
+    COMPRESS = auto()  # The prompt runs without its dropped tokens, or with positions that the parent does not compute.
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class CallDescription:
     """What a call asks for.
 
     Attributes:
-        settings: the config's, with those of the call in their place.
-        memory: what is to be known of the tokens in the KV cache; None if the parent class continues it by itself.
-        videos: how the videos of the new tokens come.
-        path: which way the call takes.
+        settings: the config's settings, overridden by those of the call.
+        memory: what the KV cache remembers of its tokens; None if the parent class can continue the cache by itself.
+        videos: the form in which the videos of the new tokens come.
+        path: the way in which the call is answered.
     """
 
     settings: CompressionSettings
@@ -47,22 +47,22 @@ class CallDescription:
 
     @property
     def drops_tokens(self) -> bool:
-        """Whether new videos lose tokens in this call."""
+        """Whether this call drops tokens of its new videos."""
         return self.videos is NewVideos.KEPT_FEATURES or (
             self.videos is NewVideos.PIXELS and self.settings.retention_ratio < 1.0
         )
 
 
 def videos_of(inputs: dict[str, Any], settings: CompressionSettings, overrides: dict[str, Any]) -> NewVideos:
-    """In which form the arguments of `forward` or `generate` hold videos.
+    """Return the form in which the arguments of `forward` or `generate` hold videos.
 
     Args:
-        settings: of the call.
-        overrides: those of them that were passed to it.
+        settings: all settings of the call.
+        overrides: the settings that the caller passed to this call.
 
     Raises:
-        ValueError: on videos that are given twice, features of all tokens where some are to be dropped, and settings
-            for this call beside features that were compressed before it.
+        ValueError: if videos are given twice, if features of all tokens are given although some are to be dropped, or
+            if settings are passed beside features that were compressed before the call.
     """
     features = (inputs.get("mm_encoder_outputs") or {}).get("video")
     if inputs.get("pixel_values_videos") is not None:

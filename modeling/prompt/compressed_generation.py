@@ -1,7 +1,7 @@
-"""The models with a head of all families: loss, logits and `generate` on the compressed prompt.
+"""What the models with a head of all families share: loss, logits and `generate` on the compressed prompt.
 
-forward   takes the compressed prompt's hidden states from the inner model; labels follow the tokens;
-generate  compresses, calls the parent's `generate`, and puts the caller's full prompt back in front.
+forward   gets the compressed prompt's hidden states from the inner model, and picks the labels of the kept tokens.
+generate  compresses the prompt and calls the parent's `generate`, which still sees the caller's full `input_ids`.
 """
 
 import copy
@@ -39,18 +39,20 @@ GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).
 
 
 class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
-    """Comes before the parent class in the bases of a model with a head. A family says:
+    """Makes a model with a head run on compressed prompts. It comes before the parent class among a model's bases.
 
-    - `inner_class`, its `VidCom2ModelMixin` around the parent's inner model;
-    - `output_class`, the parent's output with a `prompt_positions` field;
-    - `config`, its config.
+    A family sets:
+
+    - `inner_class`: its `VidCom2ModelMixin` around the parent's inner model.
+    - `output_class`: the parent's output class with a `prompt_positions` field.
+    - `config`: its config.
     """
 
     inner_class: type[VidCom2ModelMixin]
     output_class: type[Any]  # a dataclass
-    hides_mask_from_head = False  # the parent's head does not get the mask, which is the caller's, over the full prompt
+    hides_mask_from_head = False  # Whether to keep the caller's mask, which covers the full prompt, from the head.
     model: VidCom2ModelMixin
-    get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which asks the inner model
+    get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which calls the inner model's
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -58,16 +60,17 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         register_like(cls)
 
     def __init__(self, config: Any, *args: Any, **settings: Any):
-        """
+        """Build the model from its config.
+
         Args:
-            config: the family's, or the stock class's, which gets the default settings.
-            **settings: replace those of the config; `from_pretrained(..., config=config, ...)` passes them here.
+            config: the family's config, or the stock class's, which then gets the default settings.
+            **settings: override the config's settings. `from_pretrained(..., config=config, ...)` passes them here.
 
         Raises:
             ValueError: if `config` is another family's, or a setting is outside its accepted set.
         """
         super().__init__(with_settings(config, self.config_class, pop_settings(settings)), *args, **settings)
-        # The parent has built its own inner model. Ours has other methods and the same weights.
+        # The parent has built its own inner model. Ours has the same weights and other methods.
         self.model.__class__ = self.inner_class
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -76,24 +79,24 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     @can_return_tuple
     def forward(self, labels: Tensor | None = None, logits_to_keep: int | Tensor = 0, **inputs: Any) -> ModelOutput:
-        """The parent's `forward` on the compressed prompt.
+        """Run the parent's `forward` on the compressed prompt.
 
-        Logits have the parent's shape, a row for each position of `input_ids` or of those that `logits_to_keep` names:
-        at a dropped token the row is that of the last token kept before it. In training with `labels`, where nobody
-        needs these, there are only the L' rows of the compressed prompt, padded on the left. In both cases the loss is
-        over the labels of the kept tokens. The KV cache holds the compressed prompt and remembers it.
+        The logits have the parent's shape: one row for each position of `input_ids`, or for each position that
+        `logits_to_keep` names. A dropped token gets the row of the last token kept before it. Training with `labels`
+        does not need these rows, so there the logits hold only the L' rows of the compressed prompt, padded on the
+        left. The loss always covers the labels of the kept tokens. The KV cache holds and remembers the compressed
+        prompt.
 
         Args:
-            labels, logits_to_keep: as the parent's, over the caller's prompt.
+            labels, logits_to_keep: the parent's arguments, which refer to the caller's prompt.
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
 
         Returns:
-            The parent's output, and `prompt_positions`, int64 with an entry for each row of the logits: the position in
-            `input_ids` of the token that it belongs to, -1 at padding; None if nothing was compressed. `attentions`
-            are those of the compressed prompt.
+            The parent's output, and `prompt_positions` (int64): for each row of the logits the position in `input_ids`
+            of its token, -1 at padding; None if nothing was compressed. `attentions` cover the compressed prompt.
 
         Raises:
-            ValueError: on settings, placeholders, labels or inputs that cannot be compressed.
+            ValueError: if settings, placeholders, labels or other inputs cannot be used with a compressed prompt.
         """
         self._share_config()
         if inputs.get("compressed_prompt") is not None:
@@ -124,7 +127,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if labels is not None and self.training:
             return self._output(outputs, prompt.positions)
         positions = prompt.at_positions(prompt.positions, logits_to_keep, before_first=-1)
-        if wants_some_rows(logits_to_keep):  # the inner model has picked them
+        if wants_some_rows(logits_to_keep):  # The inner model has already picked them.
             outputs.logits = outputs.logits.view(*positions.shape, -1)
         else:
             outputs.logits = prompt.at_positions(outputs.logits)
@@ -133,12 +136,12 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return self._output(outputs, positions)
 
     def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
-        """In a mixture of experts: the loss that keeps these equally busy, in the outputs and added to their loss."""
+        """Put a mixture of experts' load-balancing loss into `outputs`, and add it to their loss."""
 
     def _output(self, outputs: ModelOutput, prompt_positions: Tensor | None = None) -> ModelOutput:
         known = self.output_class.__dataclass_fields__.keys()
         output = self.output_class(**{name: outputs[name] for name in outputs if name in known})
-        for name in outputs.keys() - known:  # of a parent `forward` that another library replaced
+        for name in outputs.keys() - known:  # Another library may have replaced the parent's `forward`.
             output[name] = outputs[name]
         if prompt_positions is not None:
             output.prompt_positions = prompt_positions
@@ -152,10 +155,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         shift_labels: Tensor | None,
         num_items_in_batch: Any,
     ) -> Tensor:
-        """The model's own loss over the labels of the compressed prompt's tokens."""
-        if shift_labels is not None:  # the label of each position's next token
+        """Return the model's own loss over the labels of the compressed prompt's tokens."""
+        if shift_labels is not None:  # They hold, for each position, the label of the next token.
             labels = torch.cat([torch.full_like(shift_labels[:, :1], IGNORED_LABEL), shift_labels[:, :-1]], dim=1)
-        # The first token follows nothing. With padding before it, the shifted loss would predict it from that.
+        # No token precedes the first one. If padding does, the shifted loss would predict the token from the padding.
         is_first = (prompt.positions >= 0).cumsum(dim=1) == 1
         short = labels_at(labels, prompt.positions).masked_fill(is_first, IGNORED_LABEL)
         arguments = {}
@@ -166,14 +169,14 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             if given == left:
                 arguments["num_items_in_batch"] = num_items_in_batch
             elif (torch.as_tensor(num_items_in_batch).to(given.device) != given).any():
-                # With a number of these labels alone the loss is the mean over what is left of them. Of other batches
-                # that were counted too, nobody knows here how many are left.
+                # If the number counts this batch alone, the loss is the mean over the labels that are left. If it also
+                # counts other batches, it is not known here how many of their labels are left.
                 raise ValueError(
                     f"`num_items_in_batch` counts labels of several batches or devices, among them the {int(given)} "
-                    f"labels of this one's full prompts, of which the compressed ones have {int(left)} left. Set the "
+                    f"labels of this batch's full prompts, but its compressed prompts have {int(left)} left. Set the "
                     f"labels of video placeholders and of each prompt's first token to {IGNORED_LABEL} in the data "
-                    "collator. Or set `model.accepts_loss_kwargs = False` before the `Trainer` is made: it then takes "
-                    "the mean of the batches' losses, whatever their numbers of labels."
+                    "collator. Or set `model.accepts_loss_kwargs = False` before the `Trainer` is made, which then "
+                    "averages the losses of the batches, however many labels each has."
                 )
         vocab_size = self.config.get_text_config().vocab_size
         return self.loss_function(logits=logits, labels=short, vocab_size=vocab_size, **arguments)
@@ -184,16 +187,16 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     @torch.no_grad()
     def generate(self, *args: Any, **kwargs: Any) -> ModelOutput | Tensor:
-        """The parent's `generate` on the compressed prompt.
+        """Run the parent's `generate` on the compressed prompt.
 
-        Takes the parent's arguments, and the settings of `CompressionSettings` for this call. Sequences begin with the
-        caller's full `input_ids`; streamers, logits processors, stopping criteria and length limits, the caller's and
-        those that `generate` makes, see the full prompt too. The KV cache holds the compressed one and remembers it,
-        so that a returned `past_key_values` goes into the next turn together with the whole conversation as
-        `input_ids`.
+        It takes the parent's arguments, and the settings of `CompressionSettings` for this call. The returned
+        sequences begin with the caller's full `input_ids`. Streamers, logits processors, stopping criteria and length
+        limits see the full prompt too, whether the caller passes them or `generate` makes them. The KV cache holds and
+        remembers the compressed prompt. To continue a conversation, pass the returned `past_key_values` together with
+        the whole conversation as `input_ids`.
 
         Raises:
-            ValueError: on settings, placeholders or inputs that cannot be compressed.
+            ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
         kwargs |= dict(zip(GENERATE_ARGUMENTS, args))
         inputs = kwargs.pop("inputs", None)
@@ -201,7 +204,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             kwargs.setdefault("input_ids", inputs)
         self._share_config()
         if kwargs.get("mm_encoder_outputs") is not None:
-            # Copies, since `generate` repeats the features in place for beams.
+            # `generate` repeats the features in place for beams, so it gets copies.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
         call = self.model.describe(kwargs, has_whole_conversation=True)
         check_on_cache(self._asked(kwargs, call))
@@ -212,21 +215,26 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return self._generate_compressed(kwargs, call)
 
     def _share_config(self) -> None:
-        """A config that was put in place of the head's is the inner model's as well.
+        """Give the inner model the head's config, which the user may have replaced.
 
         Raises:
-            ValueError: if it asks for tuples of every call, in which the parent misses what the inner model gives it.
+            ValueError: if the config asks every call for tuples, since the parent reads the inner model's output by
+                name.
         """
         if self.model.config is not self.config:
             self.model.config = self.config
         if not self.config.return_dict:
             raise ValueError(
-                "`config.return_dict` is False, with which Transformers' own class fails, since it would get a tuple "
-                "of its inner model. Set it to True, and pass `return_dict=False` to the calls that shall give tuples."
+                "`config.return_dict` is False. Transformers' own class fails with this value, because its inner model "
+                "would return a tuple. Set it to True, and pass `return_dict=False` to the calls that should return "
+                "tuples."
             )
 
     def _with_all_features(self, kwargs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
-        """With the features of all tokens, marked as such: the `forward` of a step does not hear of a call's ratio."""
+        """Return the arguments with the features of all video tokens in place of pixels.
+
+        The features are marked as such, since the `forward` of each step does not know the ratio of the call.
+        """
         encoded = kwargs.get("mm_encoder_outputs") or {}
         if call.videos is NewVideos.PIXELS:
             video = self.model(**kwargs, call=call, only_video_features="all", return_dict=True)
@@ -241,7 +249,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}
 
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
-        """The parent's path, but the positions of a conversation are kept with its cache, not with the model."""
+        """Run the parent's `generate`, but keep the positions of a conversation with its cache, not on the model."""
         cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
         if input_ids is None or kwargs.get("position_ids") is not None:
             return super().generate(**kwargs)
@@ -263,7 +271,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         return result
 
     def _remember(self, prompt: CachedPrompt, kwargs: dict[str, Any], *caches: Any) -> None:
-        """Attach what is to be known of a prompt to the caches that `generate` filled from it."""
+        """Attach the memory of a prompt to the caches that `generate` filled from it."""
         beams = self._generation_setting(kwargs, "num_beams") or 1
         prompt = prompt.repeated(max(beams, self._generation_setting(kwargs, "num_return_sequences") or 1))
         if beams > 1 and prompt.is_short:
@@ -272,14 +280,14 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             prompt.attach_to(cache)
 
     def _generate_compressed(self, kwargs: dict[str, Any], call: CallDescription) -> ModelOutput | Tensor:
-        """The parent's `generate` on a prompt, or a conversation, that is compressed."""
+        """Run the parent's `generate` on a compressed prompt or conversation."""
         check_compressible(kwargs)
         features = None
         if call.videos is NewVideos.PIXELS:
             features = self.model(**kwargs, call=call, only_video_features="kept", return_dict=True)
         elif call.videos is NewVideos.KEPT_FEATURES:
             features = kwargs["mm_encoder_outputs"]["video"]
-        # 1. The conversation: what is in the cache, and what is new.
+        # 1. Split the conversation into the tokens in the cache and the new ones.
         kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
         input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
@@ -287,13 +295,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         refuse(OF_GENERATE, self._asked(kwargs, call))
         self._check_known_positions(kwargs, cached)
 
-        # 2. The short prompt: the new tokens without the dropped ones.
+        # 2. Make the short prompt: the new tokens without the dropped ones.
         new = kwargs | {name: kwargs[name][:, cached.prompt_length :] for name in ("input_ids", "attention_mask")}
         prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, call.settings)
         self._check_last_token(prompt)
 
-        # 3. The parent generates. It is given the caller's whole `input_ids`, for all that looks at them, and the
-        #    compressed conversation, which the model runs. It skips by itself what is in the cache.
+        # 3. Let the parent generate. It gets the caller's whole `input_ids`, which logits processors and the like look
+        #    at, and the compressed conversation, which the model runs. It skips the cached tokens by itself.
         padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
         short_ids = take(input_ids, prompt.cached.positions, padding)
         arguments = without_token_types(kwargs) | {
@@ -307,15 +315,16 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         self._keep_lookup_from_placeholders(arguments)
         result = super().generate(**arguments)
 
-        # 4. What the cache stands for stays with the cache.
+        # 4. Attach the memory of the conversation to its cache.
         self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
         return result
 
-    # What `generate` asks of the model on its way. `input_ids` are the caller's full prompt throughout, so that logits
-    # processors, stopping criteria, streamers and lengths see it. Mask, positions and cache are of the compressed one.
+    # The parent's `generate` calls the following methods. Its `input_ids` are the caller's full prompt throughout, so
+    # that logits processors, stopping criteria, streamers and length limits see this. The mask, the positions and the
+    # cache belong to the compressed prompt.
 
     def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None:
-        # Where another library has put its own `prepare_inputs_for_generation`, as PEFT does, its names are not ours.
+        # A library such as PEFT puts in its own `prepare_inputs_for_generation`, which does not name our argument.
         super()._validate_model_kwargs(
             {name: value for name, value in model_kwargs.items() if name != "compressed_prompt"}
         )
@@ -326,7 +335,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         prompt = model_kwargs.get("compressed_prompt")
         if prompt is None:
             return super()._prefill(input_ids, generation_config, model_kwargs, *args, **kwargs)
-        model_kwargs["compressed_prompt"] = replace(prompt, is_in_ids=True)  # in chunks of them, too
+        model_kwargs["compressed_prompt"] = replace(prompt, is_in_ids=True)  # This holds for chunks of the ids too.
         try:
             return super()._prefill(prompt.shorten(input_ids), generation_config, model_kwargs, *args, **kwargs)
         finally:
@@ -340,9 +349,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         compressed_prompt: CompressedPrompt | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The parent's inputs of a step. Those of a compressed prompt are marked as such, for `forward`.
+        """Return the parent's inputs of a step; those of a compressed prompt are marked as such for `forward`.
 
-        `generate` looks at the signature for the name `inputs_embeds`.
+        `inputs_embeds` is a named parameter because `generate` looks for that name in the signature.
         """
         kwargs |= {"next_sequence_length": next_sequence_length, "inputs_embeds": inputs_embeds}
         if compressed_prompt is None:
@@ -354,7 +363,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """For beams, features are repeated prompt by prompt, which the parent tells apart by their placeholders."""
+        """Repeat prompts and features for beams.
+
+        The parent counts placeholders to find the features of each prompt, so it is given the short ids.
+        """
         prompt = model_kwargs.get("compressed_prompt")
         if prompt is None or input_ids is None:
             return super()._expand_inputs_for_generation(expand_size, *args, input_ids=input_ids, **model_kwargs)
@@ -371,7 +383,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         batch_size: int,
         max_cache_length: int,
     ) -> None:
-        """A static cache needs no room for the dropped tokens."""
+        """Prepare the cache without room for the dropped tokens, which matters for a static one."""
         prompt = model_kwargs.get("compressed_prompt")
         if prompt is not None:
             max_cache_length -= prompt.num_dropped
@@ -380,25 +392,24 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         )
 
     def _get_logits_processor(self, *args: Any, model_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-        """A penalty looks at the mask, to find where each prompt begins."""
+        """Return the parent's logits processors, with the full mask, which tells penalties where each prompt begins."""
         return super()._get_logits_processor(*args, model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)
 
     def _get_candidate_generator(self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any) -> Any:
-        """An assistant drafts from the caller's whole prompt as text."""
+        """Return the parent's candidate generator. An assistant model drafts from the caller's whole prompt as text."""
         whole = _with_full_mask(model_kwargs)
         if whole is not model_kwargs:
             whole = {name: whole[name] for name in whole if name not in ("compressed_prompt", "position_ids")}
         return super()._get_candidate_generator(*args, model_kwargs=whole, **kwargs)
 
     def _keep_lookup_from_placeholders(self, arguments: dict[str, Any]) -> None:
-        """Prompt lookup proposes copies of the prompt. A placeholder among them would ask for a feature that is not
-        there."""
+        """Suppress placeholders where prompt lookup proposes copies of the prompt: they would lack features."""
         if self._generation_setting(arguments, "prompt_lookup_num_tokens") is not None:
             suppressed = self._generation_setting(arguments, "suppress_tokens") or []
             arguments["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
 
     def _mask_of_padding(self, kwargs: dict[str, Any]) -> Tensor:
-        """(B, L) the caller's mask; without one, 0 at pad tokens, as `generate` infers it."""
+        """Return the caller's mask (B, L); without one, a mask with 0 at pad tokens, as `generate` infers it."""
         if kwargs.get("attention_mask") is not None:
             return kwargs["attention_mask"]
         input_ids = kwargs["input_ids"]
@@ -420,13 +431,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     @staticmethod
     def cache_memory(past_key_values: Any) -> dict[str, Tensor]:
-        """What a KV cache remembers of its conversation, to be stored beside its keys and values.
+        """Return what a KV cache remembers of its conversation, to be stored beside its keys and values.
 
         Args:
             past_key_values: the cache that `generate` or `forward` filled.
 
         Returns:
-            Tensors by name, of a few bytes per token: `safetensors` and `torch.save` take them.
+            Tensors by name, a few bytes per token, which `safetensors` and `torch.save` can store.
 
         Raises:
             ValueError: if the cache remembers nothing, or cannot be continued.
@@ -441,22 +452,22 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     @staticmethod
     def restore_cache_memory(past_key_values: Any, memory: dict[str, Tensor]) -> None:
-        """Give a cache that was rebuilt from its keys and values the memory of its conversation back.
+        """Give the memory of its conversation back to a cache that was rebuilt from its keys and values.
 
         Args:
             past_key_values: a cache that holds the same tokens.
-            memory: what `cache_memory` returned.
+            memory: the tensors that `cache_memory` returned.
 
         Raises:
-            ValueError: if the memory is of another cache.
+            ValueError: if the memory belongs to another cache.
         """
         prompt, length = CachedPrompt.from_tensors(memory), int(past_key_values.get_seq_length())
         rows = getattr(past_key_values.layers[0], "keys", None)
         if length < prompt.length or (rows is not None and len(rows) != len(prompt.positions)):
             raise ValueError(
-                f"`memory` is of a cache that held {prompt.length} tokens or more of {len(prompt.positions)} prompts, "
-                f"but `past_key_values` holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the memory of "
-                "this cache."
+                f"`memory` belongs to a cache that held at least {prompt.length} tokens of {len(prompt.positions)} "
+                f"prompts, but `past_key_values` holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the "
+                "memory of this cache."
             )
         prompt.attach_to(past_key_values)
 
@@ -465,7 +476,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     # -----------------------------------------------------------------------------------------------------------------
 
     def _asked(self, kwargs: dict[str, Any], call: CallDescription) -> Asked:
-        """The arguments of `generate` as the tables of refusals look at them."""
+        """Return the arguments of `generate` in the form that the tables of refusals read."""
         uses_mrope = self.model.uses_mrope
         return Asked(
             kwargs,
@@ -480,13 +491,17 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             past = kwargs["input_ids"][:, : cached.prompt_length]
             if self.model.is_placeholder(past).any():
                 raise ValueError(
-                    f"`past_key_values` holds {cached.prompt_length} tokens with images or videos among them, but not "
-                    "where their positions end: another model filled it. Pass a cache that this model's `generate` or "
-                    "`forward` filled, or start anew without it."
+                    f"`past_key_values` holds {cached.prompt_length} tokens with images or videos among them, but does "
+                    "not know where their positions end: another model filled it. Pass a cache that this model's "
+                    "`generate` or `forward` filled, or start over without it."
                 )
 
     def _check_unknown_cache(self, kwargs: dict[str, Any], settings: CompressionSettings) -> None:
-        """Of a cache without a memory, what its tokens are must follow from `input_ids`."""
+        """Check that `input_ids` tell which tokens a cache without a memory holds.
+
+        Raises:
+            ValueError: if they do not.
+        """
         cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
         if cache is None or input_ids is None or not CachedPrompt.is_unknown(cache):
             return
@@ -494,7 +509,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         held, new = input_ids[:, :length], input_ids[:, length:]
         remedy = (
             "Give the cache its memory back (`restore_cache_memory`, with what `cache_memory` returned when it was "
-            "stored), or start anew without it"
+            "stored), or start over without it"
         )
         encoded = kwargs.get("mm_encoder_outputs") or {}
         given = {
@@ -504,19 +519,19 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         for kind, (pixels, features, is_placeholder) in given.items():
             if pixels is None and features is None and is_placeholder.any():
                 raise ValueError(
-                    f"`past_key_values` holds {length} tokens, and nobody remembers of which prompt. `input_ids` has "
-                    f"{kind} placeholders behind these, so that it is not the conversation that the cache holds, but "
-                    f"perhaps that of which a compressed prompt is left. {remedy}."
+                    f"`past_key_values` holds {length} tokens and has no memory of their prompt. `input_ids` has "
+                    f"{kind} placeholders after its first {length} tokens, but no {kind} comes with them, so the cache "
+                    f"may hold what compression left of a longer prompt. {remedy}."
                 )
         if settings.retention_ratio < 1.0 and self.model.is_video(held).any():
             raise ValueError(
-                f"`past_key_values` holds {length} tokens with videos among them, and nobody remembers whether they "
+                f"`past_key_values` holds {length} tokens with videos among them, and has no memory of whether they "
                 f"were compressed. {remedy}, or pass `retention_ratio=1.0` if they were not."
             )
         grids = (kwargs.get("image_grid_thw"), kwargs.get("video_grid_thw"))
         if self.model.uses_mrope and self.model.is_placeholder(held).any() and all(each is None for each in grids):
             raise ValueError(
-                f"`past_key_values` holds {length} tokens with images or videos among them, and nobody remembers where "
+                f"`past_key_values` holds {length} tokens with images or videos among them, and has no memory of where "
                 f"their positions end. {remedy}, or pass the `image_grid_thw` and `video_grid_thw` of the whole "
                 "conversation."
             )
@@ -524,8 +539,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     def _check_last_token(self, prompt: ShortPrompt) -> None:
         if self.model.uses_mrope and self.model.is_placeholder(prompt.inputs["input_ids"][:, -1]).any():
             raise ValueError(
-                "A prompt ends in a placeholder of an image or a video, from which Transformers would count the "
-                "positions of the answer. End it with text, as chat templates do."
+                "A prompt ends in a placeholder of an image or a video, and Transformers would count the positions of "
+                "the answer from it. End the prompt with text, as chat templates do."
             )
 
 
@@ -539,15 +554,15 @@ def _with_full_mask(model_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after_cached(value: Tensor, cached: CachedPrompt) -> Tensor:
-    """(..., n) -> (..., P + n): zeros for the cached tokens, which nobody reads."""
+    """Pad (..., n) to (..., P + n) with zeros for the cached tokens, which nothing reads."""
     return torch.cat([value.new_zeros(*value.shape[:-1], cached.length), value], dim=-1)
 
 
 def _check_whole_conversation(input_ids: Tensor, mask: Tensor, cached: CachedPrompt) -> None:
     if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
         raise ValueError(
-            f"`input_ids` {tuple(input_ids.shape)} and `attention_mask` {tuple(mask.shape)} must both cover the whole "
-            f"conversation, the {cached.prompt_length} tokens of `past_key_values` and at least one more."
+            f"`input_ids` is {tuple(input_ids.shape)} and `attention_mask` is {tuple(mask.shape)}, but both must cover "
+            f"the whole conversation: the {cached.prompt_length} tokens of `past_key_values` and at least one more."
         )
 
 
@@ -556,7 +571,7 @@ def _check_labels(labels: Tensor, input_ids: Tensor, shift_labels: Tensor | None
         if value is not None and value.shape != input_ids.shape:
             raise ValueError(
                 f"`{name}` is {tuple(value.shape)}, but `input_ids` is {tuple(input_ids.shape)}. Give each token of "
-                f"the full prompt its label, {IGNORED_LABEL} where none counts."
+                f"the full prompt its label, or {IGNORED_LABEL} if it has none."
             )
     if wants_some_rows(logits_to_keep):
         raise ValueError(

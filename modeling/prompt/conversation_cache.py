@@ -1,11 +1,11 @@
-"""What a KV cache remembers of its conversation: which tokens of the prompt it holds, and which positions follow.
+"""The memory of a KV cache: which tokens of the conversation it holds, and at which position the next one stands.
 
 Why does the cache change its class? Keys and values do not tell how long the prompt was before it was compressed, and
-the turns that follow need to know. The model cannot remember it, since it may serve other chats in between. So the
-memory lives with the cache. A wrapper around the cache would not do: Transformers and its users ask
-`isinstance(cache, StaticCache)`, write to its layers, compile for its type, and keep the object that they passed to
-`generate`, which never sees a wrapper. A subclass made on the spot stays the same object and the same kind of cache,
-and its memory follows when rows are reordered, repeated or cropped, and when it is copied.
+later turns need to know. The model cannot remember this, since it may serve other chats in between. So the memory lives
+with the cache. A wrapper around the cache would not do: Transformers and its users ask whether it is a `StaticCache`,
+write to its layers, compile for its type, and keep the object that they passed to `generate`, which would never become
+the wrapper. With a subclass made on the spot, the cache stays the same object and the same kind of cache, and its
+memory follows when its rows are reordered, repeated or cropped, and when it is copied.
 """
 
 import functools
@@ -26,13 +26,15 @@ class CachedPrompt:
     """What a KV cache holds of the caller's conversation.
 
     Attributes:
-        positions: (B, P) the caller's prompt position of each cached token, -1 at padding.
-        prompt_length: the number of the caller's tokens that the cache stands for, dropped ones among them.
-        position_offset: (B, 1) position of the next token minus number of tokens; None where positions are their order.
-        media_offset: (B, 1) the same before images and videos, which the parent puts elsewhere than text after a video
-            whose frames reach further in time than the text behind it; None if it is the same.
-        is_short: whether tokens were dropped, so that only this project's classes can go on from the cache.
-        lost: why nobody can go on from it, if so.
+        positions: (B, P) position of each cached token in the caller's prompt, -1 at padding.
+        prompt_length: number of the caller's tokens that the cache stands for, including the dropped ones.
+        position_offset: (B, 1) position of the next token minus the number of tokens; None if positions are the order
+            of the tokens.
+        media_offset: (B, 1) the same offset for images and videos that come next; None if it does not differ. It
+            differs after a video whose frames reach further in time than the text behind it: there the parent places
+            images and videos elsewhere than text.
+        is_short: whether tokens were dropped, so that only this project's classes can continue the cache.
+        lost: why the cache can no longer be continued; None if it can.
         num_remembered: for how many of the cached tokens, counted from the first, it is known which are padding; None
             for all of them.
     """
@@ -60,21 +62,21 @@ class CachedPrompt:
 
     @staticmethod
     def attached_to(cache: Any) -> "CachedPrompt | None":
-        """What continuing a cache takes. None if the cache is empty, plain, or of an unknown conversation."""
+        """Return the memory that continuing a cache needs; None if the cache is empty, is plain, or has no memory."""
         known = getattr(cache, "cached_prompt", None)
         return known if known is not None and not known.is_plain and cache.get_seq_length() > 0 else None
 
     @staticmethod
     def is_unknown(cache: Any) -> bool:
-        """Whether a cache holds tokens of which nobody remembers anything, as one rebuilt from its tensors does."""
+        """Whether a cache holds tokens but has no memory of them, such as one rebuilt from its tensors."""
         return cache is not None and getattr(cache, "cached_prompt", None) is None and cache.get_seq_length() > 0
 
     @classmethod
     def of(cls, cache: Any, num_rows: int, device: torch.device) -> "CachedPrompt":
-        """What `cache` holds: what it remembers, and one token of the caller's for each that came after.
+        """Return what `cache` holds: what it remembers, and one token of the caller's for each cached token after that.
 
         Raises:
-            ValueError: if what it remembers does not fit it, or the prompts it is to go on with.
+            ValueError: if the memory does not fit the cache or the number of prompts, or the cache cannot be continued.
         """
         length = 0 if cache is None else int(cache.get_seq_length())
         known = cls.attached_to(cache)
@@ -87,7 +89,7 @@ class CachedPrompt:
             raise ValueError(
                 f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts {what}"
                 f"{known.length} tokens, and there are {num_rows} prompts now. Pass it as `generate` returned it, with "
-                "the same rows, or start anew without it."
+                "the same rows, or start over without it."
             )
         later = torch.arange(length - known.length, device=device).expand(num_rows, -1)
         num_remembered = known.num_remembered
@@ -99,31 +101,31 @@ class CachedPrompt:
     def of_full_prompt(
         cls, mask: Tensor, position_offset: Tensor | None, rotary: Tensor | None = None
     ) -> "CachedPrompt":
-        """An uncompressed prompt.
+        """Return the memory of an uncompressed prompt.
 
         Args:
-            mask: (B, L) of the prompt.
-            position_offset: (B, 1) as the attribute; None where positions are the order of the tokens.
-            rotary: (3, B, L) its positions t, h and w, if it holds images or videos.
+            mask: (B, L) attention mask of the prompt.
+            position_offset: (B, 1), see the attribute; None if positions are the order of the tokens.
+            rotary: (3, B, L) positions (t, h, w) of the prompt, if it holds images or videos.
         """
         positions = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
         positions = torch.where(mask.bool(), positions, -1)
         media_offset = None
-        if rotary is not None:  # a whole conversation goes on after the last token, and so do images and videos
+        if rotary is not None:  # In a whole conversation, images and videos too would start right after the last token.
             last = positions.amax(dim=1, keepdim=True).clamp(min=0)
             following = rotary[1:].amax(dim=0).gather(1, last.to(rotary.device)) + 1
             media_offset = following - mask.long().sum(dim=1, keepdim=True)
         return cls(positions, mask.shape[1], position_offset, media_offset, is_short=False)
 
     def mask_with_new(self, mask: Tensor | None, num_new: int, device: torch.device) -> Tensor:
-        """The mask (B, P + n) over the P cached tokens and n new ones.
+        """Return the mask (B, P + n) over the P cached tokens and n new ones.
 
         Args:
-            mask: the caller's, over these tokens or over the whole conversation. Without one all tokens count, but not
-                the padding of the compressed prompt.
+            mask: the caller's mask, over these tokens or over the whole conversation. With None, all tokens except the
+                padding of the compressed prompt are attended.
 
         Raises:
-            ValueError: if the mask is none of these, or could be either.
+            ValueError: if the mask covers neither of the two, or could cover either.
         """
         is_token = (self.positions >= 0).to(device)
         if mask is None:
@@ -134,16 +136,17 @@ class CachedPrompt:
         if shape not in accepted:
             raise ValueError(
                 f"`attention_mask` is {shape}, but there are {len(is_token)} prompts, and the cache stands for "
-                f"{self.prompt_length} tokens of the conversation, compressed to {self.length}, before {num_new} "
-                f"new ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, over the {lengths[1]} "
-                "that are left, or none."
+                f"{self.prompt_length} tokens of the conversation, compressed to {self.length}, followed by {num_new} "
+                f"new ones. Pass a 2-D mask over the {lengths[0]} tokens of the conversation, a 2-D mask over the "
+                f"{lengths[1]} that are left, or no mask."
             )
         over_left = mask
         if shape == accepted[0]:
             over_whole = torch.cat([take(mask, self.positions, 0), mask[:, self.prompt_length :]], dim=1)
             if shape != accepted[1] or torch.equal(over_whole, over_left):
                 return over_whole
-            # A batch whose longest prompt lost nothing is as long as before. What each mask says of its padding tells.
+            # A batch whose longest prompt lost nothing keeps its length, so both readings of the mask have this shape.
+            # The one whose padding agrees with what the cache remembers is right.
             known = slice(self.num_remembered)
             fits_whole, fits_left = (
                 torch.equal(each[:, : self.length].bool()[:, known], is_token[:, known])
@@ -152,15 +155,15 @@ class CachedPrompt:
             if fits_whole == fits_left:
                 raise ValueError(
                     f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of "
-                    "it, which is just as long here. Since it hides tokens in `past_key_values`, nobody can tell "
-                    "which. Hide no token that was attended before, or leave the mask out."
+                    "it, which is just as long here. Since it hides tokens in `past_key_values`, it is impossible to "
+                    "tell which. Hide no token that was attended before, or leave the mask out."
                 )
             if fits_whole:
                 return over_whole
         return over_left
 
     def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
-        """With `num_tokens` more tokens of the conversation, of which those at `positions` (B, n), -1 for none."""
+        """Return the memory with `num_tokens` more tokens; those at `positions` (B, n), -1 for none, are cached."""
         positions = torch.where(positions >= 0, positions + self.prompt_length, -1)
         return replace(
             self,
@@ -169,13 +172,13 @@ class CachedPrompt:
         )
 
     def rows(self, indices: Tensor) -> "CachedPrompt":
-        """For a cache whose rows were picked, repeated or reordered by `indices` (B',)."""
+        """Return the memory of a cache whose rows were picked, repeated or reordered by `indices` (B',)."""
         of_rows = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
         picked = {name: of[indices.to(of.device)] for name, of in of_rows.items() if of is not None}
         return replace(self, **picked)
 
     def repeated(self, repeats: int) -> "CachedPrompt":
-        """For `repeats` sequences of each prompt, side by side, as beams are."""
+        """Return the memory of a cache that holds each prompt `repeats` times, side by side, as for beams."""
         rows = torch.arange(len(self.positions), device=self.positions.device)
         return self.rows(rows.repeat_interleave(repeats))
 
@@ -185,10 +188,10 @@ class CachedPrompt:
             cache.cached_prompt = self
 
     def as_tensors(self) -> dict[str, Tensor]:
-        """The memory in a form that is stored beside keys and values.
+        """Return the memory as tensors, which can be stored beside keys and values.
 
         Raises:
-            ValueError: if nobody can continue the cache.
+            ValueError: if the cache cannot be continued.
         """
         self._check_not_lost()
         tensors = {name: getattr(self, name) for name in ("positions", "position_offset", "media_offset")}
@@ -198,10 +201,10 @@ class CachedPrompt:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "CachedPrompt":
-        """What `as_tensors` gave.
+        """Return the memory whose `as_tensors` returned these tensors.
 
         Raises:
-            ValueError: if it is something else.
+            ValueError: if `as_tensors` cannot have returned them.
         """
         fields: dict[str, Any] = dict(tensors)
         if not {"positions", "prompt_length", "is_short"} <= fields.keys() <= cls.__dataclass_fields__.keys():
@@ -214,14 +217,14 @@ class CachedPrompt:
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:
-            raise ValueError(f"`past_key_values` cannot be continued: {self.lost}. Start anew without it.")
+            raise ValueError(f"`past_key_values` cannot be continued: {self.lost}. Start over without it.")
 
 
 class RemembersPrompt(ParentCache):
-    """Comes before a cache's own class in its bases: what it remembers follows its rows and its length."""
+    """Gives a cache a memory that follows its rows and its length; it comes before the cache's own class."""
 
     cached_prompt: CachedPrompt | None = None
-    in_use = False  # by a model of this project, at this moment
+    in_use = False  # Whether a model of this project is writing to the cache at this moment.
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         super().reorder_cache(beam_idx)
@@ -259,7 +262,8 @@ class RemembersPrompt(ParentCache):
         self._check_user()
         return super().update(*args, **kwargs)
 
-    # Of linear attention, before it writes to the states; 5.19 has no `get_conv_state`, and 5.23 asks nothing else.
+    # Linear attention calls these before it writes to its states. Transformers 5.19 has no `get_conv_state`, and 5.23
+    # calls nothing else.
 
     def has_previous_state(self, *args: Any, **kwargs: Any) -> bool:
         self._check_user()
@@ -274,19 +278,19 @@ class RemembersPrompt(ParentCache):
         if known is not None and known.is_short and not self.in_use:
             raise ValueError(
                 f"`past_key_values` holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
-                f"{known.length}, and another model cannot go on from it. Go on with the model that filled it (after "
-                "`custom_generate`, with the same again), or start anew without the cache."
+                f"{known.length}, and another model cannot continue it. Continue with the model that filled it (after "
+                "`custom_generate`, pass `custom_generate` again), or start over without the cache."
             )
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """For `copy.deepcopy` and `pickle`, which find classes by name, and this one has none."""
+        """Let `copy.deepcopy` and `pickle` rebuild the class, which they cannot find by its name."""
         _, _, *state = super().__reduce_ex__(protocol)
         return _new_remembering, (type(self).__bases__[1],), *state
 
 
 @functools.cache
 def remembering(cache_class: type) -> type:
-    """`cache_class` with a memory of its prompt."""
+    """Return the subclass of `cache_class` that remembers its prompt."""
     if issubclass(cache_class, RemembersPrompt):
         return cache_class
     return type(cache_class.__name__, (RemembersPrompt, cache_class), {"__module__": cache_class.__module__})
@@ -298,7 +302,7 @@ def _new_remembering(cache_class: type) -> Any:
 
 @contextmanager
 def using(cache: Any) -> Iterator[None]:
-    """While a model of this project writes to the cache."""
+    """Mark the cache as one that a model of this project is writing to."""
     if not isinstance(cache, RemembersPrompt):
         yield
         return

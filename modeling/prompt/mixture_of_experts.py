@@ -1,4 +1,4 @@
-"""What families with a mixture of experts share: the loss that keeps their experts equally busy."""
+"""What families with a mixture of experts share: the load-balancing loss, which keeps their experts equally busy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class VidCom2MoeCausalLMOutputWithPast(MoeCausalLMOutputWithPast):
     """The parent's output over the compressed prompt.
 
     Attributes:
-        rope_deltas: as in the parent's output of older Transformers versions.
-        prompt_positions: int64, with an entry for each row of the logits: the position in `input_ids` of the token that
-            it belongs to, -1 at padding; None if nothing was compressed.
+        rope_deltas: a field of the parent's output in older Transformers versions.
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
     """
 
     rope_deltas: torch.LongTensor | None = None
@@ -26,17 +26,17 @@ class VidCom2MoeCausalLMOutputWithPast(MoeCausalLMOutputWithPast):
 
 
 class MixtureOfExpertsMixin(VidCom2GenerationMixin):
-    """`VidCom2GenerationMixin` for a parent whose `forward` has an `aux_loss`.
+    """`VidCom2GenerationMixin` for a parent whose `forward` returns an `aux_loss`.
 
-    It counts which experts the tokens of the compressed prompt went to, and `router_logits` are theirs.
+    The loss counts which experts the tokens of the compressed prompt went to, and `router_logits` cover these tokens.
     """
 
-    hides_mask_from_head = True  # the parent's head would lay the caller's mask over the tokens of the short prompt
+    hides_mask_from_head = True  # The parent's head would apply the caller's mask to the tokens of the short prompt.
     output_class = VidCom2MoeCausalLMOutputWithPast
     load_balancing_loss: ClassVar[Callable[..., Any]]  # the parent's function of that name
 
     def _balance_experts(self, outputs: Any, prompt: ShortPrompt) -> None:
-        """As the mixin says."""
+        """Put the load-balancing loss over the compressed prompt into `outputs`, and add it to their loss."""
         if outputs.get("router_logits") is None:
             return
         text, mask = self.config.get_text_config(), prompt.inputs["attention_mask"][:, -prompt.positions.shape[1] :]

@@ -1,9 +1,9 @@
-"""The inner models of all families: video LLMs without a head that leave the dropped video tokens out of the prompt.
+"""What the inner models of all families share: video LLMs without a head that leave dropped tokens out of the prompt.
 
-A video LLM's prompt holds one placeholder per video token. The inner model drops the placeholders of dropped tokens,
-with their mask and positions, and hands the shorter prompt and the kept features to the parent class, which never
-learns that the prompt was longer. Whoever calls it, a class with a head or another library, so runs the language model
-on the compressed prompt.
+A video LLM's prompt holds one placeholder for each video token. The inner model drops the placeholders of the dropped
+tokens, with their mask and positions. It hands the shorter prompt and the kept features to the parent class, which
+never learns that the prompt was longer. So the language model runs on the compressed prompt whoever calls the inner
+model: a class with a head, or another library.
 """
 
 from collections.abc import Sequence
@@ -40,14 +40,14 @@ logger = logging.get_logger(__name__)
 
 
 class PromptRecord:
-    """What passes between a model with a head and its inner model, through the parent's `forward` between them.
+    """Carries values between a model with a head and its inner model, past the parent's `forward` that lies between.
 
     Args:
-        logits_to_keep: of the caller: the positions of the prompt for which hidden states are wanted.
+        logits_to_keep: the caller's argument: the positions of the prompt for which hidden states are wanted.
 
     Attributes:
-        attention_mask: the caller's, where the parent's `forward` shall not see it.
-        prompt: what the inner model made of the prompt, where it ran another one than the caller's.
+        attention_mask: the caller's mask, if the parent's `forward` must not see it.
+        prompt: the compressed prompt that the inner model ran, if it ran one.
     """
 
     attention_mask: Tensor | dict[str, Any] | None = None
@@ -58,18 +58,20 @@ class PromptRecord:
 
 
 class VidCom2ModelMixin(VideoFeaturesMixin):
-    """Comes before the parent's inner model in a class's bases. A family adds what is its own:
+    """Makes an inner model run on compressed prompts. It comes before the parent's inner model among a model's bases.
 
-    - `encode_videos`, the parent's features, and the tokens among them that are scored;
-    - `scored_placeholders` and `placeholders`, where a video's tokens stand, if it has structure tokens as well;
-    - `features_for_parent`, the form in which the parent's `forward` takes the features;
-    - `is_video`, if a video's placeholders are told otherwise than by `config.video_token_id`;
-    - `uses_mrope`, `rotary_positions` and `full_rotary_positions`, if positions are more than the order of the tokens.
+    A family adds:
 
-    CONTRIBUTING.md has all hooks in a table.
+    - `encode_videos`: the parent's features, and the tokens among them that are scored.
+    - `scored_placeholders` and `placeholders`: where a video's tokens stand, if it also has structure tokens.
+    - `features_for_parent`: the form in which the parent's `forward` takes the features.
+    - `is_video`: which tokens are a video's placeholders, unless `config.video_token_id` tells.
+    - `uses_mrope`, `rotary_positions` and `full_rotary_positions`: if positions are more than the order of the tokens.
+
+    CONTRIBUTING.md lists all hooks in a table.
     """
 
-    uses_mrope = False  # positions (t, h, w), beside the order of the tokens
+    uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -84,21 +86,23 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # -----------------------------------------------------------------------------------------------------------------
 
     def is_video(self, input_ids: Tensor) -> Tensor:
-        """Which tokens, bool of the same shape, stand for the tokens of a video."""
+        """Return which tokens stand for the tokens of a video: bool, of the same shape."""
         return input_ids == self.config.video_token_id
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
-        """For M-RoPE: positions of n new tokens in the full prompt, (3, B, n), and of the text token after them (B, 1).
+        """Return M-RoPE positions of n new tokens in the full prompt (3, B, n), and of a text token after them (B, 1).
 
         Args:
-            new: the arguments of `forward`, for the new tokens, among them a mask (B, n).
+            new: the arguments of `forward` for the new tokens, including a mask (B, n).
             start: (B, 1) the first position after those in the KV cache.
         """
         raise NotImplementedError
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
-        """For M-RoPE: the parent's positions of an uncompressed prompt (3, B, L), and its `rope_deltas` (B, 1); None
-        each for a prompt of text."""
+        """Return the parent's M-RoPE positions (3, B, L) and `rope_deltas` (B, 1) of an uncompressed prompt.
+
+        Both are None for a prompt of text alone.
+        """
         raise NotImplementedError
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -106,15 +110,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # -----------------------------------------------------------------------------------------------------------------
 
     def describe(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> CallDescription:
-        """What a call of `forward` or `generate` with these arguments asks for.
+        """Describe what a call of `forward` or `generate` with these arguments asks for.
 
         Args:
-            has_whole_conversation: whether `input_ids` cover the tokens in the cache, as those of `generate` do, so
-                that positions follow from them.
+            has_whole_conversation: whether `input_ids` also cover the tokens in the cache, as in `generate`, so that
+                positions follow from them.
 
         Raises:
-            ValueError: on settings outside their accepted set, videos that are given twice or do not fit the settings,
-                and images or videos on a cache of which nobody knows where its positions end.
+            ValueError: if a setting is outside its accepted set, if videos are given twice or do not fit the settings,
+                or if images or videos follow on a cache whose last position is unknown.
         """
         check_tensors(inputs)
         overrides = pop_settings(dict(inputs), self.of_parent)
@@ -127,15 +131,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             raise ValueError(
                 f"Images or videos follow the {int(inputs['past_key_values'].get_seq_length())} tokens of "
                 "`past_key_values`, and it is not known where their positions end: another model filled it, or "
-                "`position_ids` were passed. Pass a cache that this model's `generate` or `forward` filled, "
-                "`position_ids`, or start anew without it."
+                "`position_ids` were passed. Pass a cache that this model's `generate` or `forward` filled, pass "
+                "`position_ids`, or start over without the cache."
             )
         if call.drops_tokens or (has_media_after_cached and memory is not None):
             return replace(call, path=CallPath.COMPRESS)
         return call
 
     def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
-        """Whether images or videos follow a cached turn, where the parent's `forward` gives them positions of text."""
+        """Whether images or videos follow a cached turn, where the parent's `forward` would number them like text."""
         if not self.uses_mrope or inputs.get("position_ids") is not None:
             return False
         pixels = (inputs.get(name) for name in ("pixel_values", "pixel_values_videos"))
@@ -158,25 +162,25 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         is_compressed: bool = False,
         **inputs: Any,
     ) -> ModelOutput:
-        """The parent's `forward` on the compressed prompt.
+        """Run the parent's `forward` on the compressed prompt.
 
-        Hidden states have a row for each position of `input_ids`, as the parent's: at a dropped token it is that of the
-        last token kept before it, from which the compressed prompt predicts what follows. So a head and a loss of
-        another library may pair them with the caller's own labels. `attentions` are those of the compressed prompt.
-        `router_logits` of a mixture of experts have a row for each position too, in which those of the compressed
-        prompt's tokens are as often as can be: a loss that counts them under the caller's mask counts each alike.
+        Hidden states have a row for each position of `input_ids`, as the parent's do. A dropped token gets the row of
+        the last token kept before it, from which the compressed prompt predicts what follows. So the head and the loss
+        of another library may pair the rows with the caller's own labels. `attentions` cover the compressed prompt. The
+        `router_logits` of a mixture of experts also have a row for each position. They repeat each row of the
+        compressed prompt as often as any other, or once more, so that a loss under the caller's mask counts all alike.
 
         Args:
             **inputs: the parent's arguments, and the settings of `CompressionSettings` for this call.
-            call: from this project's class with a head, which has described the call already.
-            prompt_record: from the same class, which takes the rows of the compressed prompt itself.
-            only_video_features: `"kept"` or `"all"`: return these features of the videos, and do nothing else. Through
-                `forward`, because accelerate and FSDP have a module's weights in place only there.
-            is_compressed: from `generate`, for a prompt that it has compressed, and the steps after it: mask and
-                positions are the compressed prompt's.
+            call: the description of the call, if this project's class with a head has already made it.
+            prompt_record: from the same class, which then takes the rows of the compressed prompt itself.
+            only_video_features: `"kept"` or `"all"`: only encode the videos and return these features. This goes
+                through `forward` because accelerate and FSDP have a module's weights in place only there.
+            is_compressed: whether `generate` has already compressed the prompt, so that mask and positions are those of
+                the compressed prompt. This also holds for the steps after it.
 
         Raises:
-            ValueError: on settings, placeholders or inputs that cannot be compressed.
+            ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
         if is_compressed:
             with using(inputs.get("past_key_values")):
@@ -202,7 +206,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if which == "kept":
             return self._encode(self.get_video_features, inputs, **settings.as_dict()).without_tower_states()
         outputs = self._encode_whole(inputs, settings)
-        videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # some parents keep frames apart
+        videos = tuple(video.flatten(0, -2) for video in outputs.pooler_output)  # Some parents keep frames apart.
         return VidCom2VideoFeatures(**{**outputs, "pooler_output": videos}).without_tower_states()
 
     def _with_features_for_parent(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +216,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return inputs | {"mm_encoder_outputs": encoded | {"video": self._for_parent(encoded["video"])}}
 
     def _with_all_features(self, inputs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
-        """The inputs with features of all video tokens. Pixels would make the parent call our encoder, which drops."""
+        """Return the inputs with features of all video tokens in place of pixels.
+
+        Given pixels, the parent would call our `get_video_features`, which drops tokens.
+        """
         if call.videos is not NewVideos.PIXELS:
             return self._with_features_for_parent(inputs)
         encoded = {"video": self._encode_whole(inputs, call.settings)} | self._encoded_images(inputs)
@@ -222,7 +229,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         )
 
     def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
-        """The parent's path. What there is to know of the prompt stays with the cache, not with the model."""
+        """Run the parent's `forward`, but keep the memory of the prompt with its cache, not on the model."""
         if inputs.get("position_ids") is not None:
             return super().forward(**inputs, return_dict=True)
         cache = inputs.get("past_key_values")
@@ -232,23 +239,23 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             if is_first and outputs.past_key_values is not None:
                 CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.past_key_values)
             return outputs
-        # The parent would keep `rope_deltas` on the model, where they meet other chats.
+        # The parent would keep `rope_deltas` on the model, where other chats would read them.
         position_ids, rope_deltas = self.full_rotary_positions(inputs)
         outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
         if outputs.past_key_values is not None:
             mask = _mask_of_new(outputs, inputs)
-            if rope_deltas is None:  # a prompt of text: the parent counts its padding
+            if rope_deltas is None:  # In a prompt of text alone, the parent counts the padding.
                 rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
             CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
         return outputs
 
     def _continued(self, inputs: dict[str, Any], memory: CachedPrompt) -> dict[str, Any]:
-        """The inputs of a step on a cache with a memory, with a mask and positions that fit what the cache holds.
+        """Return the inputs of a step on a cache with a memory, with a mask and positions that fit what it holds.
 
-        Positions of the caller's own stay, and so does a mask of 4 dimensions.
+        Positions that the caller passes stay as they are, and so does a 4-D mask.
         """
         given, has_positions = inputs.get("attention_mask"), inputs.get("position_ids") is not None
-        is_own_mask = given is not None and not is_2d(given)  # it says nothing about positions
+        is_own_mask = given is not None and not is_2d(given)  # Such a mask says nothing about positions.
         needs_mask = memory.is_short and not is_own_mask and (given is not None or memory.is_padded)
         if has_positions and not needs_mask:
             return inputs
@@ -267,7 +274,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return inputs | {"position_ids": position_ids}
 
     def new_features(self, inputs: dict[str, Any], call: CallDescription) -> VidCom2VideoFeatures | None:
-        """The features of new videos, with what is kept of them; None where the prompt needs none to be shortened."""
+        """Return the features of new videos and what is kept of them; None if the prompt is shortened without them."""
         if call.videos is NewVideos.PIXELS:
             return self._only_video_features("kept", inputs, call.settings)
         return inputs["mm_encoder_outputs"]["video"] if call.videos is NewVideos.KEPT_FEATURES else None
@@ -298,7 +305,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             record.prompt = prompt
             if wants_some_rows(record.logits_to_keep):
                 picked = prompt.at_positions(outputs.last_hidden_state, record.logits_to_keep)
-                outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # of a bool mask (N, dim): one prompt
+                outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # A bool mask picks (N, dim): no batch.
             return outputs
         if outputs.get("router_logits") is not None:
             outputs.router_logits = prompt.spread(outputs.router_logits, new["attention_mask"])
@@ -319,14 +326,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         features: VidCom2VideoFeatures | None,
         settings: CompressionSettings,
     ) -> ShortPrompt:
-        """The new tokens of a prompt without the dropped ones.
+        """Return a prompt's new tokens without the dropped ones.
 
         Args:
-            new: the arguments of `forward` for the n new tokens, among them `input_ids` and a mask (B, n).
-            cached: what is in the KV cache before them.
-            cached_mask: (B, P) over the cached tokens.
-            features: of the videos among the new tokens; None if nothing is dropped.
-            settings: how they were compressed.
+            new: the arguments of `forward` for the n new tokens, including `input_ids` and a mask (B, n).
+            cached: what the KV cache holds before them.
+            cached_mask: (B, P) the mask over the cached tokens.
+            features: the kept features of the videos among the new tokens; None if nothing is dropped.
+            settings: the settings by which they were compressed.
+
+        Raises:
+            ValueError: if the placeholders do not fit the videos, or the mask or the settings do not fit the model.
         """
         if settings.compression_positions == "original" and not self.uses_mrope:
             self._check_original_positions()
@@ -346,7 +356,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         offset = 0 if offset is None else offset.to(input_ids.device)
         start = cached_mask.sum(dim=1, keepdim=True) + offset
         num_tokens = mask.sum(dim=1, keepdim=True)
-        if self.uses_mrope:  # survivors keep their own (t, h, w), beside the order that attention masks look at
+        if self.uses_mrope:  # Each kept token keeps its own (t, h, w), beside the order that attention masks use.
             rotary, following = self.rotary_positions(new, start)
             position_ids = torch.stack([order, *(take(row, positions, 0) for row in rotary)])
             offset = following - num_tokens
@@ -367,9 +377,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         attention = self.config.get_text_config()._attn_implementation or ""
         if "flash" in attention:
             raise ValueError(
-                f'`compression_positions="original"` leaves gaps between positions, and {attention!r} takes a prompt '
-                'with gaps for several prompts in a row. Load the model with `attn_implementation="sdpa"`, or use '
-                '`compression_positions="consecutive"`.'
+                f'`compression_positions="original"` leaves gaps between positions, and {attention!r} mistakes a '
+                "prompt with gaps for several prompts in a row. Load the model with "
+                '`attn_implementation="sdpa"`, or use `compression_positions="consecutive"`.'
             )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
@@ -379,16 +389,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         last = int(position_ids[-3:].max()) if self.uses_mrope else position_ids.shape[-1] - 1
         if last >= limit:
             logger.warning_once(
-                f"The compressed prompt reaches position {last}, but the language model was made for {limit} "
-                "(`max_position_embeddings` and its scaling): its answer may be poor. Pass fewer frames or a smaller "
-                "`retention_ratio`."
+                f"The compressed prompt reaches position {last}, but the language model was made for {limit} positions "
+                "(`max_position_embeddings` and its scaling), so its answer may be poor. Pass fewer frames or a "
+                "smaller `retention_ratio`."
             )
 
     def _kept(self, input_ids: Tensor, attended: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
-        """(B, L) bool: False at the placeholders of dropped tokens.
+        """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
 
         Raises:
-            ValueError: if the placeholders of each prompt do not belong to whole videos, or some are masked.
+            ValueError: if the placeholders of a prompt do not belong to whole videos, or the attention mask hides some.
         """
         kept = torch.ones_like(input_ids, dtype=torch.bool)
         if compressions is None:
@@ -416,23 +426,26 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if num_hidden:
             raise ValueError(
                 f"`attention_mask` hides {num_hidden} video placeholders whose tokens are kept. Leave the video out of "
-                "the prompt, or a prompt that is masked as a whole out of the batch."
+                "the prompt; if the mask hides a whole prompt, leave that out of the batch."
             )
         return kept
 
     def is_placeholder(self, input_ids: Tensor) -> Tensor:
-        """Which tokens, bool of the same shape, stand for images or videos."""
+        """Return which tokens stand for images or videos: bool, of the same shape."""
         return (input_ids == self.config.image_token_id) | self.is_video(input_ids)
 
     def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
-        """(B, 1): a text token of the same prompt. A pad token would be new to it, and `repetition_penalty` sees it."""
+        """Return a text token of each prompt (B, 1) to pad its ids with.
+
+        A pad token would be new to the prompt, and `repetition_penalty` would see it.
+        """
         is_text = kept & ~self.is_placeholder(input_ids)
         first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
 
 
 def _mask_of_new(outputs: Any, inputs: dict[str, Any]) -> Tensor:
-    """(B, n) the mask of the n new tokens."""
+    """Return the mask (B, n) of the n new tokens."""
     mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
     if is_2d(mask):
         return mask[:, -hidden_states.shape[1] :]

@@ -1,7 +1,7 @@
-"""What a compressed prompt is refused with: for each thing the reason and what to do instead.
+"""Tables of what cannot be combined with a compressed prompt: for each thing the reason, and what to do instead.
 
-docs/limits.md shows these tables. What is refused because of a value that does not fit, as a mask of another length, is
-refused where that value is read.
+docs/limits.md shows these tables. A value that does not fit, such as a mask of another length, is refused where it is
+read.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ class Asked:
     """What a caller asks for.
 
     Attributes:
-        arguments: of `forward` or `generate`.
-        setting: for a name, what `generate` would take for it: the argument, or a generation config's.
+        arguments: the arguments of `forward` or `generate`.
+        setting: returns what `generate` would use for a name: the argument, or the generation config's value.
         uses_mrope: whether positions are (t, h, w).
         is_stateful: whether some layers keep states in place of keys and values.
-        keeps_gaps: whether positions of survivors are those of the full prompt, one for each token.
+        keeps_gaps: whether kept tokens keep their positions in the full prompt, one position per token.
     """
 
     arguments: dict[str, Any]
@@ -43,11 +43,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refusal:
-    """One thing that is refused. The error is `because` and `instead`, which are whole sentences.
+    """One thing that is refused. The error message is `because` and `instead`, each in whole sentences.
 
     Attributes:
-        asked: what it is, in a few words.
-        applies: whether a caller asks for it.
+        asked: what is refused, in a few words.
+        applies: tells whether a caller asks for it.
+        because: the reason.
+        instead: the remedy.
     """
 
     asked: str
@@ -56,7 +58,7 @@ class Refusal:
     instead: str
 
 
-# Of `forward` and `generate`, where a prompt is compressed.
+# Refused by `forward` and `generate` where a prompt is compressed.
 OF_A_COMPRESSED_PROMPT = (
     Refusal(
         "`inputs_embeds`",
@@ -68,7 +70,7 @@ OF_A_COMPRESSED_PROMPT = (
         "`position_ids`",
         lambda asked: asked.has("position_ids"),
         "`position_ids` cannot be given for a prompt that is compressed: positions follow from the kept tokens.",
-        "Leave it out, or pass `retention_ratio=1.0`.",
+        "Leave them out, or pass `retention_ratio=1.0`.",
     ),
     Refusal(
         '`cache_implementation="paged"`',
@@ -78,15 +80,15 @@ OF_A_COMPRESSED_PROMPT = (
     ),
 )
 
-# Of `generate`, where a prompt is compressed or a compressed one is continued.
+# Refused by `generate` where a prompt is compressed or a compressed prompt is continued.
 OF_GENERATE = (
     Refusal(
         "`prefill_chunk_size` on Transformers 5.19",
         lambda asked: asked.setting("prefill_chunk_size") is not None and not CHUNKS_FEATURES,
-        "`prefill_chunk_size` with videos needs a newer Transformers, which splits video features into the chunks.",
-        "Leave it out or upgrade.",
+        "`prefill_chunk_size` with videos needs a newer Transformers, which splits the video features into chunks.",
+        "Leave it out, or upgrade Transformers.",
     ),
-    # Of a model with states the parent refuses every kind of speculation, and says so.
+    # A model with states is left to its parent class, which refuses every kind of speculation and says so.
     Refusal(
         "`assistant_model`, in Qwen's families",
         lambda asked: asked.uses_mrope and not asked.is_stateful and asked.has("assistant_model"),
@@ -96,36 +98,36 @@ OF_GENERATE = (
     Refusal(
         "`token_healing`",
         lambda asked: bool(asked.setting("token_healing")),
-        "`token_healing` writes the prompt anew from its text, without its videos.",
+        "`token_healing` rewrites the prompt from its text, without its videos.",
         "Leave it out.",
     ),
     Refusal(
         '`compression_positions="original"` with `use_cache=False`, in LLaVA\'s families',
         lambda asked: asked.keeps_gaps and asked.setting("use_cache") is False,
-        '`compression_positions="original"` leaves gaps between positions, and without a cache Transformers takes a '
+        '`compression_positions="original"` leaves gaps between positions, and without a cache Transformers mistakes a '
         "prompt with gaps for several prompts in a row.",
         'Leave `use_cache=False` out, or use `compression_positions="consecutive"`.',
     ),
 )
 
-# Of `generate` on a KV cache that holds tokens. These are wrong in the stock classes too.
+# Refused by `generate` on a KV cache that holds tokens. The stock classes give wrong results for these too.
 ON_A_FILLED_CACHE = tuple(
     Refusal(
         f"`{name}` on a filled cache",
         lambda asked, name=name: asked.setting(name) is not None,
         f"`{name}` cannot continue a filled `past_key_values`: Transformers would feed the prompt again.",
-        "Leave it out, or start anew without the cache.",
+        "Leave it out, or start over without the cache.",
     )
     for name in ("prompt_lookup_num_tokens", "assistant_model")
 )
 
-# Of `generate` on a KV cache of which more is to be known than the parent class knows.
+# Refused by `generate` on a KV cache with a memory, which the parent class cannot continue by itself.
 ON_A_REMEMBERED_CACHE = tuple(
     Refusal(
         f"`{name}` above 1 on the cache of a compressed prompt",
         lambda asked, name=name: asked.more_than_one(name),
-        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has a row for each prompt.",
-        "Repeat its rows by `reorder_cache`, and the prompts, or start anew without it.",
+        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has one row for each prompt.",
+        "Repeat the rows by `reorder_cache`, and the prompts alike, or start over without the cache.",
     )
     for name in ("num_beams", "num_return_sequences")
 )
@@ -134,17 +136,17 @@ TABLES = (OF_A_COMPRESSED_PROMPT, OF_GENERATE, ON_A_FILLED_CACHE, ON_A_REMEMBERE
 
 
 def refuse(refusals: Sequence[Refusal], asked: Asked) -> None:
-    """Raise a ValueError on the first of these that a caller asks for."""
+    """Raise a ValueError for the first of these refusals that applies."""
     for refusal in refusals:
         if refusal.applies(asked):
             raise ValueError(f"{refusal.because} {refusal.instead}")
 
 
 def check_compressible(arguments: dict[str, Any]) -> None:
-    """Refuse what a prompt that is compressed cannot be given with.
+    """Refuse arguments that cannot be combined with a compressed prompt.
 
     Raises:
-        ValueError: on arguments of `OF_A_COMPRESSED_PROMPT`, and while the model is exported.
+        ValueError: if a row of `OF_A_COMPRESSED_PROMPT` applies, or the model is being exported.
     """
     check_not_exported()
     refuse(OF_A_COMPRESSED_PROMPT, Asked(arguments))
@@ -154,7 +156,7 @@ def check_on_cache(asked: Asked) -> None:
     """Refuse what `generate` cannot do on a KV cache that holds tokens.
 
     Raises:
-        ValueError: on what `ON_A_FILLED_CACHE` and `ON_A_REMEMBERED_CACHE` have.
+        ValueError: if a row of `ON_A_FILLED_CACHE` applies, or of `ON_A_REMEMBERED_CACHE` on a cache with a memory.
     """
     cache = asked.arguments.get("past_key_values")
     if cache is None or cache.get_seq_length() == 0:

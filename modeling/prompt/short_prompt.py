@@ -1,4 +1,4 @@
-"""A prompt without its dropped tokens, and which of its rows stands for each position of the caller's prompt."""
+"""A prompt without its dropped tokens, and the map from positions of the caller's prompt to its rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class ShortPrompt:
     """The new tokens of a prompt without the dropped ones.
 
     Attributes:
-        kept: (B, L) bool, which of the caller's new tokens are left.
-        positions: (B, L') their positions among the caller's new tokens, -1 at padding on the left.
-        inputs: `input_ids` and what goes with them, for the new tokens; the mask covers the cached ones too.
+        kept: (B, L) bool: which of the caller's new tokens are left.
+        positions: (B, L') their positions among the caller's new tokens, -1 at the padding on the left.
+        inputs: `input_ids`, `attention_mask` and `position_ids` of the new tokens. The mask covers the cached ones too.
         cached: what the KV cache will hold after them.
     """
 
@@ -27,17 +27,19 @@ class ShortPrompt:
     cached: CachedPrompt
 
     def at_positions(self, rows: Tensor, logits_to_keep: int | Tensor = 0, before_first: int | None = None) -> Tensor:
-        """The rows that stand for positions of the caller's prompt: a token's own, or where it was dropped that of the
-        last token kept before it, from which the compressed prompt predicts what follows.
+        """Return a row for each position of the caller's prompt.
+
+        A kept token has a row of its own. A dropped token gets the row of the last token kept before it, from which the
+        compressed prompt predicts what follows.
 
         Args:
-            rows: (B, L', ...) of the compressed prompt.
-            logits_to_keep: which positions, as Transformers has it: the last so many (0 for all), indices (n,) or
+            rows: (B, L', ...) rows of the compressed prompt.
+            logits_to_keep: which positions, as in Transformers: the number of last ones (0 for all), indices (n,) or
                 (B, n), or a bool mask (B, L).
-            before_first: fills positions before the first kept token; by default an arbitrary row does.
+            before_first: the value at positions before the first kept token; with None, they hold an arbitrary row.
 
         Returns:
-            (B, n, ...), or (number of True, ...) for a mask.
+            (B, n, ...), or (number of True, ...) for a bool mask.
         """
         counts = self.kept.long().cumsum(dim=1)
         padding = self.positions.shape[1] - counts[:, -1:]
@@ -48,19 +50,20 @@ class ShortPrompt:
         return picked if before_first is None else picked.masked_fill(counts == 0, before_first)
 
     def of_layers(self, hidden_states: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        """`at_positions` of each layer's rows; None stays None, of a layer that was not asked for."""
+        """Apply `at_positions` to the rows of each layer; a layer that was not asked for is None and stays so."""
         return tuple(None if rows is None else self.at_positions(rows) for rows in hidden_states)
 
     def spread(self, layers: Sequence[Tensor], attended: Tensor) -> tuple[Tensor, ...]:
-        """Rows of the compressed prompt for a mean over the caller's: each of a prompt's L' fills as many of its L
-        attended positions as any other, or one more.
+        """Repeat the rows of the compressed prompt so that a mean over the caller's prompt counts each token alike.
+
+        Each of a prompt's L' rows fills as many of its L attended positions as any other row, or one more.
 
         Args:
-            layers: (B·L', ...) each, of the compressed prompt.
+            layers: (B·L', ...) rows of the compressed prompt, for each layer.
             attended: (B, L) the caller's mask.
 
         Returns:
-            (B·L, ...) for each layer, with an arbitrary row where nothing is attended.
+            (B·L, ...) for each layer, with an arbitrary row at positions that are not attended.
         """
         is_kept = self.positions >= 0
         kept, given = (each.long().sum(dim=1, keepdim=True) for each in (is_kept, attended))
@@ -76,9 +79,9 @@ class CompressedPrompt:
     """What `generate` carries beside the caller's full `input_ids`, while the model runs the compressed prompt.
 
     Attributes:
-        ids: (B, L') the compressed conversation.
+        ids: (B, L') token ids of the compressed conversation.
         full_mask: (B, L) the caller's mask.
-        is_in_ids: whether `input_ids` are these ids already.
+        is_in_ids: whether the `input_ids` of a step are already these ids.
     """
 
     ids: Tensor
@@ -90,16 +93,16 @@ class CompressedPrompt:
         return self.full_mask.shape[1] - self.ids.shape[1]
 
     def shorten(self, sequences: Tensor) -> Tensor:
-        """(B·n, L + new) -> (B·n, L' + new), n sequences of each prompt side by side."""
+        """Put the short ids in front: (B·n, L + new) -> (B·n, L' + new), n sequences of each prompt side by side."""
         prompts = self.ids.repeat_interleave(len(sequences) // len(self.ids), dim=0)
         return torch.cat([prompts.to(sequences.device), sequences[:, self.full_mask.shape[1] :]], dim=1)
 
 
 def _picked(full: Tensor, logits_to_keep: int | Tensor) -> Tensor:
-    """(B, L) -> the entries that `logits_to_keep` names."""
+    """Return the entries of `full` (B, L) that `logits_to_keep` names."""
     if isinstance(logits_to_keep, int):
-        return full[:, -logits_to_keep:]  # -0: all
-    if not isinstance(logits_to_keep, Tensor):  # a slice or a list
+        return full[:, -logits_to_keep:]  # 0 takes all of them.
+    if not isinstance(logits_to_keep, Tensor):  # It is a slice or a list.
         return full[:, logits_to_keep]
     logits_to_keep = logits_to_keep.to(full.device)
     if logits_to_keep.dtype == torch.bool:

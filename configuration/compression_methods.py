@@ -1,4 +1,4 @@
-"""The table of compression methods: their names, and what each reads. What they compute is in `modeling/`."""
+"""The table of compression methods: their names, and what each reads. What they compute is in `modeling/methods/`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NEEDS = ("grid", "tower_states")
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
-BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or as many as there are frames, or as a frame has
+BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or one for each frame, or a whole frame
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class CompressionMethod:
 
     Attributes:
         name: value of the setting `compression_method`.
-        function: (VideoTokens, CompressionSettings) -> VideoCompression. Of this project's own methods, whose rows must
-            be readable without torch, it is "file.function" in `modeling/methods/`.
-        settings: the settings that it reads, beside those of `READ_BY_EVERY_METHOD`. Others must be at their default.
-        needs: fields of `VideoTokens` that must be there: `"grid"`, `"tower_states"`.
-        kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if nobody has said so.
-        compiles: whether `torch.compile` takes it into its graph, where its K follows from the sizes.
-        bench: what `vidcom2 bench` compares of it by default, in the words of `--method`.
+        function: (VideoTokens, CompressionSettings) -> VideoCompression. For this project's own methods it is the name
+            "file.function" in `modeling/methods/`, so that the table can be read without torch.
+        settings: the settings that it reads, besides those of `READ_BY_EVERY_METHOD`. Others must be at their default.
+        needs: the fields of `VideoTokens` that it cannot do without: `"grid"`, `"tower_states"`.
+        kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if that is not known.
+        compiles: whether `torch.compile` may take it into its graph, if its K follows from the sizes.
+        bench: which variants of it `vidcom2 bench` compares by default, as `--method` names them.
     """
 
     name: str
@@ -45,15 +45,15 @@ class CompressionMethod:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is of this project, and was not registered by a user."""
+        """Whether it belongs to this project, rather than to a user who registered it."""
         return isinstance(self.function, str)
 
     def reads(self, setting: str) -> bool:
         return setting in READ_BY_EVERY_METHOD or setting in self.settings
 
     def keeps_by_sizes(self, rounding: str) -> bool:
-        """Whether K follows from the sizes and the ratio, whatever a video shows: it does unless frame budgets are
-        rounded. A user's method is taken at its word here, and checked where it matters."""
+        """Whether K follows from the sizes and the ratio alone, whatever a video shows. It does unless frame budgets
+        are rounded. A user's method is believed here, and checked where it matters."""
         return rounding == "exact" or not self.reads("compression_rounding")
 
 
@@ -82,10 +82,10 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             "method_random.random_tokens",
             settings=("compression_rounding",),
             kept=BY_BUDGETS,
-            compiles=False,  # a graph makes no generator
+            compiles=False,  # a graph cannot make a random generator
             bench=("random",),
         ),
-        # These keep R·T·M tokens to the token, so that there is nothing for `compression_rounding` to say.
+        # These keep exactly R·T·M tokens, so there is nothing for `compression_rounding` to decide.
         CompressionMethod(
             "uniform_frames",
             "method_uniform_frames.uniform_frames",

@@ -82,21 +82,21 @@ class CompressionSettings:
 
     Attributes:
         retention_ratio: fraction of the video tokens kept, R in the paper, in (0, 1]. 1.0 keeps everything.
-        compression_method: which selector: `"vidcom2"`; the baselines `"random"` (paper, Table 1), tokens at random,
-            and `"uniform_frames"`, fewer frames; `"dycoke"` (DyCoke's temporal merging) and `"evs"` (Efficient Video
-            Sampling), which drop what repeats earlier frames; or what `register_compression_method` added. A method
-            reads the settings that its row of the table names.
+        compression_method: which tokens stay: those of `"vidcom2"`; tokens at random (`"random"`, a baseline in the
+            paper's Table 1); all tokens of fewer frames (`"uniform_frames"`); those that do not repeat earlier frames
+            (`"dycoke"`, DyCoke's temporal merging, and `"evs"`, Efficient Video Sampling); or those of a method that
+            `register_compression_method` added. A method reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, `"released"` for what the authors' published code computes.
-        compression_rounding: frame budgets from r_t·M: `"ceil"` as the paper, `"round"` as the released code,
-            `"exact"` for a total that depends on the sizes alone.
+        compression_rounding: how r_t·M becomes a frame's budget: `"ceil"` as in the paper, `"round"` as in the released
+            code, `"exact"` for a total that depends on the sizes alone.
         compression_temperature: τ of Eq. 5; smaller values concentrate the budget on the most unique frames.
         compression_frame_score: u_t as the `"mean"` or `"max"` of its tokens' video-level uniqueness; `"uniform"`
             gives every frame the same budget (Table 3).
-        compression_window: number of consecutive frames, centred on frame t, whose mean is g_v for frame t;
-            None is the whole video (Table 4). An even window reaches one frame further into the past.
-        compression_positions: positions of the kept tokens in families with one position per token: `"consecutive"`,
-            renumbered as in the authors' code, or `"original"`, as in the full prompt. M-RoPE families always keep
-            theirs. Models read it; it selects nothing.
+        compression_window: how many consecutive frames, centred on frame t, g_v is the mean of for frame t; None for
+            the whole video (Table 4). An even window reaches one frame further into the past.
+        compression_positions: the positions of the kept tokens in families with one position per token:
+            `"consecutive"`, renumbered as in the authors' code, or `"original"`, as in the full prompt. M-RoPE families
+            always keep the original ones. Models read it; it selects nothing.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
         vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"changed_patches"`

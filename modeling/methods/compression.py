@@ -1,6 +1,6 @@
-"""Compressing one video by any method: the operator `compress`, and how methods are added.
+"""The operator `compress`, which compresses one video by any method, and the registration of methods.
 
-Knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
+It knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from torch import Tensor
 from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 
-# A method's row says which of these functions it means.
+# The rows of the table name these functions.
 from .method_dycoke import dycoke
 from .method_evs import evs
 from .method_random import random_tokens
@@ -28,7 +28,7 @@ UsersMethod = TypeVar("UsersMethod", bound=Method)
 
 
 def function_of(row: CompressionMethod) -> Method:
-    """What a method computes; of this project's own, the function that the row names, imported above."""
+    """Return a method's function. The rows of this project's own methods name functions that are imported above."""
     return _OWN[row.name] if isinstance(row.function, str) else row.function
 
 
@@ -38,7 +38,7 @@ _OWN: dict[str, Method] = {
     for row in COMPRESSION_METHODS.values()
     if isinstance(row.function, str)
 }
-WEIGHT_TOLERANCE = 1e-3  # how far from 1 the weights of a merged token may add up
+WEIGHT_TOLERANCE = 1e-3  # how far the sum of a merged token's weights may be from 1
 
 
 def compress(
@@ -58,11 +58,11 @@ def compress(
     vision_chunk_frames: int | None = 32,
     vision_update_ratio: float = 0.25,
 ) -> VideoCompression:
-    """Select, or merge, the tokens of one video.
+    """Compress one video: select the tokens that stay, or merge tokens.
 
     Args:
-        video_tokens: (num_frames, tokens_per_frame, dim), any float dtype, any device; or `VideoTokens`, which some
-            methods need.
+        video_tokens: (num_frames, tokens_per_frame, dim) of any float dtype, on any device; or `VideoTokens`, because
+            some methods need more than the tokens.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
         compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and the
             settings of the vision tower, `vision_...`, are for models, and select nothing.
@@ -72,8 +72,8 @@ def compress(
         `compression.kept(video_tokens.flatten(0, 1))`. No gradient flows through the selection.
 
     Raises:
-        ValueError: if a setting is outside its accepted set or not read by the method, or if `video_tokens` is no
-            non-empty 3-D float tensor or lacks what the method needs.
+        ValueError: if a setting is outside its accepted set, if the method does not read a setting, if `video_tokens`
+            is not a non-empty 3-D float tensor, or if it lacks what the method needs.
     """
     settings = CompressionSettings(
         retention_ratio=retention_ratio,
@@ -94,17 +94,17 @@ def compress(
 
 
 def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
-    """`compress` with settings that are already checked.
+    """Compress one video with settings that are already checked.
 
-    Where the sizes of what is kept follow from the sizes of the video, `torch.compile` takes this into its graph;
-    elsewhere it would break the graph at each size, so the whole runs outside.
+    If the number of kept tokens follows from the sizes of the video, `torch.compile` takes this into its graph.
+    Otherwise each number would break the graph, so all of it runs outside.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     if method.compiles and method.keeps_by_sizes(settings.compression_rounding):
         return _compress(settings, video)
     if getattr(video.tokens, "is_meta", False):
         raise ValueError(
-            "`video_tokens` is on the device 'meta', which has sizes but no values, and what stays depends on values. "
+            "`video_tokens` is on the device 'meta', which has sizes but no values, and the values decide what stays. "
             'Pass a tensor with values; sizes are enough for "vidcom2" with `compression_rounding="exact"`.'
         )
     if "_dynamo" not in vars(torch):  # nothing is compiled; the compiler itself takes seconds to import
@@ -130,11 +130,11 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
 
 
-_compress_uncompiled: Any = None  # made when it is needed
+_compress_uncompiled: Any = None  # made when it is first needed
 
 
 def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """All tokens, with the scores of a method of this project."""
+    """Keep all tokens. A method of this project still scores them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
     whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
@@ -145,14 +145,14 @@ def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionS
 
 
 def _users(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """What a registered method returns, checked."""
+    """Run a registered method, and check what it returns."""
     assert callable(method.function)
     version = None if video.tokens.is_inference() else video.tokens._version
     compression = _checked(method.name, method.function(video, settings), video)
     if version is not None and video.tokens._version != version:
         raise ValueError(
             f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute on a "
-            "copy: `.float()` is none of float32."
+            "copy: `.float()` makes none of a float32 tensor."
         )
     return compression
 
@@ -162,18 +162,18 @@ def register_compression_method(
 ) -> Callable[[UsersMethod], UsersMethod]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
-    The function is given the `VideoTokens` of one video and the `CompressionSettings` of the call, without gradients
-    and outside autocast. It returns a `VideoCompression`: `indices` and `frame_budgets`, and the scores and the merge
-    if it has them. What it returns is checked. At `retention_ratio=1.0` all tokens stay, and it is not called. If all
-    that it does is to score tokens, `register_score_method` is shorter.
+    The function receives the `VideoTokens` of one video and the `CompressionSettings` of the call. It runs without
+    gradients and outside autocast, and returns a `VideoCompression` with `indices`, `frame_budgets`, and the scores and
+    the merge if it has them. The result is checked. At `retention_ratio=1.0` all tokens stay, and the function is not
+    called. If it only scores tokens, `register_score_method` is shorter.
 
     Args:
-        settings: names of the settings that it reads, beside `retention_ratio`. Others must be at their default.
-        needs: `"grid"` and `"tower_states"`, if it looks at these fields of `VideoTokens`.
+        settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
+        needs: the fields of `VideoTokens` that it looks at, of `"grid"` and `"tower_states"`.
 
     Raises:
-        ValueError: if the name is taken by another module's method or another function, a setting or need is not
-            known, or what is registered is no function.
+        ValueError: if another function has the name, if a setting or a need is not known, or if what is registered is
+            not a function.
     """
     check_registration(name, settings, needs)
 
@@ -186,7 +186,11 @@ def register_compression_method(
 
 
 def check_registration(name: str, settings: Sequence[str], needs: Sequence[str]) -> None:
-    """Raises a ValueError on a name, settings or needs that a method cannot have."""
+    """Check the name, the settings and the needs of a method.
+
+    Raises:
+        ValueError: if a method cannot have them.
+    """
     if not isinstance(name, str) or not name:
         raise ValueError(f"the name of a compression method is {name!r}, but must be a string that is not empty.")
     for what, given, known in (("settings", settings, SETTING_NAMES), ("needs", needs, NEEDS)):
@@ -195,7 +199,11 @@ def check_registration(name: str, settings: Sequence[str], needs: Sequence[str])
 
 
 def require_function(name: str, registered: Any) -> None:
-    """Raises a ValueError if what is registered is no function, which has a file that a Hub repo can hold."""
+    """Check that a function is registered, since a function has a file that a Hub repo can hold.
+
+    Raises:
+        ValueError: if it is anything else.
+    """
     if not inspect.isfunction(registered):
         raise ValueError(f"method {name!r} is a {type(registered).__name__}, but must be a function. Wrap it in one.")
 
@@ -204,7 +212,7 @@ def add_method(method: CompressionMethod) -> None:
     """Put a user's method into the table.
 
     Raises:
-        ValueError: if its name is another's.
+        ValueError: if another function has its name.
     """
     name, function = method.name, method.function
     assert callable(function)
@@ -216,12 +224,13 @@ def add_method(method: CompressionMethod) -> None:
 
 
 def _place(function: Callable[..., Any]) -> tuple[str, str]:
-    """A function that is defined again in the same place, by a reload or in a notebook, is a new version of itself."""
+    """Return where a function is defined. A function that is defined there again, by a reload or in a notebook, is a
+    new version of the first."""
     return function.__module__, function.__qualname__
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager:
-    """Mixed-precision training would turn the matrix products to half precision."""
+    """Switch autocast off. In mixed-precision training it would compute the matrix products in half precision."""
     if not torch.amp.is_autocast_available(device_type):
         return nullcontext()
     return torch.autocast(device_type, enabled=False)
@@ -255,7 +264,11 @@ def _check_needs(method: CompressionMethod, video: VideoTokens) -> None:
 
 
 def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> VideoCompression:
-    """What a registered method returned, or a ValueError that says what is wrong with it."""
+    """Return what a registered method returned, if it is right.
+
+    Raises:
+        ValueError: otherwise, with what is wrong.
+    """
 
     def require(holds: bool, otherwise: str) -> None:
         if not holds:

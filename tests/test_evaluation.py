@@ -177,7 +177,7 @@ def test_candidates_are_each_method_at_each_ratio() -> None:
         ("nonsense", "0.5", "`compression_method` is 'nonsense'"),
         ("random:compression_scoring=released", "0.5", "does not read it"),
         ("vidcom2:released", "0.5", "`--methods` has 'vidcom2:released', but settings"),
-        ("vidcom2:retention_ratio=0.5", "0.5", "ratios in `--ratios`"),
+        ("vidcom2:retention_ratio=0.5", "0.5", "Ratios go in `--ratios`"),
         ("vidcom2,vidcom2", "0.5", "`--methods` has 'vidcom2' twice"),
         ("vidcom2", "0.5,1.0", "`--ratios` has '1.0', but each must be a number between 0 and 1"),
         ("vidcom2", "half", "`--ratios` has 'half'"),

@@ -588,7 +588,7 @@ def test_a_second_run_on_the_same_output_is_refused(data: Path, folder: Path, tm
 
 MISTAKES = [
     (["--requests", "DATA"], "`--output` is missing"),
-    (["--requests", "DATA", "-o", "DATA"], "is there, and is no output of `vidcom2 run`"),
+    (["--requests", "DATA", "-o", "DATA"], "exists, but is no output of `vidcom2 run`"),
     (["--requests", "DATA", "-o", "a.txt"], "must end in .jsonl"),
     (["--requests", "DATA", "-o", "no/such/a.jsonl"], "there is no folder 'no/such'"),
     (["--requests", "no.jsonl", "-o", "a.jsonl"], "cannot read the requests 'no.jsonl'"),

@@ -96,7 +96,7 @@ def certificate_of(identity: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def digest(files: Mapping[str, str]) -> str:
-    """Combine the fingerprints of several files. The digest ignores the times at which the files were changed."""
+    """Combine the fingerprints of several files, regardless of where they lie and when they were copied there."""
     contents = (f"{name} {files[name].partition(CHANGED)[0]}" for name in sorted(files))
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()
 

@@ -170,7 +170,7 @@ def test_measure_reports_what_the_command_line_does(family: Family, video: Video
 
 
 def test_without_a_model_the_toy_answers_and_says_so(clip: Path) -> None:
-    with pytest.warns(UserWarning, match="the toy that comes along answers: it knows the videos of its benchmark"):
+    with pytest.warns(UserWarning, match="the bundled toy model answers: it knows the videos of its benchmark"):
         answer = vidcom2.ask(clip, QUESTION, num_frames=2, max_new_tokens=2, device="cpu", stop_strings="never")
     assert answer.new_tokens == 2 and "toy" in answer.model
 
@@ -232,7 +232,7 @@ MISSING = "no-such-clip.mp4"  # what is refused before the video is read never a
         ({"compression_rounding": "up"}, "`compression_rounding` is 'up'"),
         ({"compresion_rounding": "exact"}, "'compresion_rounding' is neither an argument .* settings are: retention_"),
         ({"max_tokens": 3}, "'max_tokens' is neither"),
-        ({"num_return_sequences": 2}, "`num_return_sequences` is none .* returns one answer"),
+        ({"num_return_sequences": 2}, "`num_return_sequences` is not .* returns one answer"),
         ({"question": " "}, "`question` is ' '"),
         ({"question": 3}, "`question` is 3, but must be text"),
         ({"num_frames": "4"}, "`num_frames` is '4', but must be a whole number"),
@@ -253,7 +253,7 @@ def test_a_loaded_model_needs_its_processor_and_no_loading(family: Family) -> No
     with pytest.raises(OptionError, match="`processor` is None, but a loaded model needs its own"):
         vidcom2.ask(MISSING, QUESTION, family.model)
     for given in ({"device": "cpu"}, {"dtype": "float32"}, {"revision": "main"}):
-        with pytest.raises(OptionError, match=f"`{next(iter(given))}` is .* but the model is loaded"):
+        with pytest.raises(OptionError, match=f"`{next(iter(given))}` is .* but the model is loaded already"):
             ask(MISSING, family, **given)
     with pytest.raises(OptionError, match="`measure=True` measures the model with its own settings"):
         ask(MISSING, family, measure=True, retention_ratio=0.5)

@@ -194,13 +194,13 @@ def drop_a_weight(folder: Path) -> None:
 
 
 BROKEN = {
-    "weights cut": (lambda folder: cut(folder / "model.safetensors", 0.5), "its weights: .*Is the file whole"),
-    "weights empty": (lambda folder: cut(folder / "model.safetensors", 0), "its weights: .*Is the file whole"),
+    "weights cut": (lambda folder: cut(folder / "model.safetensors", 0.5), "its weights: .*Is the file complete"),
+    "weights empty": (lambda folder: cut(folder / "model.safetensors", 0), "its weights: .*Is the file complete"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "its weights: .*no file named model"),
     "a weight missing": (drop_a_weight, r"1 of its weights are missing \(\S*layers.1.mlp.up_proj.weight\)"),
     "other shapes": (
         lambda folder: edit(folder, {"intermediate_size": 80}),
-        r"6 of its weights are of another shape than its config.json says \(.*, \.\.\.\)",
+        r"6 of its weights are not of the shape that its config.json says \(.*, \.\.\.\)",
     ),
     "config of another type": (lambda folder: edit(folder, {"hidden_size": "many"}), "its config: .*'hidden_size'"),
     "config cut": (lambda folder: cut(folder / "config.json", 0.5), "its config: .*not a valid JSON"),

@@ -177,7 +177,7 @@ def test_candidates_are_each_method_at_each_ratio() -> None:
         ("nonsense", "0.5", "`compression_method` is 'nonsense'"),
         ("random:compression_scoring=released", "0.5", "does not read it"),
         ("vidcom2:released", "0.5", "`--methods` has 'vidcom2:released', but settings"),
-        ("vidcom2:retention_ratio=0.5", "0.5", "ratios in `--ratios`"),
+        ("vidcom2:retention_ratio=0.5", "0.5", "Ratios go in `--ratios`"),
         ("vidcom2,vidcom2", "0.5", "`--methods` has 'vidcom2' twice"),
         ("vidcom2", "0.5,1.0", "`--ratios` has '1.0', but each must be a number between 0 and 1"),
         ("vidcom2", "half", "`--ratios` has 'half'"),
@@ -548,12 +548,12 @@ def test_answers_of_another_model_are_no_answers_in_python(folder: Path, tmp_pat
     unknown = Checkpoint("by hand", own.model, own.processor)
     exact = load_checkpoint(str(folder), device="cpu", compression_rounding="exact")
     for model, asking, compared, more, reason in (
-        (other, questions, candidates, {}, "of another model"),
-        (exact, questions, candidates, {}, "of another model, or of other methods, settings"),
-        (own, questions, candidates_of("random", "0.4"), {}, "of another model, or of other methods"),
-        (own, questions, candidates, {"num_frames": 3}, "of another model, or of other methods"),
+        (other, questions, candidates, {}, "by another model"),
+        (exact, questions, candidates, {}, "by another model, or by other methods, settings"),
+        (own, questions, candidates_of("random", "0.4"), {}, "by another model, or by other methods"),
+        (own, questions, candidates, {"num_frames": 3}, "by another model, or by other methods"),
         (own, asked("1 4", "0 4"), candidates, {}, "an answer to question '0'"),
-        (unknown, questions, candidates, {}, "nothing tells whether this model gave them"),
+        (unknown, questions, candidates, {}, "it is not known whether this model gave them"),
     ):
         with pytest.raises(OptionError, match=reason):
             evaluate(model, asking, compared, path, **arguments | more)

@@ -300,7 +300,7 @@ def test_one_that_does_not_fit_is_an_error_and_a_bug_ends_the_run(
         ({"batch_size": 0}, "`batch_size` is 0, but must be a whole number"),
         ({"workers": True}, "`workers` is True, but must be a whole number"),
         ({"retention_ratio": 0}, "`retention_ratio` is 0"),
-        ({"streamer": None}, "`streamer` is none of the arguments that `answer_many` takes"),
+        ({"streamer": None}, "`streamer` is not an argument of `answer_many`"),
         ({"max_tokens": 1}, "'max_tokens' is neither an argument of `answer_many`"),
         ({"compression_method": "random", "compression_window": 2}, "does not read it"),
     ],
@@ -588,7 +588,7 @@ def test_a_second_run_on_the_same_output_is_refused(data: Path, folder: Path, tm
 
 MISTAKES = [
     (["--requests", "DATA"], "`--output` is missing"),
-    (["--requests", "DATA", "-o", "DATA"], "is there, and is no output of `vidcom2 run`"),
+    (["--requests", "DATA", "-o", "DATA"], "exists, but is no output of `vidcom2 run`"),
     (["--requests", "DATA", "-o", "a.txt"], "must end in .jsonl"),
     (["--requests", "DATA", "-o", "no/such/a.jsonl"], "there is no folder 'no/such'"),
     (["--requests", "no.jsonl", "-o", "a.jsonl"], "cannot read the requests 'no.jsonl'"),

@@ -186,7 +186,7 @@ def test_sharded_weights_come_with_their_index_and_foreign_files_stay_behind(
     ("name", "content", "reason"),
     [
         ("config.json", '{"model_type": "llava"}', "is of type 'llava', but VidCom² has classes for 'llava_onevision'"),
-        ("config.json", "{}", "cannot load the base 'other', its config: it names no `model_type`"),
+        ("config.json", "{}", "cannot load the base 'other' because of its config: it names no `model_type`"),
         ("config.json", "{", r"config\.json of the base is no JSON"),
         ("config.json", "[]", "holds a list, but must hold an object"),
         ("config.json", None, r"has no config\.json"),

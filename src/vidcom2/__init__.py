@@ -1,7 +1,7 @@
 """VidCom²: video LLMs that keep only the distinctive video tokens. See README.md.
 
-What the package exports is in `__init__.pyi`, for people, editors and type checkers alike. It is imported on first use:
-`vidcom2.compress` needs torch alone, and `vidcom2 --help` not even that.
+`__init__.pyi` lists what the package exports, for people, editors and type checkers alike. Each name is imported when
+first used, so that `vidcom2.compress` needs only torch, and `vidcom2 --help` not even that.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import lazy_loader
 
-# In a checkout three rooms lie at its top, where links lead. Git on Windows makes no links: there they are looked for.
+# Three rooms lie at the top of a checkout, and links lead there. Git on Windows makes no links, so the top is added.
 if not (Path(__file__).parent / "modeling").is_dir():
     __path__.append(str(Path(__file__).resolve().parents[2]))
 
@@ -37,6 +37,6 @@ def _check_repo(saved: object, repo: str, token: object, revision: str | None) -
     importlib.import_module(f"{__name__}.shipping.shipped_code").check_repo(saved, repo, token, revision)
 
 
-# Cheap to import: the standard library alone.
+# This is cheap: the module imports only the standard library.
 _saved_with_code = importlib.import_module(f"{__name__}.configuration.saved_with_code").SavedWithCode
 _saved_with_code.write_code, _saved_with_code.check_repo = staticmethod(_write_code), staticmethod(_check_repo)

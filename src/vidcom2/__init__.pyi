@@ -1,4 +1,4 @@
-"""What `vidcom2` exports. Type checkers read it, and so does `__init__.py`, which imports each name on first use."""
+"""The names that `vidcom2` exports. Type checkers read this file, and `__init__.py` imports each name on first use."""
 
 from .answering.ask import ask
 from .answering.many import AnsweredRequest, answer_many

@@ -1,4 +1,4 @@
-"""`python -m vidcom2`."""
+"""The entry point of `python -m vidcom2`."""
 
 from .cli.app import main
 

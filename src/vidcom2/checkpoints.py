@@ -1,4 +1,4 @@
-"""Loading a VidCom² model and its processor, of any family, from the checkpoint's config alone."""
+"""Loading a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -28,18 +28,18 @@ from .tiny.toy import TOY_FOLDER, TOY_NAME
 if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
-NAMES_SHOWN = 3  # of weights that do not fit
+NAMES_SHOWN = 3  # how many weights that do not fit an error names
 
 __all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "load_placed"]
 
 
 @dataclass
 class Checkpoint:
-    """A model with its processor, and what to call it.
+    """A model with its processor, and the name to call it by.
 
     Attributes:
-        source: the folder, or the Hub id, that it was loaded from; None if it was not loaded by `load_checkpoint`.
-        commit: of the Hub repo.
+        source: the folder or Hub id that it was loaded from; None if `load_checkpoint` did not load it.
+        commit: the commit of the Hub repo; None for a folder.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
-        """What its answers are known by, as `fingerprints.model_identity` returns it; None if nothing tells."""
+        """What identifies the model that gave an answer, as `model_identity` returns it; None if that is unknown."""
         if self.source is None:
             return None
         return folder_identity(Path(self.source)) if self.commit is None else hub_identity(self.source, self.commit)
@@ -66,17 +66,18 @@ def load_checkpoint(
     revision: str | None = None,
     **settings: Any,
 ) -> Checkpoint:
-    """Load a checkpoint of any supported family; without a name, the toy model that comes along.
+    """Load a checkpoint of any supported family, or the bundled toy model if no name is given.
 
     Args:
         name: a folder, or a Hub id.
-        retention_ratio: fraction of the video tokens kept; the checkpoint's if None, which is 0.25 for a stock one.
-        device: `"auto"` for the accelerator if there is one.
-        dtype: `"auto"` for the checkpoint's.
-        attn_implementation: Transformers' choice if None.
+        retention_ratio: fraction of the video tokens kept. None means the checkpoint's own, which is 0.25 for a stock
+            checkpoint.
+        device: where to load it; `"auto"` means the accelerator if there is one.
+        dtype: `"auto"` means the checkpoint's own.
+        attn_implementation: None means Transformers' choice.
         device_map: how accelerate spreads the model over devices, instead of `device`.
         revision: commit, tag or branch of a Hub repo.
-        **settings: the other settings (`compression_rounding="exact"`); the checkpoint's where not given.
+        **settings: the other settings (`compression_rounding="exact"`); the checkpoint's own where not given.
 
     Raises:
         CheckpointError: if there is no such checkpoint, its files cannot be read, or VidCom² has no class for it.
@@ -94,7 +95,7 @@ def load_checkpoint(
 
 
 def load_placed(name: str | None, placement: Placement, settings: Mapping[str, Any]) -> Checkpoint:
-    """`load_checkpoint`, with its placement and its settings as they are handed from one function to the next."""
+    """Do what `load_checkpoint` does, with its arguments grouped into a placement and the settings."""
     settings = dict(settings)
     check_settings(settings)
     placement.check(name)
@@ -111,7 +112,7 @@ def load_placed(name: str | None, placement: Placement, settings: Mapping[str, A
 
 @contextmanager
 def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
-    """A folder with a tiny random checkpoint of the uncompressed model, as long as it is needed."""
+    """Yield a temporary folder with a tiny random checkpoint of the family's uncompressed model."""
     with tempfile.TemporaryDirectory() as folder, no_progress_bars():
         for part in family.build_tiny(**sizes):
             part.save_pretrained(folder)
@@ -120,7 +121,7 @@ def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """For what is tiny: nothing is downloaded, nothing takes long."""
+    """Hide Transformers' progress bars. They say nothing about a tiny model, which loads at once."""
     was_shown = is_progress_bar_enabled()
     disable_progress_bar()
     try:
@@ -138,7 +139,7 @@ def _load(
     placed: dict[str, Any],
     settings: dict[str, Any],
 ) -> Checkpoint:
-    # All of its files are of one commit, also if the repo is changed in the meantime.
+    # Load all files from one commit, even if someone changes the repo in the meantime.
     commit = revision = None if Path(path).is_dir() else hub_commit(path, revision)
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
@@ -147,7 +148,7 @@ def _load(
     family = family_of(f"the model {name!r}", fields)
     check_settings_of(f"the model {name!r}", family, settings)
     model_class = family.model_class
-    # Each setting was checked before: what is refused here is in the file, or does not go together.
+    # Each setting given here was checked before, so what fails now is in the file or does not fit together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         config = model_class.config_class.from_pretrained(path, revision=revision or "main", **settings)
         check_all_read(CompressionSettings.as_dict(config))
@@ -159,7 +160,7 @@ def _load(
             config=config,
             revision=revision or "main",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by their names
+            ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
             **placed,
         )
         model, loaded = loading
@@ -168,26 +169,30 @@ def _load(
 
 
 def family_of(what: str, config: dict[str, Any]) -> Family:
-    """The family of a checkpoint, by its config.json.
+    """Return the family of a checkpoint.
+
+    Args:
+        what: whose config it is, for the error.
+        config: the content of its config.json.
 
     Raises:
-        CheckpointError: if VidCom² has no class for it; `what` says whose config it is.
+        CheckpointError: if VidCom² has no class for it.
     """
     model_type = config.get("model_type")
     if model_type is None:
         raise CheckpointError(
-            f"cannot load {what}, its config: it names no `model_type`. Is it whole? Download it again."
+            f"cannot load {what} because of its config: it names no `model_type`. Is it complete? Download it again."
         )
     if model_type not in FAMILIES:
         raise CheckpointError(
             f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}. "
-            "An original LLaVA-Video is converted first: `vidcom2 convert-llava-video`."
+            "Convert an original LLaVA-Video first: `vidcom2 convert-llava-video`."
         )
     return FAMILIES[model_type]
 
 
 def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) -> None:
-    """Raises an OptionError if one of the settings is of other families only."""
+    """Check that the family has each setting. Raises an OptionError on one that only other families have."""
     foreign = [name for name in settings if not hasattr(family.config_class, name)]
     if foreign:
         raise OptionError(f"`{foreign[0]}` is no setting of {what}, which is of type {family.model_type!r}.")
@@ -195,19 +200,19 @@ def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) ->
 
 @contextmanager
 def _unreadable(name: str, part: str, *errors: type[Exception]) -> Iterator[None]:
-    """What Transformers raises about the files of a checkpoint, as a CheckpointError."""
+    """Turn what Transformers raises about a checkpoint's files into a CheckpointError."""
     try:
         yield
     except (*errors, *TRANSPORT_ERRORS) as error:
-        hint = " Is the file whole? Download it again." if isinstance(error, SafetensorError) else ""
+        hint = " Is the file complete? Download it again." if isinstance(error, SafetensorError) else ""
         reason = " ".join(str(error).split("\n\n")[0].split()).rstrip(".")
-        raise CheckpointError(f"cannot load the model {name!r}, its {part}: {reason}.{hint}") from error
+        raise CheckpointError(f"cannot load the model {name!r} because of its {part}: {reason}.{hint}") from error
 
 
 def _check_weights(name: str, loaded: dict[str, Any]) -> None:
-    """Transformers fills what the files lack with random numbers, and says so in a log."""
+    """Refuse a checkpoint with missing or misshapen weights; Transformers only logs that it fills them at random."""
     mismatched = {key[0] for key in loaded["mismatched_keys"]}
-    for keys, what in ((mismatched, "of another shape than its config.json says"), (loaded["missing_keys"], "missing")):
+    for keys, what in ((mismatched, "not of the shape that its config.json says"), (loaded["missing_keys"], "missing")):
         if keys:
             names = ", ".join(sorted(keys)[:NAMES_SHOWN]) + (", ..." if len(keys) > NAMES_SHOWN else "")
             raise CheckpointError(

@@ -1,5 +1,5 @@
-"""Checks of what the commands and the Python functions are given, before anything takes long: nothing here imports
-PyTorch, Transformers or PyAV."""
+"""Checks of the arguments of commands and Python functions. They import neither PyTorch, Transformers nor PyAV, so that
+a mistake is reported before anything slow starts."""
 
 import operator
 import os
@@ -12,12 +12,12 @@ from .configuration.compression_settings import SETTING_NAMES, CompressionSettin
 from .errors import OptionError
 from .families import FAMILIES
 
-# Settings that not all families have, beside those of `CompressionSettings`, with what they accept.
+# Settings that only some families have, in addition to `CompressionSettings`, with the values they accept.
 FAMILY_SETTINGS = {name: accepted for family in FAMILIES.values() for name, accepted in family.settings.items()}
 
 
 def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -> int:
-    """An argument that counts something, also as a number of NumPy. Raises an error of this class on another."""
+    """Return a count as an int; it may be an integer of NumPy. Raises `error` if it is not a whole number >= 1."""
     try:
         number = 0 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -28,17 +28,20 @@ def whole_number(name: str, value: Any, error: type[ValueError] = OptionError) -
 
 
 def check_given(name: str, value: str | None, without: str) -> None:
-    """An empty string is what the shell makes of a variable that is not set; it does not mean the default.
+    """Refuse an empty string: the shell passes one for a variable that is not set, so it does not mean the default.
 
     Args:
-        without: what happens when the option is left out.
+        without: what happens when the option is left out, for the error.
+
+    Raises:
+        OptionError: if the value is empty or blank.
     """
     if value is not None and not value.strip():
         raise OptionError(f"`{name}` is {value!r}: empty. Is a shell variable unset? Leave {name} out {without}.")
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Each setting alone, and whether a method that is given reads them.
+    """Check each setting on its own, and that the compression method reads them if one is given.
 
     Raises:
         OptionError: on an unknown name, a value outside its accepted set, or one that the method does not read.
@@ -54,14 +57,14 @@ def check_settings(settings: dict[str, Any]) -> None:
     try:
         for name, value in of_all.items():
             checked_setting(name, value)
-        if "compression_method" in of_all:  # else it is the checkpoint's, and what it reads is known later
+        if "compression_method" in of_all:  # otherwise the checkpoint names it, and this is checked on loading
             CompressionSettings(**of_all)
     except ValueError as error:
         raise OptionError(str(error)) from None
 
 
 def import_methods(module: str) -> None:
-    """Import a module of the user's, by its name or its file, so that the compression methods in it are known.
+    """Import a module of the user's, by name or file, so that it registers its compression methods.
 
     Raises:
         OptionError: if there is no such module, or its import fails.
@@ -73,7 +76,7 @@ def import_methods(module: str) -> None:
     sys.path.insert(0, str(path.parent.resolve()) if is_file else os.getcwd())  # as for `python FILE` and `python -m`
     try:
         imported = import_module(path.stem if is_file else module)
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # the user's code may raise anything
         raise OptionError(f"`--import {module}` failed: {type(error).__name__}: {error}") from error
     found = imported.__file__
     if is_file and (found is None or Path(found).resolve() != path.resolve()):
@@ -81,6 +84,6 @@ def import_methods(module: str) -> None:
 
 
 def check_video_file(source: str) -> None:
-    """That a path leads to a file; what is in it is for `read_video`."""
+    """Check that a path leads to a file; `read_video` checks its content. Raises an OptionError if it does not."""
     if not source.startswith(("http://", "https://")) and not Path(source).is_file():
         raise OptionError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")

@@ -1,4 +1,4 @@
-"""Which device a model runs on. Only PyTorch is imported, so that a missing device is reported at once."""
+"""Finding the device that a model runs on. Only PyTorch is imported, so that a missing device is reported at once."""
 
 import torch
 
@@ -7,7 +7,7 @@ from .placement import DEVICE, Placement
 
 
 def check_device(placement: Placement) -> None:
-    """That this machine has the device that a command was given.
+    """Check that this machine has the device that a command was given.
 
     Raises:
         OptionError: if there is no such device.
@@ -19,10 +19,10 @@ def check_device(placement: Placement) -> None:
 
 
 def torch_device(name: str, option: str = "device") -> torch.device:
-    """The named device, or with "auto" the accelerator if there is one.
+    """Return the named device; `"auto"` means the accelerator if there is one, and otherwise the CPU.
 
     Args:
-        option: that it was given as, for the error.
+        option: the name of the option that it was given as, for the error.
 
     Raises:
         OptionError: if there is no such device on this machine.

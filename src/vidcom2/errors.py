@@ -1,4 +1,4 @@
-"""The errors that a caller can mend, and what an error of another's says, in one line. Nothing heavy is imported."""
+"""Errors that a caller can fix, and helpers that explain the errors of other libraries. Nothing heavy is imported."""
 
 import sys
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ class CheckpointError(ValueError):
 
 @contextmanager
 def written_to(path: Path) -> Iterator[None]:
-    """What the file system has against writing there, a full disk or a missing right, as an OptionError."""
+    """Turn an error of the file system, such as a full disk or a missing right, into an OptionError."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.errno is None:  # not the system's
+        if error.errno is None:  # it does not come from the system
             raise
         raise OptionError(f"cannot write {str(path)!r}: {error.strerror}.") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """PyTorch has a class for it on CUDA; on the CPU and on MPS it is a RuntimeError."""
+    """Tell whether memory ran out. On CUDA PyTorch has a class for this; on the CPU and MPS it is a RuntimeError."""
     if isinstance(error, MemoryError):
         return True
     torch = sys.modules.get("torch")
@@ -39,9 +39,10 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def memory_reason(error: Exception) -> str:
-    """What an error of `is_out_of_memory` says, in short."""
+    """Return the first line of an error that `is_out_of_memory` recognises."""
     return (str(error).strip() or "no more is free").splitlines()[0]
 
 
 def one_line(error: Exception) -> str:
+    """Return the text of an error without line breaks."""
     return " ".join(str(error).split())

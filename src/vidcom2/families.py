@@ -1,6 +1,6 @@
-"""The table of families: one row says all that the package, the Hub repos, the cards and the tests ask about a family.
+"""The table of families. One row says all that the package, the Hub repos, the cards and the tests ask about a family.
 
-Importing the table imports no model; the classes are imported when they are asked for.
+Importing the table imports no model: a class is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's own figures on a family: on which model, and (what, value) rows."""
+    """The paper's own figures for a family: the model they were measured on, and (what, value) rows."""
 
     model: str
     figures: tuple[tuple[str, str], ...]
@@ -29,16 +29,16 @@ class Family:
     """A family of video LLMs.
 
     Attributes:
-        model_type: of its checkpoints and its config.
-        name: as people call it.
-        module: its files are `configuration_vidcom2_<module>.py` and `modeling_vidcom2_<module>.py`.
-        classes: its classes are `<classes>Config` and `<classes>ForConditionalGeneration`.
-        tiny: function that builds a tiny random checkpoint of the uncompressed model, as `module.function`.
+        model_type: the `model_type` of its checkpoints and its config.
+        name: the name that people use.
+        module: the stem of its files, which are `configuration_vidcom2_<module>.py` and `modeling_vidcom2_<module>.py`.
+        classes: the stem of its classes, which are `<classes>Config` and `<classes>ForConditionalGeneration`.
+        tiny: the function that builds a tiny random checkpoint of the uncompressed model, as `module.function`.
         frame: what one scored frame is.
-        square: whether the processor makes the vision tower's square of a frame, squeezed, or cut out of its middle.
-        published: figures of the paper; None if it has none.
-        settings: those that it has beside `CompressionSettings`, with what each accepts, the default first.
-        processor: the project's own, as `module.Class`; None if Transformers has one.
+        square: whether the processor makes each frame square for the vision tower, by squeezing or by cropping it.
+        published: the paper's figures; None if the paper has none.
+        settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
+        processor: this project's processor, as `module.Class`; None if Transformers has one.
         native: whether Transformers has a stock class that loads the same checkpoints.
     """
 
@@ -60,14 +60,14 @@ class Family:
 
     @property
     def model_class(self) -> type[VidCom2GenerationMixin]:
-        """The generating class; `inner_class` of it is the one without a head."""
+        """The generating class. Its `inner_class` is the model without a head."""
         if not self.native:
-            import_module(".llava_video.classes", __package__)  # which makes it known to Transformers' Auto classes
+            import_module(".llava_video.classes", __package__)  # registers it with Transformers' Auto classes
         return _imported(f"modeling.families.modeling_vidcom2_{self.module}.{self.classes}ForConditionalGeneration")
 
     @property
     def uncompressed_class(self) -> type[PreTrainedModel]:
-        """The class that it extends, with the same weights: Transformers' own, where it has one."""
+        """The class that `model_class` extends, with the same weights: Transformers' own, if it has one."""
         return self.model_class.__bases__[-1]
 
     @property
@@ -91,7 +91,7 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.checkpoints.tiny_llava_onevision",
             frame="a frame: 14 × 14 tokens",
             square=True,
-            # Table 1 (average over its benchmarks) and Table 2.
+            # From the paper's Table 1 (average over its benchmarks) and Table 2.
             published=Published(
                 "LLaVA-OneVision-7B",
                 (

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: a folder, or a repo that the Hub is asked for once. Nothing is loaded."""
+"""Finding a checkpoint, in a folder or in a repo that the Hub is asked for once. Nothing is loaded."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 
 
 def find_checkpoint(name: str, revision: str | None = None) -> str:
-    """Where Transformers finds the checkpoint: a folder's path, or the Hub id as it is.
+    """Return where Transformers finds the checkpoint: a folder's path, or the Hub id unchanged.
 
-    Transformers asks for a missing repo again and again, half a minute long; here the Hub is asked once.
+    The Hub is asked once. Transformers would ask for a missing repo again and again, for half a minute.
 
     Raises:
         CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked.
-        OptionError: on a revision of a folder.
+        OptionError: if a revision is given for a folder.
     """
     if not name.strip():
         raise CheckpointError(
@@ -34,10 +34,10 @@ def find_checkpoint(name: str, revision: str | None = None) -> str:
 
 
 def check_hub_id(name: str) -> None:
-    """That a name which is no folder could be one of the Hub.
+    """Check that a name which is not a folder could be a Hub id.
 
     Raises:
-        CheckpointError: if not.
+        CheckpointError: if it could not.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -46,13 +46,13 @@ def check_hub_id(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError:
-        raise CheckpointError(refused + "it is no Hub id, which reads org/name.") from None
+        raise CheckpointError(refused + "it is no Hub id, which looks like org/name.") from None
     if "/" not in name:
-        raise CheckpointError(refused + "a Hub id has its organisation in front: org/name.")
+        raise CheckpointError(refused + "a Hub id has its organisation in front, as in org/name.")
 
 
 def _ask_the_hub(name: str, revision: str | None) -> None:
-    """That the Hub, or its cache on this machine, has the checkpoint."""
+    """Check that the Hub, or its cache on this machine, has the checkpoint. Raises a CheckpointError if not."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -81,11 +81,11 @@ def _ask_the_hub(name: str, revision: str | None) -> None:
     except OfflineModeIsEnabled:
         raise refused(
             "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and the cache does not have "
-            "it. Unset it, or name a folder."
+            "the model. Unset the variable, or name a folder."
         ) from None
     except HfHubHTTPError as error:
         raise refused(f"the Hub answered {error.response.status_code}. Try again later.") from error
     except TRANSPORT_ERRORS as error:
         raise refused(f"the Hub cannot be reached ({error}). Check the name and the connection.") from error
     if "config.json" not in {file.rfilename for file in files or []}:
-        raise refused("the Hub's repo has no config.json: it is not a checkpoint of Transformers.")
+        raise refused("the Hub's repo has no config.json: it is not a Transformers checkpoint.")

@@ -1,4 +1,4 @@
-"""What the Hub's errors mean to a user. Trying again is left to `huggingface_hub`, and to `publish` as a whole."""
+"""Explaining the Hub's errors to a user. Retries are left to `huggingface_hub`, and to running `publish` again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from huggingface_hub.errors import (
 )
 
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
-# huggingface_hub went from httpx to httpx2.
+# Older versions of huggingface_hub use httpx, newer ones httpx2.
 TRANSPORT_ERRORS = tuple(import_module(name).TransportError for name in ("httpx", "httpx2") if find_spec(name))
 UNREACHABLE = (*TRANSPORT_ERRORS, ConnectionError, LocalEntryNotFoundError)
 HUB_ERRORS = (HfHubHTTPError, HFValidationError, *UNREACHABLE)
 
 
 class PublishError(OSError):
-    """The Hub refused, or could not be reached; the repo is as it was unless the text says otherwise."""
+    """The Hub refused, or could not be reached. The repo is unchanged unless the text says otherwise."""
 
 
 class HubUnreachable(PublishError):
@@ -32,7 +32,7 @@ class HubUnreachable(PublishError):
 
 @contextmanager
 def hub_errors(repo: str) -> Iterator[None]:
-    """Errors of the Hub as a PublishError about this repo."""
+    """Turn an error of the Hub into a PublishError about this repo."""
     try:
         yield
     except HUB_ERRORS as error:
@@ -41,18 +41,18 @@ def hub_errors(repo: str) -> Iterator[None]:
 
 
 def explained(error: Exception, repo: str) -> str:
-    """What to do about an error of the Hub. Nothing in it comes from a request's headers, and so no token."""
+    """Say what to do about an error of the Hub. The text quotes no request headers, and so reveals no token."""
     status = status_of(error)
     if isinstance(error, GatedRepoError):
         return f"{repo!r} is gated. Accept its terms on the Hub, and log in with `hf auth login`."
     if isinstance(error, HFValidationError):
-        return f"{repo!r} is no name of a Hub repo, which reads `org/name`."
+        return f"{repo!r} is no name of a Hub repo, which looks like `org/name`."
     if constants.HF_HUB_OFFLINE and isinstance(error, OfflineModeIsEnabled | LocalEntryNotFoundError):
         return (
-            f"the Hub is not asked for {repo!r}, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set. Unset it, or "
-            "name a folder."
+            f"the Hub is not asked for {repo!r}, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set. Unset the "
+            "variable, or name a folder."
         )
-    changed = f"{repo!r} changed while this was being published. Nothing was written; look at it, and run again."
+    changed = f"{repo!r} changed while this was being published. Nothing was written. Look at it, and run this again."
     reasons = {
         None: f"the Hub could not be reached ({type(error).__name__}). Try again later.",
         401: f"the Hub does not know you, or hides {repo!r} from you. Log in with `hf auth login`.",
@@ -68,11 +68,12 @@ def explained(error: Exception, repo: str) -> str:
 
 
 def status_of(error: BaseException | None) -> int | None:
+    """Return the HTTP status of an error of the Hub; None if it has none."""
     return error.response.status_code if isinstance(error, HfHubHTTPError) else None
 
 
 def route_of(error: BaseException | None) -> str:
-    """Address of the request that failed; empty if it is not known."""
+    """Return the address of the request that failed; an empty string if it is not known."""
     try:
         answered: Any = error.response if isinstance(error, HfHubHTTPError) else error
         return str(answered.request.url)

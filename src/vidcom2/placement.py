@@ -1,6 +1,6 @@
-"""Where a model runs, and in which numbers: the options that every way of loading one has in common.
+"""Where a model runs, and in which dtype: the options that every way of loading a model shares.
 
-Nothing here imports PyTorch: names are checked before anything takes long. `devices.py` looks for the device.
+Nothing here imports PyTorch, so that names are checked before anything slow starts. `devices.py` looks for the device.
 """
 
 import re
@@ -13,12 +13,12 @@ from .errors import OptionError
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # what Transformers' models run on
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")  # devices that Transformers' models run on
 NO_GPU = "`attn_implementation` is 'flash_attention_2', but FlashAttention2 needs a GPU. Try sdpa."
 
 
 def _option(default: str | None, text: str, shown: str | None = None) -> Any:
-    """A field with the text of its option on the command line, and how its default is shown there."""
+    """Make a field with the help text of its command-line option, and the default that the help shows."""
     return field(default=default, metadata={"help": text, "shown": shown})
 
 
@@ -27,18 +27,17 @@ class Placement:
     """How a named model is loaded.
 
     Attributes:
-        device: `"auto"` for the accelerator if there is one.
+        device: `"auto"` means the accelerator if there is one.
         device_map: how accelerate spreads the model over devices, instead of `device`.
-        dtype: `"auto"` for the checkpoint's.
-        attn_implementation: Transformers' choice if None.
-        revision: commit, tag or branch of the model's Hub repo; None for its main branch.
+        dtype: `"auto"` means the checkpoint's own.
+        attn_implementation: None means Transformers' choice.
+        revision: commit, tag or branch of the model's Hub repo; None means its main branch.
     """
 
     device: str = _option("auto", "`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.", "auto")
     device_map: str | None = _option(
         None,
-        "Spread the model over devices instead: `auto`, `balanced`, `balanced_low_0` or `sequential`, as accelerate "
-        "does it.",
+        "Let accelerate spread the model over devices instead: `auto`, `balanced`, `balanced_low_0` or `sequential`.",
     )
     dtype: str = _option("auto", "`auto` (the checkpoint's), `float32`, `bfloat16` or `float16`.", "auto")
     attn_implementation: str | None = _option(
@@ -48,30 +47,30 @@ class Placement:
 
     @property
     def given(self) -> dict[str, str]:
-        """What is not left to the checkpoint and the machine."""
+        """The options that are set, and so not left to the checkpoint and the machine."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value not in (None, "auto")}
 
     @property
     def of_answers(self) -> dict[str, str | None]:
-        """What answers depend on, for the record of a run. The revision is in the model's identity, as a commit."""
+        """The options that answers depend on, for a run's record. The model's identity has the revision."""
         return {"dtype": self.dtype, "attn_implementation": self.attn_implementation}
 
     def at_commit(self, commit: str | None) -> "Placement":
-        """The same, of this commit of the model's Hub repo; None for a model that has none."""
+        """Return a copy at this commit of the model's Hub repo; None stands for a model that is not from the Hub."""
         return replace(self, revision=commit)
 
     def check(self, name: str | None) -> None:
-        """The names alone; whether this machine has the device is for `check_device`.
+        """Check the options alone; `check_device` checks that this machine has the device.
 
         Args:
-            name: the model's; None for the toy.
+            name: the model's name; None for the toy.
 
         Raises:
-            OptionError: on a name that is not known, options that exclude each other, or a missing package.
+            OptionError: on an unknown value, options that exclude each other, or a missing package.
         """
         if name is None and self.revision is not None:
-            raise OptionError(f"`revision` is {self.revision!r}, but no model is named that it is of. Name a Hub repo.")
+            raise OptionError(f"`revision` is {self.revision!r}, but no model is named. Name its Hub repo.")
         if self.dtype not in DTYPES:
             raise OptionError(f"`dtype` is {self.dtype!r}, but must be one of {', '.join(DTYPES)}.")
         if self.device != "auto" and not DEVICE.fullmatch(self.device):
@@ -90,7 +89,7 @@ class Placement:
             raise OptionError('FlashAttention2 is not installed: pip install "vidcom2[flash-attn]", or try sdpa.')
 
     def check_attention_on(self, device_type: str) -> None:
-        """That the attention runs there, once `"auto"` is known. Raises an OptionError if not."""
+        """Check that the attention runs on a device, once `"auto"` is resolved. Raises an OptionError if not."""
         if self.attn_implementation == "flash_attention_2" and device_type == "cpu":
             raise OptionError(NO_GPU)
 

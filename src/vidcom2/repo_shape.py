@@ -1,6 +1,7 @@
-"""The shape of a Hub repo, for what makes one (`shipped_code.py`, `hub_upload/`) and for what checks one.
+"""The shape of a Hub repo, shared by the code that makes one (`shipped_code.py`, `hub_upload/`) and that checks one.
 
-The standard library alone: the process of `vidcom2 verify` cannot import `vidcom2`, and reads this file by its path.
+It imports only the standard library, since the process of `vidcom2 verify` cannot import `vidcom2` and reads this file
+by its path.
 """
 
 import ast
@@ -15,20 +16,20 @@ INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK = "video-text-to-text"
 LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
-# The last line of the process that checks; a repo's code may end that process at any time.
+# The last line of the process that checks. If it is missing, the process ended early, as a repo's code can make it.
 FINISHED = "all checks were made"
 
 
 def listed_files(card: str) -> dict[str, str]:
-    """Path -> sha256 of the files that a card lists."""
+    """Return path -> sha256 for the files that a card lists."""
     return dict(LISTED.findall(card))
 
 
 def import_closure(modules: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
-    """Module -> source, of these modules and all that they import by `from .name import`, in alphabetical order.
+    """Return module -> source for these modules and all that they import by `from .name import`, sorted by name.
 
     Args:
-        read: gives the source of a module.
+        read: returns the source of a module.
     """
     sources: dict[str, str] = {}
     to_visit = list(modules)
@@ -43,14 +44,14 @@ def import_closure(modules: Iterable[str], read: Callable[[str], str]) -> dict[s
 
 
 def weight_files(paths: Collection[str], read_json: Callable[[str], dict[str, Any]]) -> set[str]:
-    """The files of weights that Transformers would load from these; they may be missing."""
+    """Return the weight files that Transformers would load from a repo with these paths; some may be missing."""
     if SINGLE_FILE in paths or INDEX not in paths:
         return {SINGLE_FILE}
     return set((read_json(INDEX).get("weight_map") or {}).values())
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file that may be too large to read at once."""
+    """Return the sha256 of a file, read in blocks because it may not fit in memory."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

@@ -1,1 +1,1 @@
-"""Prompts, videos and questions in; answers out."""
+"""Answering questions about videos."""

@@ -1,4 +1,4 @@
-"""What `ask` and `answer_many` have in common: what they are given for the model, the settings and `generate`."""
+"""Checking the arguments that `ask` and `answer_many` share: the model, the settings and those of `generate`."""
 
 import inspect
 from typing import TYPE_CHECKING, Any, cast
@@ -17,22 +17,30 @@ if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 DEMO_WARNING = (
-    "No `model` was named, so the toy that comes along answers: it knows the videos of its benchmark, and nothing "
-    "else. Name a checkpoint, such as model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
+    "No `model` was named, so the bundled toy model answers: it knows the videos of its benchmark, and nothing else. "
+    "Name a checkpoint, such as model='llava-hf/llava-onevision-qwen2-0.5b-ov-hf'."
 )
-# What `ask` itself gives to `generate`, or takes from it.
+# Arguments of `generate` that `ask` sets itself, or whose effect it could not return.
 OWN_ARGUMENTS = ("inputs", "input_ids", "num_return_sequences", "return_dict_in_generate")
 
 
 def check_generate_arguments(function: str, arguments: dict[str, Any], own: tuple[str, ...] = OWN_ARGUMENTS) -> None:
-    """That all are arguments of `generate`, and none of them `function`'s own affair."""
+    """Check that all are arguments of `generate`, and that `function` leaves them to its callers.
+
+    Args:
+        function: the name of the function that was called, for the errors.
+        own: arguments of `generate` that the function does not take.
+
+    Raises:
+        OptionError: on the first that is not accepted.
+    """
     taken = [name for name in own if name in arguments]
     if taken:
         raise OptionError(
-            f"`{taken[0]}` is none of the arguments that `{function}` takes: it returns one answer. For more, call the "
-            "model's own `generate`."
+            f"`{taken[0]}` is not an argument of `{function}`, which returns one answer to a question. For more, call "
+            "the model's own `generate`."
         )
-    if "custom_generate" in arguments:  # which may take arguments of any name
+    if "custom_generate" in arguments:  # a function of the user's, which may take arguments of any name
         return
     known = {
         *inspect.signature(vars(GenerationMixin)["generate"]).parameters,
@@ -52,10 +60,12 @@ def check_model(
     processor: ProcessorMixin | None,
     placement: Placement,
 ) -> None:
-    """What can be known of a call's model before it is loaded."""
+    """Check a call's model as far as possible before it is loaded. Raises an OptionError or a CheckpointError."""
     if model is None or isinstance(model, str):
         if processor is not None:
-            raise OptionError("`processor` goes with a model that is loaded; a model that is named brings its own.")
+            raise OptionError(
+                "`processor` goes with a model that is loaded. A named model brings its own: leave it out."
+            )
         placement.check(model)
         if model is not None:
             find_checkpoint(model, placement.revision)
@@ -68,11 +78,11 @@ def check_model(
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
     for name, value in placement.given.items():
-        raise OptionError(f"`{name}` is {value!r}, but the model is loaded. Pass it where the model is loaded.")
+        raise OptionError(f"`{name}` is {value!r}, but the model is loaded already. Pass it when you load the model.")
 
 
 def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the settings out of a call's arguments, and check them."""
+    """Remove the settings from a call's arguments, check them and return them."""
     settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
     check_settings(settings)
     return settings
@@ -84,8 +94,9 @@ def checkpoint_of(
     placement: Placement,
     settings: dict[str, Any],
 ) -> tuple[Checkpoint, dict[str, Any]]:
-    """The model that `check_model` has accepted, loaded with the settings if it is named; and the settings that are
-    left for each call of it.
+    """Return the model that `check_model` accepted, and the settings to pass to each call of it.
+
+    A model that is named is loaded with the settings, so none are left for the calls.
 
     Raises:
         CheckpointError: if the model cannot be loaded.
@@ -98,5 +109,5 @@ def checkpoint_of(
 
 
 def with_tokenizer(arguments: dict[str, Any], processor: ProcessorMixin) -> dict[str, Any]:
-    """Arguments of `generate`, with the tokenizer where it needs one."""
+    """Return the arguments of `generate`, with the tokenizer added if it needs one, as `stop_strings` does."""
     return {"tokenizer": cast(Any, processor).tokenizer, **arguments} if "stop_strings" in arguments else arguments

@@ -28,17 +28,17 @@ from .prompting import prepare_inputs
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a question about a video; as a string, its text.
+    """The answer to a question about a video. `str(answer)` is its text.
 
     Attributes:
         answer: the text.
         prompt_tokens: length of the compressed prompt, as it is in the KV cache after prefill.
-        video_tokens: of these, tokens of the video.
+        video_tokens: how many of these are tokens of the video.
         full_prompt_tokens, full_video_tokens: the same without compression.
         new_tokens: how many tokens were generated.
-        video: what was read of the file.
-        compression: what was kept of it.
-        measured: with `measure=True`, what `vidcom2 run` reports.
+        video: the frames that were read from the file.
+        compression: the tokens that were kept of it.
+        measured: what `vidcom2 run` reports; None without `measure=True`.
     """
 
     answer: str
@@ -73,25 +73,25 @@ def ask(
     revision: str | None = None,
     **arguments: Any,
 ) -> Answer:
-    """Read a video, ask a model about it, and compress the video on the way.
+    """Read a video, compress it, and ask a model a question about it.
 
     Args:
         video: a path, an http(s) URL, or what `read_video` returned.
-        model: a Hub id or a folder, of a stock checkpoint as well; or a VidCom² model, which saves loading it for each
-            question. Without it, the toy that comes along.
-        processor: of a model that is passed itself.
-        num_frames: sampled evenly in time; not of a `Video`, which has its frames.
-        max_new_tokens: longest answer.
-        measure: answer again with and without compression, and measure both, as `vidcom2 run` does. It answers
-            greedily, whatever the arguments of `generate`.
+        model: a Hub id or a folder, which may hold a stock checkpoint. Or a loaded VidCom² model, which saves loading
+            it for each question. None means the bundled toy model.
+        processor: the processor of a loaded model.
+        num_frames: how many frames are sampled, evenly in time. A `Video` has its frames already.
+        max_new_tokens: the most tokens that an answer may have.
+        measure: answer again with and without compression, and measure both, as `vidcom2 run` does. These answers are
+            greedy, whatever the arguments of `generate`.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
-        **arguments: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's where not given; and arguments of
-            `generate`. It decodes greedily unless told `do_sample=True`.
+        **arguments: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given; and arguments
+            of `generate`. It decodes greedily unless told `do_sample=True`.
 
     Raises:
         VideoError: if the video cannot be read.
         CheckpointError: if the model cannot be loaded.
-        ValueError: on an argument that is unknown, outside its accepted set, or of no use together with another.
+        ValueError: on an argument that is unknown, outside its accepted set, or useless together with another.
     """
     settings = pop_call_settings(arguments)
     placement = Placement(
@@ -101,7 +101,7 @@ def ask(
         attn_implementation=attn_implementation,
         revision=revision,
     )
-    # All that can be refused is refused before anything takes long.
+    # Refuse all that can be refused before anything slow starts.
     if not isinstance(video, str | PathLike | Video):
         raise OptionError(f"`video` is {video!r}, but must be a path, an http(s) URL, or what `read_video` returned.")
     if not isinstance(question, str):
@@ -115,7 +115,7 @@ def ask(
     if measure and settings and isinstance(model, PreTrainedModel):
         raise OptionError(
             f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
-            "for this call. Set it in `model.config`."
+            "for this call. Set it in `model.config` instead."
         )
     if not isinstance(video, Video):
         video = read_video(video, num_frames)
@@ -136,7 +136,7 @@ def _answer(
     model = checkpoint.model
     of_call = model.config.compression_settings(**settings)
     inputs = prepare_inputs(processor, question, video, model)
-    # Encoded here and not by `generate`, so that what was kept can be told.
+    # Encode here, not in `generate`, so that the answer can say which tokens were kept.
     features = compress(model, encode(model, inputs, of_call), of_call)
     inputs.pop("pixel_values_videos")
     arguments = with_tokenizer(arguments, processor)

@@ -1,4 +1,4 @@
-"""Work that is done ahead, in threads, while its results are used."""
+"""Doing work ahead in threads while earlier results are used."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -11,10 +11,10 @@ Result = TypeVar("Result")
 
 
 class Background(Generic[Item, Result]):
-    """A function's results for items, in the order in which they are ready.
+    """Applies a function to items in threads, and hands out the results in the order in which they are ready.
 
-    Items are taken as needed: at most `ahead` of them are being worked on or wait as results, which bounds the memory.
-    Used with `with`; the end waits for what is being worked on, which `stopping` tells to stop.
+    Items are taken as needed. At most `ahead` of them are in work or wait as results, which bounds the memory.
+    Use it in a `with` statement. Its end sets `stopping`, so that running functions can stop, and waits for them.
     """
 
     def __init__(self, function: Callable[[Item], Result], items: Iterator[Item], workers: int, ahead: int) -> None:
@@ -24,9 +24,13 @@ class Background(Generic[Item, Result]):
         self._pending: list[Future[Result]] = []
 
     def take(self, waits: bool) -> Result | None:
-        """A result that is ready; None if no item is left, and, unless it `waits`, if none is ready.
+        """Return a result that is ready, and raise what the function raised.
 
-        Raises what the function raised.
+        Args:
+            waits: whether to wait for one if none is ready.
+
+        Returns:
+            None if no item is left, or if none is ready and this does not wait.
         """
         self._submit()
         if not self._pending:

@@ -1,4 +1,4 @@
-"""What `vidcom2 eval` compares: methods at retention ratios. Nothing here imports PyTorch."""
+"""The methods and retention ratios that `vidcom2 eval` compares. Nothing here imports PyTorch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
     from .generation import Batch
 
-    # The model, questions and `max_new_tokens` -> ids of the new tokens (B, n), special tokens after the end of each,
-    # and the share of the scored tokens that was kept (B,).
+    # Takes the model, a batch of questions and `max_new_tokens`. Returns the ids of the new tokens (B, n), with special
+    # tokens after the end of each answer, and the share of the scored tokens that was kept (B,).
     Answerer: TypeAlias = Callable[[VidCom2GenerationMixin, Batch, int], tuple[Tensor, Tensor]]
 
 
@@ -26,10 +26,11 @@ class Candidate:
     """One way to compress.
 
     Attributes:
-        method: what tables call it; candidates of a method make one line of the plot.
+        method: its name in tables. All candidates of a method make one line of the plot.
         retention_ratio: in (0, 1].
-        settings: of `CompressionSettings`, for its calls; of those that are not given, the model's own.
-        answer: answers in place of the model's `generate` with these settings: a method that works elsewhere.
+        settings: those of `CompressionSettings` that its calls set; the model's own apply for the rest.
+        answer: answers a batch in place of a call of `generate` with these settings, for a method that works at another
+            place in the model; None for all others.
     """
 
     method: str
@@ -48,7 +49,7 @@ class Candidate:
 
 
 class AllTokens(Candidate):
-    """What the others are compared with."""
+    """The candidate that keeps all tokens, with which the others are compared."""
 
     def __init__(self) -> None:
         super().__init__("all tokens", 1.0)
@@ -59,13 +60,13 @@ class AllTokens(Candidate):
 
 
 def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios")) -> list[Candidate]:
-    """Each method at each ratio.
+    """Return a candidate for each method at each ratio.
 
     Args:
-        methods: names, separated by commas; settings of one follow its name, as in
+        methods: names, separated by commas. The settings of a method follow its name, as in
             `vidcom2:compression_scoring=released:compression_rounding=exact`.
         ratios: numbers in (0, 1), separated by commas.
-        options: what the two are called where they are given.
+        options: the names of the two options, for the errors.
 
     Raises:
         OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
@@ -89,8 +90,8 @@ def _ratio(word: str, option: str) -> float:
     value = _number_or_text(word)
     if not isinstance(value, int | float) or not 0 < value < 1:
         raise OptionError(
-            f"`{option}` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens are "
-            "always compared with."
+            f"`{option}` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens "
+            "are always part of the comparison."
         )
     return value
 
@@ -102,8 +103,8 @@ def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
         name, equals, value = setting.partition("=")
         if not equals or name in (*settings, "retention_ratio"):
             raise OptionError(
-                f"`{option}` has {word!r}, but settings of a method are written once each as "
-                f"`vidcom2:compression_scoring=released:compression_rounding=exact`, ratios in `{option_of_ratios}`."
+                f"`{option}` has {word!r}, but settings follow their method, each once, as in "
+                f"`vidcom2:compression_scoring=released:compression_rounding=exact`. Ratios go in `{option_of_ratios}`."
             )
         settings[name] = _number_or_text(value)
     return settings

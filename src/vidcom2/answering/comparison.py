@@ -1,4 +1,4 @@
-"""The main job: one question about one video, answered with and without compression, and measured."""
+"""Answering one question about one video with and without compression, and measuring both."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -21,23 +21,22 @@ from .stopwatch import Stopwatch
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
-# Called with what is being done, how much of it is done, and how much there is.
+# Called with the name of the current step, how much of it is done, and how much there is.
 Progress = Callable[[str, float, float | None], None]
 
-SMALL_MODEL = 100e6  # parameters
+SMALL_MODEL = 100e6  # parameters; a smaller model counts as small
 
 
 @dataclass
 class Measured:
-    """One side of the comparison: the same answer, several times.
+    """One side of the comparison, which gave the same answer several times.
 
     Attributes:
         prompt_tokens: length of the prompt in the KV cache after prefill.
-        video_tokens: of these, tokens of the video.
-        prefill_seconds: the language model over the prompt, and the first token, median.
-        total_seconds: the whole of `generate`: video encoder, compression, prefill and decoding, median.
-        prefill_seconds_each: of each repetition.
-        total_seconds_each: of each repetition.
+        video_tokens: how many of these are tokens of the video.
+        prefill_seconds: median time of the language model for the prompt and the first token.
+        total_seconds: median time of the whole answer: video encoder, compression, prefill and decoding.
+        prefill_seconds_each, total_seconds_each: the times of each repetition.
         new_tokens: how many tokens were generated.
         answer: their text.
         num_positions: one more than the highest position that the language model was given.
@@ -60,16 +59,16 @@ class Comparison:
 
     Attributes:
         settings: all settings of VidCom² that the answer was made with.
-        lost_frames: frames of the file that could not be decoded.
-        full_prompt_tokens, full_video_tokens: of the prompt as the processor makes it.
-        frame_seconds: (T,) when each scored frame is shown.
-        frame_budgets: (T,) tokens kept of it.
-        frame_uniqueness: (T,) u_t; None for a method without it.
+        lost_frames: how many frames of the file could not be decoded.
+        full_prompt_tokens, full_video_tokens: lengths in the prompt that the processor makes, without compression.
+        frame_seconds: (T,) the time at which each scored frame is shown.
+        frame_budgets: (T,) tokens kept of each scored frame.
+        frame_uniqueness: (T,) u_t; None for a method without this score.
         tokens_per_frame: scored tokens of a frame, M.
         kept_share: kept tokens per scored token.
         max_position_embeddings: positions that the language model was made for; None if its config does not say.
-        uncompressed: None if it was not asked for.
-        other_method, other: another method at the same ratio, and what it took; None if it was not asked for.
+        uncompressed: the side with all tokens; None if it was not asked for.
+        other_method, other: another method at the same ratio, and its side; None if it was not asked for.
     """
 
     model: str
@@ -93,12 +92,12 @@ class Comparison:
 
     @property
     def sides(self) -> dict[str, Measured | None]:
-        """All that was compared, by what to call it; None for what did not run."""
+        """All sides of the comparison by their names. A side that did not run is None."""
         sides = {"all tokens": self.uncompressed, f"retention_ratio={self.retention_ratio}": self.compressed}
         return sides if self.other_method is None else {**sides, self.other_method: self.other}
 
     def too_long(self) -> dict[str, Measured]:
-        """The sides whose prompt and answer are longer than the model was made for."""
+        """Return the sides whose prompt and answer are longer than the model was made for."""
         limit = self.max_position_embeddings
         return {
             name: side
@@ -119,12 +118,12 @@ def run(
 ) -> Comparison:
     """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
 
-    The sides take turns, so that what else the machine does in the meantime meets all.
+    The sides take turns, so that other work of the machine slows them down alike.
 
     Args:
-        repeats: how often each side is measured, after one call that is not: it prepares kernels and memory.
-        baseline: without it the full prompt, which may not fit where the compressed one does, never runs.
-        other_method: answer with this method as well, at the same ratio.
+        repeats: how often each side is measured. One call before that is not measured; it prepares kernels and memory.
+        baseline: whether the full prompt runs too. It may not fit into memory where the compressed prompt does.
+        other_method: a method that answers as well, at the same ratio.
     """
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video, model)
@@ -142,7 +141,7 @@ def run(
             order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
             for i in order:
                 progress("Answering", sum(map(len, sides)), steps)
-                # The first call is short, and not counted.
+                # The first call generates a single token and is not counted.
                 sides[i].append(_call(model, inputs, compared[i], max_new_tokens if repeat else 1))
         measured = [_measured(calls[1:], model, processor, inputs) for calls in sides]
         where = environment(model)
@@ -172,7 +171,7 @@ def run(
 
 @dataclass
 class _Call:
-    """One answer."""
+    """The figures of one answer."""
 
     prompt_tokens: int
     prefill_seconds: float
@@ -219,10 +218,10 @@ def _measured(
 
 @contextmanager
 def steady_threads(model: PreTrainedModel) -> Iterator[None]:
-    """One thread for a small model on the CPU, unless OMP_NUM_THREADS says how many.
+    """Run a small model on one thread of the CPU, unless OMP_NUM_THREADS sets the number.
 
-    Its parallel steps take less time than the system gives a process at once: on a core that is busy with something
-    else each waits for a whole turn, and the shorter prompt, whose steps are shorter, loses the most.
+    Its parallel steps are shorter than a time slice of the system. On a core that is busy with something else each step
+    waits for a whole slice, and the shorter prompt, whose steps are the shortest, loses the most.
     """
     before = torch.get_num_threads()
     small = sum(parameter.numel() for parameter in model.parameters()) < SMALL_MODEL
@@ -235,7 +234,7 @@ def steady_threads(model: PreTrainedModel) -> Iterator[None]:
 
 
 def environment(model: PreTrainedModel) -> dict[str, str]:
-    """Where the figures come from."""
+    """Describe the machine and software that figures come from, for reports and result files."""
     import platform
 
     import transformers

@@ -1,8 +1,8 @@
-"""The one way to an answer: videos are encoded, they are compressed with the settings of a call, and a batch of prompts
-about them generates.
+"""The one way to an answer: encode videos, compress them with the settings of a call, and generate for a batch of
+prompts about them.
 
-`prompting.py` makes the inputs. Whoever asks decides what is encoded together, and for how many settings; whoever
-measures passes a `StageHook`, which hears where each stage ends.
+`prompting.py` makes the inputs. The caller decides which videos are encoded together, and with how many settings they
+are compressed. To measure, it passes a `StageHook`, which is told when each stage ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 STAGES = {
     "read": "opening the file, finding the frames and decoding them",
-    "preprocess": "the processor: resizing, normalising, the prompt; and copying to the device",
+    "preprocess": "the processor, which resizes, normalises and makes the prompt, and the copy to the device",
     "vision": "the vision tower with projector and pooling",
-    "compression": "choosing the tokens, and taking their features",
-    "prompt": "shortening the prompt, its embeddings and positions",
-    "prefill": "the language model over the prompt, and the first token",
+    "compression": "choosing the tokens and taking their features",
+    "prompt": "shortening the prompt, its embeddings and its positions",
+    "prefill": "the language model's pass over the prompt, and the first token",
     "decode": "the other tokens",
 }
 
 
 class StageHook:
-    """Hears of an answer while it is made. This one does nothing with it."""
+    """Is told about the stages of an answer while it is made. This base class ignores what it is told."""
 
     def ended(self, stage: str) -> None:
-        """One of `STAGES` has ended, and the next one begins. Each step of decoding ends on its own."""
+        """Called when one of `STAGES` ends and the next begins. Each step of decoding ends on its own."""
 
     def language_model_starts(self, num_tokens: int, position_ids: Tensor | None) -> None:
-        """The language model is called with so many tokens of each prompt."""
+        """Called before each call of the language model, with the number of tokens of each prompt in it."""
 
 
 NO_HOOK = StageHook()
@@ -48,13 +48,13 @@ NO_HOOK = StageHook()
 
 @dataclass(frozen=True, eq=False)
 class EncodedVideos:
-    """Videos that were encoded together, as the model takes them, and what its vision tower makes of them.
+    """Videos that were encoded together: the model's inputs, and the features that its vision tower computed.
 
     Attributes:
         inputs: `pixel_values_videos` and sizes.
-        outputs: the parent's features: `pooler_output` has an entry (placeholders, dim) for each video, all tokens with
-            structure.
-        tokens: of each video those that are scored.
+        outputs: the parent's features. `pooler_output` has an entry (placeholders, dim) for each video, with all of its
+            tokens, structure tokens included.
+        tokens: the scored tokens of each video.
         vision_settings: the settings that they were encoded with.
     """
 
@@ -69,9 +69,9 @@ class Batch:
     """Questions that are answered together.
 
     Attributes:
-        inputs: what the processor makes of them, but no pixels: `input_ids` and `attention_mask` (B, L), padded on the
-            left, and the sizes and times of the videos.
-        videos: B of them, each encoded on its own; questions about the same video may share it.
+        inputs: the processor's outputs without pixels: `input_ids` and `attention_mask` (B, L), padded on the left, and
+            the sizes and times of the videos.
+        videos: B videos, each encoded on its own. Questions about the same video may share one object.
     """
 
     inputs: dict[str, Any]
@@ -89,9 +89,9 @@ def encode(
     """Run the vision tower over videos.
 
     Args:
-        inputs: of the processor, or of them what describes videos, on the model's device.
-        settings: that say how the vision tower runs, and that the videos will be compressed with.
-        methods: that they will be compressed with as well.
+        inputs: the processor's outputs, or at least those that describe videos, on the model's device.
+        settings: how the vision tower runs, and one way in which the videos will be compressed.
+        methods: other methods that they will be compressed with, so that what these need is kept.
 
     Raises:
         ValueError: on a video that the model refuses.
@@ -100,7 +100,7 @@ def encode(
     compared = (settings.compression_method, *methods)
     with_tower_states = any("tower_states" in COMPRESSION_METHODS[method].needs for method in compared)
     outputs, tokens = model.model.encode_videos(settings=settings, with_tower_states=with_tower_states, **described)
-    # Without the tower's own states, which a batch of videos would fill the memory with.
+    # Drop the tower's own states, which would fill the memory for a batch of videos.
     kept = VidCom2VideoFeatures(
         pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")
     )
@@ -115,7 +115,7 @@ def compress(
     settings: CompressionSettings,
     hook: StageHook = NO_HOOK,
 ) -> VidCom2VideoFeatures:
-    """What stays of encoded videos, which may be compressed with several settings.
+    """Return the features of encoded videos that stay under these settings. Call it again to try other settings.
 
     Raises:
         ValueError: on settings that the method refuses for one of the videos, and on settings for the vision tower
@@ -142,12 +142,12 @@ def check_encoded_alike(settings: CompressionSettings, encoded_with: Mapping[str
             raise ValueError(
                 f"`{name}` is {getattr(settings, name)!r} for one of several methods or requests, but their videos are "
                 f"encoded once for all, with {', '.join(f'`{k}={v!r}`' for k, v in encoded_with.items())}. Set it "
-                "where the model is loaded, or in `model.config`, and compare encodings in runs of their own."
+                "where the model is loaded, or in `model.config`, and compare encodings in separate runs."
             )
 
 
 def joined(features: Sequence[VidCom2VideoFeatures]) -> VidCom2VideoFeatures:
-    """Those of several videos as of one call."""
+    """Join the features of several calls into those of one call, in the same order."""
     deepstack = None
     if features[0].deepstack_features is not None:
         layers = zip(*(each.deepstack_features or () for each in features), strict=True)
@@ -172,12 +172,13 @@ def generate(
 
     Args:
         prompts: `input_ids` (B, L) and the processor's other inputs, on the model's device; pixels are left out.
-        features: of their videos, as `compress` returns them, or the `outputs` of `encode`: all tokens.
-        positions: `compression_positions`; the other settings are in the features.
-        arguments: of `generate`. It decodes greedily unless told `do_sample=True`.
+        features: the features of their videos, as `compress` returns them. To keep all tokens, the `outputs` of
+            `encode`.
+        positions: the setting `compression_positions`. The features reflect all other settings already.
+        arguments: arguments of `generate`. It decodes greedily unless told `do_sample=True`.
 
     Returns:
-        Ids of the new tokens (B, n), padding after the end of each answer.
+        Ids of the new tokens (B, n), with padding after the end of each answer.
 
     Raises:
         ValueError: on a batch or arguments that the model refuses.
@@ -196,11 +197,11 @@ def generate(
 
 @contextmanager
 def _borders_of_language_model(model: "VidCom2GenerationMixin", hook: StageHook) -> Iterator[None]:
-    """Tell a hook where each call of the language model starts, and of the end."""
+    """Tell a hook when each call of the language model starts, and when the last one ends."""
     if hook is NO_HOOK:
         yield
         return
-    running = ["prompt"]  # the stage that runs
+    running = ["prompt"]  # the current stage
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
         hook.ended(running[0])

@@ -1,4 +1,4 @@
-"""Questions about many videos: reading and preprocessing ahead in the background, answers in batches, as they come."""
+"""Answering questions about many videos. Videos are read and preprocessed ahead, and questions answered in batches."""
 
 import copy
 import math
@@ -36,19 +36,19 @@ from .prompting import padded, prepare_inputs, video_arguments, without_pixels
 from .requests import VideoRequest, request_of
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
-HELD_BATCHES = 4  # so many are encoded before one is answered, so that prompts of like length meet
-MOST_PROMPTS_OF_A_VIDEO = 64  # that are prepared together
+HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
+MOST_PROMPTS_OF_A_VIDEO = 64  # how many are prepared together
 
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A request with its answer, or with why there is none.
+    """A request with its answer, or with the reason why there is none.
 
     Attributes:
         answer: the text; None after an error.
         error: why there is no answer, in one line; None if there is one.
         prompt_tokens, video_tokens, full_prompt_tokens, full_video_tokens, new_tokens: as in `Answer`.
-        lost_frames: frames of the file that could not be decoded.
+        lost_frames: how many frames of the file could not be decoded.
     """
 
     request: VideoRequest
@@ -63,7 +63,7 @@ class AnsweredRequest:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What `vidcom2 run` writes: `id`, `given`, and either `error` or all else."""
+        """The row that `vidcom2 run` writes: `id`, `given`, and either `error` or all the other attributes."""
         found = {name: value for name, value in vars(self).items() if name != "request" and value is not None}
         return {"id": self.request.id, "given": self.request.given, **found}
 
@@ -85,33 +85,34 @@ def answer_many(
     revision: str | None = None,
     **arguments: Any,
 ) -> Generator[AnsweredRequest, None, None]:
-    """Ask a model about many videos; each answer is given out as it comes.
+    """Ask a model about many videos, and yield each answer as it comes.
 
-    The next videos are read and preprocessed in threads while the model runs, and prompts of like length share a call
-    of `generate`; so answers come in another order than requests. Requests are taken as needed; those about the same
-    video that follow each other read it once. What is wrong with one request, its video, or the memory that it needs,
-    is the `error` of that one; a batch that does not fit is halved.
+    Threads read and preprocess the next videos while the model runs. Prompts of similar length share a call of
+    `generate`, so answers come in a different order than requests. Requests are taken as needed. Consecutive requests
+    about the same video read it once. A mistake in a request, an unreadable video, or too little memory becomes the
+    `error` of that request alone. A batch that does not fit into memory is halved.
 
     Args:
-        requests: dicts with `video` (a path, a URL or a `Video`) and `prompt`; where wanted with `id` (else the number,
-            from 1), `num_frames`, `max_new_tokens` and settings of VidCom² of their own.
+        requests: dicts with `video` (a path, a URL or a `Video`) and `prompt`. They may have an `id` (otherwise their
+            number, from 1), `num_frames`, `max_new_tokens` and settings of VidCom² of their own.
         model: as in `ask`.
-        processor: of a model that is passed itself.
-        num_frames: sampled evenly in time.
-        max_new_tokens: longest answer.
-        batch_size: most requests in a call of `generate`. Up to four times as many wait encoded, in the model's memory.
+        processor: the processor of a loaded model.
+        num_frames: how many frames are sampled, evenly in time.
+        max_new_tokens: the most tokens that an answer may have.
+        batch_size: the most requests in a call of `generate`. Up to four times as many wait encoded, in the model's
+            memory.
         workers: threads that read videos. `workers` + `batch_size` videos are in memory at a time.
-        read: reads a video's frames in place of `read_video`; raises a ValueError on one that it cannot read. It is
-            called in several threads.
+        read: reads a video's frames in place of `read_video`, and raises a ValueError if it cannot. Several threads
+            call it.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
         **arguments: as in `ask`, for all requests.
 
     Returns:
-        A generator; its `close`, or its end, ends the threads.
+        A generator. The threads end when it is exhausted or closed.
 
     Raises:
         CheckpointError: at once, if the model cannot be loaded.
-        ValueError: at once, on an argument that is unknown, outside its accepted set, or of no use with another.
+        ValueError: at once, on an argument that is unknown, outside its accepted set, or useless with another.
     """
     if isinstance(requests, Mapping | VideoRequest):
         raise OptionError("`requests` is a single request. Pass a list of them, or another iterable.")
@@ -131,7 +132,7 @@ def answer_many(
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(model, processor, placement, settings)
-    checkpoint.model.config.compression_settings(**settings)  # refused at once if they do not go together
+    checkpoint.model.config.compression_settings(**settings)  # refuses settings that do not fit together, at once
     answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments)
     numbered = zip(count(1), requests)
     asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
@@ -155,11 +156,11 @@ def _stream(
     most = HELD_BATCHES * answering.batch_size
     with Background(prepare, _groups(requests), workers, workers + answering.batch_size) as background:
         while True:
-            # With a batch at hand the model does not wait for more, but what is ready may fit better.
+            # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
             group = background.take(waits=len(held) < answering.batch_size)
             if group is not None:
                 prompts, refused = answering.encoded(group, gives_up=not held)
-                if prompts is None:  # what is held takes memory, too
+                if prompts is None:  # answering the prompts that are held frees memory
                     while held:
                         yield from answering.answered(answering.taken(held))
                     prompts, refused = answering.encoded(group, gives_up=True)
@@ -173,11 +174,11 @@ def _stream(
 
 
 class _Stopped(Exception):
-    """Raised in a thread whose video nobody waits for any more."""
+    """Raised in a thread that reads a video which is no longer needed."""
 
 
 def _groups(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
-    """Requests about the same video that follow each other; those that cannot be asked alone."""
+    """Group consecutive requests about the same video. A request with a problem makes a group of its own."""
 
     def video(request: VideoRequest) -> tuple[Any, ...]:
         return (id(request),) if request.problem else (request.video, request.num_frames)
@@ -189,11 +190,11 @@ def _groups(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
 
 @dataclass(eq=False)
 class _Prepared:
-    """Requests about one video as the processor makes them, on the CPU.
+    """Requests about one video after preprocessing, on the CPU.
 
     Attributes:
-        prompts: for each that can be asked, its inputs as of a batch of one, without pixels.
-        video: what the model takes of their video; empty if none can be asked.
+        prompts: each request that can be asked, with its inputs for a batch of one, without pixels.
+        video: the model's inputs for their video; empty if no request can be asked.
     """
 
     lost_frames: int = 0
@@ -207,9 +208,10 @@ class _Prompt:
     """A request whose video is encoded and compressed.
 
     Attributes:
-        inputs: without pixels, on the CPU.
-        together: what requests of one call of `generate` must have in common.
-        tokens: of the compressed prompt.
+        inputs: its inputs without pixels, on the CPU.
+        together: what requests must have in common to share a call of `generate`: `max_new_tokens` and
+            `compression_positions`.
+        tokens: length of the compressed prompt.
     """
 
     request: VideoRequest
@@ -222,12 +224,12 @@ class _Prompt:
 
     @property
     def most_tokens(self) -> int:
-        """With the longest answer."""
+        """Length of the compressed prompt with the longest answer."""
         return self.tokens + self.together[0]
 
 
 class _Answering:
-    """The steps of a request: prepared in any thread, then encoded and answered in the one that runs the model."""
+    """The steps of a request. Any thread may prepare it; the thread that runs the model encodes and answers it."""
 
     def __init__(
         self,
@@ -242,7 +244,7 @@ class _Answering:
         self.processor: Any = checkpoint.processor
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
         self.settings, self.arguments = settings, with_tokenizer(arguments, checkpoint.processor)
-        self.fitting = math.inf  # tokens of a batch, padding and answers included; known once one did not fit
+        self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class _Answering:
     # -----------------------------------------------------------------------------------------------------------------
 
     def prepared(self, group: Sequence[VideoRequest], read: Callable[[str, int], Video]) -> _Prepared:
-        """The inputs of requests about one video."""
+        """Read the video of these requests, and make the inputs of each."""
         result = _Prepared()
         video: Video | None = None
         unreadable: str | None = None
@@ -268,7 +270,7 @@ class _Answering:
                 inputs = prepare_inputs(self._threads_processor(), request.prompt, video)
                 if not result.video:
                     described = video_arguments(self.model, inputs)
-                    # Half the memory for a model in half precision. No other number may be rounded.
+                    # This halves the memory for a model in half precision. Other inputs must not be rounded.
                     described["pixel_values_videos"] = described["pixel_values_videos"].to(self.model.dtype)
                     result.video, result.lost_frames = described, video.lost
                 result.prompts.append((request, without_pixels(inputs)))
@@ -280,7 +282,7 @@ class _Answering:
         return result
 
     def _check(self, request: VideoRequest) -> None:
-        """What can be known before the video is read."""
+        """Check what can be known before the video is read. Raises an OptionError."""
         if request.problem is not None:
             raise OptionError(request.problem)
         settings = self._settings(request)
@@ -298,7 +300,7 @@ class _Answering:
         return read(request.video, request.num_frames or self.num_frames)
 
     def _threads_processor(self) -> Any:
-        """A tokenizer cannot be used by several threads at once: each has its own."""
+        """Return this thread's own processor, since threads cannot use a tokenizer at the same time."""
         if not hasattr(self._of_thread, "processor"):
             self._of_thread.processor = copy.deepcopy(self.processor)
         return self._of_thread.processor
@@ -308,13 +310,13 @@ class _Answering:
     # -----------------------------------------------------------------------------------------------------------------
 
     def encoded(self, group: _Prepared, gives_up: bool) -> tuple[list[_Prompt] | None, list[AnsweredRequest]]:
-        """Run the vision tower once, and compress for each request.
+        """Run the vision tower once, and compress the video for each request.
 
         Args:
-            gives_up: whether the memory will not get more.
+            gives_up: whether to refuse the requests if memory runs out, because none can be freed.
 
         Returns:
-            Those that can be answered, and the others; None if the memory does not suffice and may get more.
+            The requests that can be answered, and the refused ones. (None, []) if memory ran out and more can be freed.
         """
         prompts: list[_Prompt] = []
         refused = list(group.refused)
@@ -350,7 +352,7 @@ class _Answering:
     def _compressed(self, video: EncodedVideos, settings: CompressionSettings) -> VidCom2VideoFeatures | ValueError:
         try:
             return compress(self.model, video, settings)
-        except ValueError as error:  # a ratio below the method's reach
+        except ValueError as error:  # such as a ratio too low for the method
             return error
 
     def _prompt(
@@ -373,7 +375,7 @@ class _Answering:
         )
 
     def taken(self, held: list[_Prompt]) -> list[_Prompt]:
-        """Take the next batch out of those that are held: the first, and those nearest to it in length."""
+        """Remove and return the next batch of the held prompts: the first, and those nearest to it in length."""
         first = held[0]
         others = [each for each in held[1:] if each.together == first.together]
         batch, longest = [first], first.most_tokens
@@ -387,7 +389,7 @@ class _Answering:
         return batch
 
     def answered(self, batch: Sequence[_Prompt]) -> Iterator[AnsweredRequest]:
-        """The answers of a batch, in halves where it does not fit or one is refused."""
+        """Answer a batch, in halves if it does not fit into memory or the model refuses one of its prompts."""
         try:
             answers, reason = self._generated(batch), None
         except Exception as error:
@@ -396,7 +398,7 @@ class _Answering:
                 raise
             if is_out_of_memory(error) and len(batch) > 1:
                 self.fitting = len(batch) * max(each.most_tokens for each in batch) / 2
-        # Outside of the handler, which holds the failed call's tensors.
+        # This is outside the handler, because the exception holds the failed call's tensors.
         if reason is None:
             yield from answers
         elif len(batch) == 1:
@@ -414,7 +416,7 @@ class _Answering:
         return [self._answer(prompt, row[: self._length(row)]) for prompt, row in zip(batch, new, strict=True)]
 
     def _length(self, new: Tensor) -> int:
-        """Of an answer (n,) without the padding behind its end, which is there if another of the batch is longer."""
+        """Return the length of an answer (n,) without the padding that follows if another of the batch is longer."""
         config = self.arguments.get("generation_config") or self.model.generation_config
         ends, pad, stops = (
             self.arguments.get(name, getattr(config, name, None))
@@ -442,9 +444,9 @@ class _Answering:
 
 
 def _refusal(error: Exception) -> str | None:
-    """Why a request has no answer; None for a bug, which is to be raised."""
+    """Return why a request has no answer; None for a bug, which the caller must raise."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY.format(memory_reason(error))
-    if isinstance(error, OSError):  # of the file system: no right to read, no space for a download
+    if isinstance(error, OSError):  # such as no right to read the file, or no space for a download
         return f"cannot read the video: {one_line(error)}"
     return one_line(error) if isinstance(error, ValueError) else None

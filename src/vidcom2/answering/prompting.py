@@ -1,4 +1,4 @@
-"""What a processor makes of a question and a video, for the steps of `generation.py`."""
+"""Turning a question and a video into model inputs, for the steps of `generation.py`."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -16,24 +16,24 @@ from ..video.reading import Video
 def prepare_inputs(
     processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
 ) -> BatchFeature:
-    """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
+    """Return the chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
-    It is told when each frame is shown; whether the model hears of it is the family's affair.
+    The processor is told when each frame is shown. Whether it tells the model depends on the family.
 
     Args:
-        model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
-            positions from the times of frames, and in bfloat16 neighbours would share one.
-        batch_size: how often the prompt and the video are in the batch.
+        model: all inputs go to its device, and the pixels get its dtype. No other input does: Qwen2.5-VL computes
+            positions from the times of frames, and in bfloat16 neighbouring frames would share a position.
+        batch_size: how often the batch repeats the prompt and the video.
     """
     content = [{"type": "video"}, {"type": "text", "text": prompt}]
     chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
     text = processor.apply_chat_template(chat, add_generation_prompt=True)
     frames, metadata = video.frames, video.metadata
     if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
-        # Qwen2-VL's processor itself shows a frame twice where it takes two together. Qwen3-VL's refuses it.
+        # Two frames make one. Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it.
         frames = np.concatenate([frames, frames])
         metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
-    inputs: BatchFeature = cast(Any, processor)(  # by its annotations it takes nothing that is for a part alone
+    inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
         text=[text] * batch_size,
         videos=[frames] * batch_size,
         video_metadata=[dict(metadata) for _ in range(batch_size)],
@@ -47,24 +47,24 @@ def prepare_inputs(
 
 
 def video_arguments(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the model's `get_video_features` takes of a prompt's inputs."""
+    """Return the inputs of a prompt that the model's `get_video_features` takes."""
     names = inspect.signature(cast(Any, model).get_video_features).parameters
     return {name: inputs[name] for name in names if name in inputs}
 
 
 def without_pixels(inputs: BatchFeature) -> dict[str, Any]:
-    """What is left of a prompt's inputs once its videos are encoded."""
+    """Return the inputs that a prompt needs once its videos are encoded."""
     return {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
 
 
 def padded(prompts: Sequence[dict[str, Tensor]], tokenizer: Any) -> dict[str, Tensor]:
-    """Prompts of one question each as one batch, padded on the left."""
+    """Join prompts of one question each into a batch, padded on the left."""
     length = max(prompt["input_ids"].shape[1] for prompt in prompts)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     batch = {}
     for name in prompts[0]:
         values = [prompt[name] for prompt in prompts]
-        if values[0].shape == prompts[0]["input_ids"].shape:  # an entry for each token, 0 at padding
+        if values[0].shape == prompts[0]["input_ids"].shape:  # one entry per token, 0 at padding
             fill = pad if name == "input_ids" else 0
             values = [nn.functional.pad(value, (length - value.shape[1], 0), value=fill) for value in values]
         batch[name] = torch.cat(values)
@@ -72,5 +72,5 @@ def padded(prompts: Sequence[dict[str, Tensor]], tokenizer: Any) -> dict[str, Te
 
 
 def scored_frames(num_frames: int, compression: VideoCompression) -> slice:
-    """Which frames of the video stand for the T scored ones: Qwen2-VL makes one of two."""
+    """Return a slice of the video's frames, one for each of the T scored frames. Qwen2-VL scores two frames as one."""
     return slice(None, None, -(-num_frames // len(compression.frame_budgets)))

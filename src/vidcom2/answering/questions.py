@@ -1,4 +1,4 @@
-"""The questions of `vidcom2 eval` and when an answer counts as right. Nothing here imports PyTorch."""
+"""The questions of `vidcom2 eval`, and when an answer counts as right. Nothing here imports PyTorch."""
 
 import re
 import string
@@ -14,7 +14,7 @@ from ..records.jsonl import json_object, numbered_lines
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
 LETTERS = string.ascii_uppercase
 CHOICES_INSTRUCTION = "Answer with the letter of the right option."
-# Stripped from both ends of each word. Not the signs of numbers, nor what is inside words.
+# Stripped from both ends of each word. Signs of numbers stay, and so does punctuation inside words.
 PUNCTUATION = ".,;:!?\"'`()[]{}<>*_“”‘’«»…。，、！？；："
 # "B", "(b)", "B.", "B: a cat", "The answer is B." A letter with more text needs a mark after it: "A dog" is no letter.
 LETTER = re.compile(
@@ -27,13 +27,13 @@ class Question:
     """A question about a video.
 
     Attributes:
-        id: its own, or the number of its line.
-        video: path, absolute or from the current folder, or an http(s) URL.
-        question: as in the file; `prompt` is what the model reads.
-        answers: those that count as right; of a question with choices, the right one alone. None: there is no truth.
-        choices: the options, if it is multiple choice.
-        kind: questions of a kind are counted together as well.
-        given: the line as it is in the file, with keys of the user's own.
+        id: its own id, or the number of its line.
+        video: a path, absolute or from the current folder, or an http(s) URL.
+        question: the question as in the file; `prompt` is what the model reads.
+        answers: the answers that count as right; with choices, only the right one. None if no right answer is known.
+        choices: the options of a multiple choice question; None for other questions.
+        kind: a label; questions of one kind are also counted by themselves.
+        given: the line as it is in the file, with the user's own keys.
     """
 
     id: str
@@ -49,21 +49,21 @@ class Question:
         return prompt_of(self.question, self.choices)
 
     def is_correct(self, text: str) -> bool | None:
-        """Whether a model's answer is right; None if that is not known.
+        """Tell whether a model's answer is right; None if that is not known.
 
-        With choices, the option that the answer names must be the right one; else its `normalised` text must be that
-        of an accepted answer.
+        With choices, the answer must name the right option. Otherwise its `normalised` text must equal that of an
+        accepted answer.
         """
         if self.answers is None:
             return None
         return self.meaning(text) in {self.meaning(answer) for answer in self.answers}
 
     def agree(self, text: str, other: str) -> bool:
-        """Whether two answers name the same option or, of no option, are the same text but for case and punctuation."""
+        """Tell whether two answers name the same option or, if they name none, have the same `normalised` text."""
         return self.meaning(text) == self.meaning(other)
 
     def meaning(self, text: str) -> str | int:
-        """What an answer says: the number of the option that it names, by its text or its letter, or its text."""
+        """Return the number of the option that an answer names by text or letter, or else its normalised text."""
         if self.choices is None:
             return normalised(text)
         number = named_choice(text, self.choices)
@@ -71,7 +71,7 @@ class Question:
 
 
 def prompt_of(question: str, choices: Sequence[str] | None) -> str:
-    """The question; with choices, a lettered line for each, and the request for a letter."""
+    """Return the question. With choices, add a lettered line for each and the request for a letter."""
     if choices is None:
         return question
     lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices)]
@@ -79,15 +79,16 @@ def prompt_of(question: str, choices: Sequence[str] | None) -> str:
 
 
 def normalised(text: str) -> str:
-    """Lower case, single spaces, no punctuation at the ends of words: `"A red  car!"` is `"a red car"`."""
+    """Return a text in lower case, without double spaces and punctuation around words: `"A  car!"` is `"a car"`."""
     words = unicodedata.normalize("NFKC", text).casefold().split()
     return " ".join(filter(None, (word.strip(PUNCTUATION) for word in words)))
 
 
 def named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Which option an answer names: the one of the same `normalised` text, else the one of its letter, else none.
+    """Return the number of the option that an answer names by its `normalised` text, or else by its letter, or None.
 
-    A letter stands alone, or has `.`, `)`, `:`, `,` or a new line after it, or "the answer is" or the like before it.
+    A letter counts if it stands alone, or if `.`, `)`, `:`, `,` or a new line follows it. "The answer is" or the like
+    may precede it.
     """
     texts = [normalised(choice) for choice in choices]
     if normalised(text) in texts:
@@ -98,13 +99,13 @@ def named_choice(text: str, choices: Sequence[str]) -> int | None:
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """The questions of a JSONL file: a JSON object on each line, empty lines left out.
+    """Read the questions of a JSONL file, which has a JSON object on each line. Empty lines are skipped.
 
     Args:
-        limit: read that many, the first ones.
+        limit: read only this many, from the start of the file.
 
     Raises:
-        OptionError: on a file that cannot be read or is empty, and on a line that is no question, by its number.
+        OptionError: on a file that cannot be read or is empty, and on a line that is no question. It names the line.
     """
     questions: dict[str, Question] = {}
     for number, line in numbered_lines(path, "questions"):
@@ -113,16 +114,16 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         try:
             question = _question(json_object(line), number, path.parent)
             if question.id in questions:
-                raise OptionError(f"`id` is {question.id!r}, which an earlier line has. Give each its own")
+                raise OptionError(f"`id` is {question.id!r}, which an earlier line has. Give each line its own")
         except OptionError as reason:
             raise OptionError(f"line {number} of {str(path)!r} is no question: {reason}.") from None
         questions[question.id] = question
     if not questions:
-        raise OptionError(f"{str(path)!r} holds no question. Write a JSON object with `video` and `question` a line.")
+        raise OptionError(f"{str(path)!r} holds no question. Write one JSON object with `video` and `question` a line.")
     return list(questions.values())
 
 
-# What is wrong with a line is an OptionError whose text is the reason alone.
+# The OptionErrors below hold only the reason, without a full stop. `read_questions` adds which line it is about.
 
 
 def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
@@ -142,22 +143,23 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
 
 
 def check_text(given: Mapping[str, Any], key: str) -> None:
+    """Check that the value of a key is a text that is not blank. Raises an OptionError if not."""
     if not isinstance(given.get(key), str) or not given[key].strip():
         raise OptionError(f"`{key}` is {given.get(key)!r}, but must be a text")
 
 
 def video_from(video: str, folder: Path) -> str:
-    """A video that a line in a file of this folder names: a URL as it is, a path from there."""
+    """Return the video that a line of a file in this folder names: a URL unchanged, a path relative to the folder."""
     if video.startswith(("http://", "https://")):
         return video
     try:
         return str(folder / Path(video).expanduser())
-    except RuntimeError as error:  # the home of a user whom nobody knows
+    except RuntimeError as error:  # `~name` of a user who does not exist
         raise OptionError(f"`video` is {video!r}: {error}") from None
 
 
 def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The options of a multiple choice question."""
+    """Return the options of a multiple choice question; None for other questions. Raises an OptionError on bad ones."""
     choices = _texts(given, "choices")
     if choices is None:
         return None
@@ -169,7 +171,7 @@ def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """One text or a list of them; None if the key is missing or null."""
+    """Return a text, or a list of texts, as a tuple; None if the key is missing or null."""
     value = given.get(key)
     if value is None:
         return None

@@ -24,7 +24,7 @@ VIDEO_SUFFIXES = (
     *(".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".vob"),
     *(".webm", ".wmv"),
 )
-OF_THE_MODEL = (*FAMILY_SETTINGS, "spatial_pool_mode")  # settings that a call does not take
+OF_THE_MODEL = (*FAMILY_SETTINGS, "spatial_pool_mode")  # settings that a single call cannot change
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class VideoRequest:
     """A question about a video, one of many.
 
     Attributes:
-        id: its own, or its number, from 1.
-        video: path, absolute or from the current folder, an http(s) URL, or what `read_video` returned.
+        id: its own id, or its number, from 1.
+        video: a path, absolute or from the current folder, an http(s) URL, or what `read_video` returned.
         prompt: what the model reads.
-        num_frames, max_new_tokens: of this request; None: those of the run.
-        settings: of `CompressionSettings`, for this request.
-        given: as the caller or the line of the file has it, with keys of the user's own.
-        problem: why it cannot be asked; None if nothing is known against it.
+        num_frames, max_new_tokens: those of this request; None means those of the run.
+        settings: the settings of `CompressionSettings` that this request changes.
+        given: the request as the caller or the line of the file has it, with the user's own keys.
+        problem: why it cannot be asked; None if no reason is known.
     """
 
     id: str
@@ -52,13 +52,13 @@ class VideoRequest:
 
 
 def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> VideoRequest:
-    """The request that a line or a dict stands for; what is wrong with it is its `problem`.
+    """Return the request that a line or a dict describes. If something is wrong with it, `problem` says what.
 
     Args:
-        given: `video`, and `prompt` or `question`; where wanted `id`, `choices` (shown below the question),
-            `num_frames`, `max_new_tokens` and settings of `CompressionSettings`. Other keys are carried along.
-        number: its id, if it has none.
-        folder: that paths start from.
+        given: `video`, and `prompt` or `question`. Optional keys are `id`, `choices` (shown below the question),
+            `num_frames`, `max_new_tokens` and settings of `CompressionSettings`. Other keys are kept.
+        number: the id of a request that has none.
+        folder: the folder that paths are relative to.
     """
     name, given = given.get("id"), dict(given)
     known = str(name) if isinstance(name, str | int) and str(name).strip() else str(number)
@@ -72,7 +72,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
         video = given.get("video")
         if isinstance(video, PathLike):
             video = given["video"] = fspath(video)
-        if not hasattr(video, "frames"):  # of a `Video`
+        if not hasattr(video, "frames"):  # a `Video` has them
             check_text(given, "video")
             video = video_from(given["video"], folder)
         return VideoRequest(
@@ -89,8 +89,8 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
 
 
 def read_requests(path: Path) -> list[VideoRequest]:
-    """The requests of a JSONL file: a JSON object on each line, empty lines left out. A line that is none, or lacks
-    something, is a request with a `problem`.
+    """Read the requests of a JSONL file, which has a JSON object on each line. Empty lines are skipped. A line that is
+    not such an object, or lacks something, becomes a request with a `problem`.
 
     Raises:
         OptionError: on a file that cannot be read or is empty, and on an id that two lines have.
@@ -104,29 +104,29 @@ def read_requests(path: Path) -> list[VideoRequest]:
             request = VideoRequest(str(number), given={"line": line}, problem=problem)
         if request.id in requests:
             raise OptionError(
-                f"line {number} of {str(path)!r} has the id {request.id!r} (without an `id` of its own a line has its "
-                "number), which an earlier line has. Give each its own."
+                f"line {number} of {str(path)!r} has the id {request.id!r} (a line without an `id` has its number), "
+                "which an earlier line has. Give each its own."
             )
         requests[request.id] = request
     if not requests:
-        raise OptionError(f"{str(path)!r} holds no request. Write a JSON object with `video` and `prompt` a line.")
+        raise OptionError(f"{str(path)!r} holds no request. Write one JSON object with `video` and `prompt` a line.")
     return list(requests.values())
 
 
 def requests_of_folder(folder: Path, prompt: str) -> list[VideoRequest]:
-    """The same question about each video of a folder and of the folders in it, by their names' order. A file is a video
-    by its suffix; its id is its path in the folder.
+    """Return the same question about each video of a folder and its subfolders, sorted by path. The suffix tells which
+    files are videos. The id of a request is the path in the folder.
 
     Raises:
         OptionError: if there is no such folder, or no video in it.
     """
     if not folder.is_dir():
-        raise OptionError(f"`--videos` is {str(folder)!r}, but there is no such folder. For one file take --video.")
+        raise OptionError(f"`--videos` is {str(folder)!r}, but there is no such folder. For one file pass --video.")
     paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
     names = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
     if not names:
         raise OptionError(
-            f"{str(folder)!r} holds no video. They are known by their suffixes: {', '.join(VIDEO_SUFFIXES)}."
+            f"{str(folder)!r} holds no video. Videos are recognised by their suffixes: {', '.join(VIDEO_SUFFIXES)}."
         )
     return [
         request_of({"id": name, "video": name, "prompt": prompt}, i, folder) for i, name in enumerate(names, start=1)
@@ -134,7 +134,7 @@ def requests_of_folder(folder: Path, prompt: str) -> list[VideoRequest]:
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are given; null stands for the run's."""
+    """Return the settings that a request gives. Null means the run's own. Raises an OptionError on a bad one."""
     for name in OF_THE_MODEL:
         if name in given:
             raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")

@@ -1,7 +1,7 @@
-"""Times the stages of an answer. They follow each other without a gap, so that their times add up to the whole.
+"""Timing the stages of an answer. They follow each other without a gap, so that their times add up to the whole.
 
-On one CUDA device the borders are events in its own queue, and nothing waits for the device at a border. Elsewhere, and
-for a model that is spread over devices, they are wall-clock times.
+On a single CUDA device, events in its own queue mark the borders, so that nothing waits for the device at a border.
+Elsewhere, and for a model that is spread over devices, wall-clock times mark the borders.
 """
 
 import time
@@ -20,9 +20,9 @@ class LanguageModelCall:
     """One call of the language model.
 
     Attributes:
-        tokens: of each prompt.
-        position_ids: (B, tokens), or (4, B, tokens) for M-RoPE: the order for the mask, then t, h and w. None: as in
-            order.
+        tokens: the number of tokens of each prompt in this call.
+        position_ids: (B, tokens), or (4, B, tokens) for M-RoPE: the token's place for the mask, then t, h and w. None
+            if the positions count up by one.
     """
 
     tokens: int
@@ -30,10 +30,10 @@ class LanguageModelCall:
 
 
 class Stopwatch(StageHook):
-    """Starts when it is made; read it once the last stage has ended.
+    """Measures the stages of an answer. It starts when it is made; read it once the last stage has ended.
 
     Attributes:
-        calls: of the language model; the first is the prefill.
+        calls: the calls of the language model; the first is the prefill.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -52,7 +52,7 @@ class Stopwatch(StageHook):
         self.calls.append(LanguageModelCall(num_tokens, position_ids))
 
     def each(self) -> list[tuple[str, float]]:
-        """The stages that ended, in their order, with their seconds."""
+        """Return the stages that ended, in their order, each with its seconds."""
         synchronize(self.device)
         pairs = zip(self._borders, self._borders[1:])
         if self._counts_events:
@@ -62,7 +62,7 @@ class Stopwatch(StageHook):
         return list(zip(self._stages, seconds, strict=True))
 
     def seconds(self) -> dict[str, float]:
-        """Of each stage that ended, all of its steps together."""
+        """Return the seconds of each stage that ended, summed over all of its steps."""
         sums: dict[str, float] = {}
         for stage, seconds in self.each():
             sums[stage] = sums.get(stage, 0.0) + seconds
@@ -99,6 +99,6 @@ class Stopwatch(StageHook):
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what was asked of the device; the CPU is never ahead of itself."""
+    """Wait until the device has done all its work. The CPU has no queue to wait for."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

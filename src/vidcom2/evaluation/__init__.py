@@ -1,1 +1,1 @@
-"""How good answers are: questions with known answers, methods side by side."""
+"""Measuring how good answers are, with all tokens and with several methods of compression."""

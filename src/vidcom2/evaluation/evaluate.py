@@ -1,7 +1,7 @@
-"""Questions about videos, answered with all tokens and with each of several compressions.
+"""Answering questions about videos with all tokens and with each of several compressions.
 
-A video is read and encoded once, whatever the number of compressions, and of questions that follow each other about it;
-a batch of questions shares a call of `generate`.
+A video is read and encoded once for all compressions, and for all consecutive questions about it. A batch of questions
+shares a call of `generate`.
 """
 
 import hashlib
@@ -28,7 +28,9 @@ from ..video.reading import Progress, Video, read_video
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
-OUT_OF_MEMORY = "out of memory ({}). Take fewer frames or a smaller batch, and start again: only this is asked again."
+OUT_OF_MEMORY = (
+    "out of memory ({}). Take fewer frames or a smaller batch, and start again: only failed questions are asked again."
+)
 
 
 def evaluate(
@@ -43,26 +45,26 @@ def evaluate(
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
-    """Answer each question with all tokens and with each candidate, greedily, and note each answer in a file.
+    """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
     Args:
-        answers: JSONL file that grows by a row for each question; rows that it has are not computed again, but for
-            those of errors. `<name>.lock` beside it keeps other runs out.
-        num_frames: sampled evenly from each video.
+        answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
+            `<name>.lock` beside it keeps other runs out.
+        num_frames: how many frames are sampled evenly from each video.
         batch_size: questions in a call of `generate`.
-        max_new_tokens: longest answer.
-        read: reads a video's frames; raises a ValueError on one that it cannot read.
+        max_new_tokens: the most tokens that an answer may have.
+        read: reads a video's frames, and raises a ValueError if it cannot.
 
     Returns:
-        The rows, in the order of the questions: `id`; `given`, the question's line; and either `answers`, by the labels
-        of the candidates and "all tokens", or `error`, why there is none. An answer has `text`, `correct` (null if that
-        is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or just `refused`,
-        why its method cannot do this. `video_file` is the size and the time of change of a video that is a file, and
-        `made_by` one number for all else that the answers depend on.
+        The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
+        the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
+        (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
+        `refused`, why its method cannot do this. `video_file` is the size and the time of the last change of a video
+        that is a file, and `made_by` a digest of all else that the answers depend on.
 
     Raises:
-        OptionError: if the file has rows of another model, of other questions, candidates or arguments, or about videos
-            that were changed since, is being written by another run, or is no answer file.
+        OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
+            videos that have changed since; if another run is writing it; or if it is no answer file.
     """
     with locked(answers):
         return evaluate_locked(
@@ -91,7 +93,7 @@ def evaluate_locked(
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
-    """`evaluate`, whose caller holds the lock of the file."""
+    """Do what `evaluate` does for a caller that holds the lock of the file."""
     run = _run(checkpoint, candidates, num_frames, max_new_tokens)
     _check_same(answers, questions, run)
     rows = rows_so_far(answers)
@@ -121,7 +123,7 @@ def evaluate_locked(
 def _run(
     checkpoint: Checkpoint, candidates: Sequence[Candidate], num_frames: int, max_new_tokens: int
 ) -> dict[str, Any] | None:
-    """What answers depend on beside the question; None if nothing tells which weights the model has."""
+    """Return what answers depend on besides the question; None if it is not known which weights the model has."""
     if checkpoint.identity is None:
         return None
     model = checkpoint.model
@@ -138,7 +140,7 @@ def _run(
 
 
 def _made_by(run: dict[str, Any] | None, question: Question) -> str | None:
-    """One number for all that an answer depends on. A video's folder does not count: the file has its own stamp."""
+    """Return a digest of all that an answer depends on. A video's folder does not count: the file has its own stamp."""
     if run is None:
         return None
     video = question.video.rpartition("/")[2]
@@ -147,12 +149,12 @@ def _made_by(run: dict[str, Any] | None, question: Question) -> str | None:
 
 
 def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any] | None) -> None:
-    """That the rows of a file answer these questions, and were made in the same way."""
+    """Check that a file's rows answer these questions and were made in the same way. Raises an OptionError if not."""
     rows = answered_rows(answers)
     if rows and run is None:
         raise OptionError(
-            f"{str(answers)!r} has answers, and nothing tells whether this model gave them. Load it with "
-            "`load_checkpoint`, or name another file."
+            f"{str(answers)!r} has answers, but it is not known whether this model gave them. Load the "
+            "model with `load_checkpoint`, or name another file."
         )
     for question in questions:
         row = rows.get(question.id)
@@ -164,20 +166,20 @@ def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any
             )
         if row.get("made_by") != _made_by(run, question):
             raise OptionError(
-                f"{str(answers)!r} has an answer to question {question.id!r} of another model, or of other methods, "
+                f"{str(answers)!r} has an answer to question {question.id!r} by another model, or by other methods, "
                 "settings or versions. Name another file."
             )
         if video_changed(question.video, row):
             raise OptionError(
                 f"{str(answers)!r} has the answer about another video of question {question.id!r}: {question.video!r} "
-                f"was {row['video_file']}, and is {video_stamp(question.video)}. Name another file."
+                f"was {row['video_file']}, and now is {video_stamp(question.video)}. Name another file."
             )
 
 
 def compressed_answers(
     model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """What `generate` answers with these settings: ids of the new tokens (B, n), and the share of the scored tokens
+    """Answer a batch with these settings. Return the ids of the new tokens (B, n), and the share of the scored tokens
     that was kept (B,).
 
     Raises:
@@ -207,7 +209,7 @@ def _rows(
     candidates: Sequence[Candidate],
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """The rows of some questions; the first candidate has all tokens."""
+    """Return the rows of a batch of questions. The first candidate must be `AllTokens`."""
     prompts, asked_about, errors = [], [], {}
     for question in questions:
         try:
@@ -243,7 +245,7 @@ def _rows(
 def _answers(
     model: "VidCom2GenerationMixin", tokenizer: Any, batch: Batch, candidate: Candidate, max_new_tokens: int
 ) -> list[dict[str, Any]]:
-    """The answer of a candidate to each question; what it refuses for one, it refuses for the batch."""
+    """Return a candidate's answer to each question. If it refuses one question, the whole batch counts as refused."""
     try:
         if candidate.answer is None:
             settings = model.config.compression_settings(**candidate.overrides)
@@ -268,7 +270,7 @@ def _row(question: Question, **found: Any) -> dict[str, Any]:
 
 
 class _Videos:
-    """Reads and encodes the videos of questions. The last one is held, for further questions about it."""
+    """Reads and encodes the videos of questions. It keeps the last video for further questions about it."""
 
     def __init__(
         self,
@@ -282,7 +284,7 @@ class _Videos:
         self.held: tuple[str, Video | ValueError, EncodedVideos | None] | None = None
 
     def prepared(self, question: Question) -> tuple[dict[str, Any], EncodedVideos]:
-        """The prompt of a question, as of a batch of one without pixels, and its video.
+        """Return a question's inputs for a batch of one, without pixels, and its encoded video.
 
         Raises:
             ValueError: on a video that cannot be read, or that the processor or the model refuses.

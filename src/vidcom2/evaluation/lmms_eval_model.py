@@ -1,8 +1,8 @@
 """VidCom² models in lmms-eval, which runs the official benchmarks: `lmms-eval --model vidcom2 --model_args ...`.
 
-lmms-eval imports this file by the entry point `lmms_eval.models`; nothing else does. Its own model classes do not fit:
-the generic one (`huggingface`) leaves the choice of frames to each processor, and those of the families load the stock,
-uncompressed classes. Here frames, prompts and generation are those of `ask`.
+Only lmms-eval imports this file, by the entry point `lmms_eval.models`. Its own model classes do not fit: the generic
+class (`huggingface`) leaves the choice of frames to each processor, and the families' classes load the stock,
+uncompressed models. Here frames, prompts and generation are those of `ask`.
 """
 
 import shlex
@@ -33,19 +33,19 @@ from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
 from ..video.reading import VideoError, read_video
 
-MAX_NEW_TOKENS = 128  # of tasks that state none; those of the official benchmarks answer with a letter
+MAX_NEW_TOKENS = 128  # for tasks that state none; in the official benchmarks these answer with a letter
 SAMPLING = ("temperature", "top_p", "top_k")
 
 MANIFEST = ModelManifest("vidcom2", simple_class_path=f"{__name__}.VidCom2ForLmmsEval")
 
 
 class VidCom2ForLmmsEval(lmms):
-    """A checkpoint of any supported family; each process of `accelerate launch` answers its part of the questions.
+    """A checkpoint of any supported family. Each process of `accelerate launch` answers its part of the questions.
 
-    Answers tasks that generate a text about one video file; others are refused.
+    It answers tasks that generate a text about one video file, and refuses others.
     """
 
-    is_simple = True  # lmms-eval hands over the question and the video's path; the chat template is applied here
+    is_simple = True  # lmms-eval passes the question and the video's path; we apply the chat template
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class VidCom2ForLmmsEval(lmms):
         batch_size: int | str = 1,
         **settings: Any,
     ) -> None:
-        """What lmms-eval makes of `--model_args`, `--batch_size` and `--device`.
+        """Load the model. lmms-eval passes what it reads from `--model_args`, `--batch_size` and `--device`.
 
         Args:
-            pretrained: a Hub id or a folder, of a stock checkpoint as well.
-            num_frames: sampled evenly in time; a shorter video gives all it has.
+            pretrained: a Hub id or a folder, which may hold a stock checkpoint.
+            num_frames: how many frames are sampled, evenly in time. A shorter video gives all it has.
             dtype, attn_implementation, device_map, revision: as in `load_checkpoint`.
-            device: accelerate's choice if None.
-            import_module: the user's own module or file that registers compression methods.
+            device: None means accelerate's choice.
+            import_module: a module or file of the user's that registers compression methods.
             batch_size: 1, as in the paper.
-            **settings: of VidCom² (`retention_ratio=0.25`), the checkpoint's where not given.
+            **settings: settings of VidCom² (`retention_ratio=0.25`); the checkpoint's own where not given.
 
         Raises:
             CheckpointError: if the model cannot be loaded.
@@ -101,21 +101,21 @@ class VidCom2ForLmmsEval(lmms):
         checkpoint = load_placed(pretrained, placement, settings)
         self.model, self.processor = checkpoint.model, checkpoint.processor
         self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
-        # Questions about a video mostly follow each other, and long videos take long to decode.
+        # Questions about the same video mostly follow each other, and a long video takes long to decode.
         self._read = lru_cache(maxsize=1)(partial(read_video, num_frames=num_frames))
 
     @property
     def device(self) -> Any:
-        """Where lmms-eval gathers its counts."""
+        """The device where lmms-eval gathers its counts."""
         return self.accelerator.device
 
     def generate_until(self, requests: Sequence[Instance]) -> list[GenerationResult]:
-        """The answers; the `input_tokens` of each are those of the compressed prompt.
+        """Return the answers. Their `input_tokens` count the compressed prompt.
 
         Raises:
             OptionError: before anything is answered, if a request is not about one video file.
-            SystemExit: on a video that cannot be read. lmms-eval would catch an exception, end this process in good
-                order, and leave the others waiting for it.
+            SystemExit: on a video that cannot be read. lmms-eval would catch an exception, end this process normally,
+                and leave the other processes waiting for it.
         """
         paths = [self._video_file(request) for request in requests]
         results, kept, scored = [], 0, 0
@@ -135,11 +135,11 @@ class VidCom2ForLmmsEval(lmms):
         return results
 
     def loglikelihood(self, requests: Sequence[Instance]) -> NoReturn:
-        """Raises an OptionError: choices are not ranked by their likelihood."""
+        """Refuse the task with an OptionError: vidcom2 does not rank choices by their likelihood."""
         raise _refused(requests, "ranks choices by their likelihood")
 
     def generate_until_multi_round(self, requests: Sequence[Instance]) -> NoReturn:
-        """Raises an OptionError: there is one question a prompt."""
+        """Refuse the task with an OptionError: a prompt holds a single question."""
         raise _refused(requests, "asks in several rounds")
 
     def _video_file(self, request: Instance) -> str:
@@ -148,17 +148,17 @@ class VidCom2ForLmmsEval(lmms):
         if not isinstance(visuals, list) or len(visuals) != 1 or not isinstance(visuals[0], str):
             shown = [type(visual).__name__ for visual in visuals] if isinstance(visuals, list) else visuals
             raise OptionError(
-                f"the task {task!r} shows {shown}, but vidcom2 answers questions about one video file. Take a task of "
-                "videos: `videomme`, `mlvu_dev`, `mvbench`."
+                f"the task {task!r} shows {shown}, but vidcom2 answers questions about one video file. Take a task "
+                "about videos, such as `videomme`, `mlvu_dev` or `mvbench`."
             )
         check_video_file(visuals[0])
         return visuals[0]
 
     def _certify(self, request: Instance, kept_share: float) -> None:
-        """Let the results file say where its figures come from, which `vidcom2 publish --results` asks for.
+        """Make the results file say where its figures come from, which `vidcom2 publish --results` requires.
 
-        lmms-eval itself notes no versions and no machine. It does write down the options it was started with, which
-        each task has as `args`: there the certificate goes.
+        lmms-eval itself records neither versions nor the machine. But it writes the options that it was started with,
+        which each task holds as `args`, so the certificate is added to these.
         """
         options = getattr(getattr(request.args[2], "__self__", None), "args", None)
         if options is None:  # called by other code than lmms-eval's command line
@@ -184,7 +184,7 @@ class VidCom2ForLmmsEval(lmms):
 
 
 def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:
-    """What a task asks of generation, as arguments of `generate`: greedy unless it samples at a temperature above 0."""
+    """Turn a task's options into arguments of `generate`, greedy unless the task samples at a temperature above 0."""
     arguments = {name: value for name, value in of_task.items() if name != "until" and value is not None}
     temperature = arguments.get("temperature")
     samples = bool(arguments.get("do_sample", temperature)) and temperature != 0
@@ -194,7 +194,7 @@ def generation_arguments(of_task: dict[str, Any]) -> dict[str, Any]:
 
 
 def until_stop(text: str, stops: str | Sequence[str] | None) -> str:
-    """The text up to the first of the task's stops; space in front of it does not count."""
+    """Cut a text at the first of the task's stop strings, after stripping the space around it."""
     text = text.strip()
     for stop in [stops] if isinstance(stops, str) else stops or ():
         text = text.split(stop)[0]
@@ -203,6 +203,6 @@ def until_stop(text: str, stops: str | Sequence[str] | None) -> str:
 
 def _refused(requests: Sequence[Instance], what: str) -> OptionError:
     return OptionError(
-        f"the task {requests[0].task_name!r} {what}, which vidcom2 does not do. Take its variant that generates an "
+        f"the task {requests[0].task_name!r} {what}, which vidcom2 does not do. Take a variant of it that generates an "
         "answer, such as `egoschema_subset` or `perceptiontest_val_mc`."
     )

@@ -1,4 +1,4 @@
-"""The plot of `vidcom2 eval`: what is right, or agrees, over the share of the video tokens that is kept."""
+"""The plot of `vidcom2 eval`: accuracy, or agreement, over the share of the video tokens that is kept."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Any
 
 from ..records.whole_files import growing_file
 
-# Told apart by colour and by shape, also without colour vision (the colours of Okabe and Ito).
+# The methods differ in colour and in shape, also for readers without colour vision (the colours of Okabe and Ito).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-LEGEND_INSIDE = 6  # methods; of more it would cover their lines
+LEGEND_INSIDE = 6  # with this many methods or more, a legend inside the axes would cover their lines
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
-    """Draw to a PNG file a line for each method, with 95 % intervals, and one for all tokens.
+    """Draw a line for each method, with 95 % intervals, and one for all tokens, and save the plot as a PNG file.
 
     Args:
-        results: as `evaluation_report.summary` returns them. Candidates that refused are left out.
+        results: what `report.summary` returns. Candidates that refused are left out.
     """
     from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
         y = [100 * point[measure] for point in points]
         below = [max(0.0, value - 100 * point[f"{measure}_low"]) for value, point in zip(y, points)]
         above = [max(0.0, 100 * point[f"{measure}_high"] - value) for value, point in zip(y, points)]
-        # Moved a little to the side, so that the intervals of one ratio do not cover each other.
+        # Shift each method a little to the side, so that the intervals at one ratio do not cover each other.
         x = [100 * point["kept_share"] * 1.012 ** (i - (len(methods) - 1) / 2) for point in points]
         color, marker = COLORS[i % len(COLORS)], MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
         axes.errorbar(x, y, (below, above), color=color, marker=marker, markersize=6, capsize=2.5, label=method)
@@ -56,6 +56,6 @@ def draw_results(results: Sequence[Mapping[str, Any]], title: str, path: Path) -
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write a figure of matplotlib to a file that is there as a whole or not at all."""
+    """Save a matplotlib figure to a file that is complete or, after an error, unchanged."""
     with growing_file(path) as part:
         figure.savefig(part, dpi=150, format="png")

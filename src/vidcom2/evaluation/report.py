@@ -1,4 +1,4 @@
-"""What the answers of `vidcom2 eval` come to: accuracy and agreement with their intervals, as rows and as a table."""
+"""Summing up the answers of `vidcom2 eval`: accuracy and agreement with their intervals, as rows and as a table."""
 
 import json
 import math
@@ -15,18 +15,19 @@ from ..records.whole_files import write_whole
 from .folder import PLOT, RESULTS, TABLE
 from .plot import draw_results
 
-NORMAL_97_5 = 1.959963984540054  # quantile of the normal distribution, for 95 % intervals
+NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000
 NOTES = """\
-`accuracy`: share of right answers; `agreement`: share of answers that are those of all tokens; `kept`: measured share
-of the scored video tokens. In brackets 95 % intervals: of shares by Wilson, which takes questions as independent; of
-the difference to all tokens on the same questions by a bootstrap over videos, whose questions stay together (where no
-answer changed, the most that may have been missed: 1 − 0.025^(1 / videos)).
+`accuracy` is the share of right answers, `agreement` the share of answers that equal those with all tokens, and `kept`
+the measured share of the scored video tokens. Brackets hold 95 % intervals. Those of shares are Wilson's, which treat
+questions as independent. Those of the difference to all tokens on the same questions come from a bootstrap over videos,
+which keeps the questions about a video together. Where no answer changed, they give the most that may have been missed,
+1 − 0.025^(1 / videos).
 """
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share by Wilson's score test.
+    """Return the 95 % interval of a share by Wilson's score test.
 
     Source: E. B. Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 1927.
     """
@@ -38,15 +39,18 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def paired_interval(differences: Sequence[int], videos: Sequence[str]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean difference between two ways to answer the same questions.
+    """Return the 95 % interval of the mean difference between two ways to answer the same questions.
 
-    A percentile bootstrap, with a seed, over videos: questions on one video are not independent, and stay together.
-    Where no difference is seen it would be empty; there it is what the exact binomial (Clopper-Pearson) leaves open:
-    a share of videos of up to 1 − 0.025^(1 / videos) may differ. None for a single video, which says nothing of others.
+    This is a seeded percentile bootstrap over videos. Questions about one video are not independent, so they stay
+    together. Where no difference is seen, the bootstrap's interval would be empty. The exact binomial (Clopper-Pearson)
+    interval is used instead: a share of up to 1 − 0.025^(1 / videos) of the videos may differ.
 
     Args:
-        differences: of each question, -1, 0 or 1.
-        videos: of each question, which video it is about.
+        differences: -1, 0 or 1 for each question.
+        videos: the video that each question is about.
+
+    Returns:
+        The interval; None for a single video, which says nothing about others.
     """
     names, video = np.unique(np.asarray(videos), return_inverse=True)
     if len(names) < 2:
@@ -65,16 +69,17 @@ def paired_interval(differences: Sequence[int], videos: Sequence[str]) -> tuple[
 def summary(
     questions: Sequence[Question], rows: Sequence[Mapping[str, Any]], candidates: Sequence[Candidate]
 ) -> list[dict[str, Any]]:
-    """A row for all tokens and for each candidate; questions that ended in an error are left out.
+    """Sum up the answers in a row for all tokens and one for each candidate. Questions with an error are left out.
 
     Args:
-        rows: as `evaluate` returns them, one for each of `questions`.
+        rows: what `evaluate` returns, one row for each of `questions`.
 
     Returns:
-        `method`, `retention_ratio`, `settings` for the call; `questions` and `kept_share`; `accuracy` and `agreement`
-        with `_low`, `_high` and `_n`, over how many questions; `difference` of the accuracy to that of all tokens,
-        alike; `by_kind`, such shares for each kind of question. A figure that there is none of is None: accuracy where
-        no right answer is known, and all of a candidate that refuses some question, with `refused` saying why.
+        Rows with `method`, `retention_ratio` and the call's `settings`; `questions` and `kept_share`; `accuracy` and
+        `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that of all
+        tokens, with `_low` and `_high`; and `by_kind`, the shares for each kind of question. A missing figure is None:
+        accuracy where no right answer is known, and all figures of a candidate that refuses some question. `refused`
+        then says why.
     """
     whole = AllTokens()
     answered = [(question, row["answers"]) for question, row in zip(questions, rows, strict=True) if "answers" in row]
@@ -102,7 +107,7 @@ def summary(
 
 
 def _shares(pairs: Sequence[tuple[Question, Mapping[str, Any], Any]]) -> dict[str, Any]:
-    """Accuracy and agreement with their intervals."""
+    """Return accuracy and agreement with their intervals."""
     shares: dict[str, Any] = {}
     for name, key in (("accuracy", "correct"), ("agreement", "agrees")):
         values = [answer[key] for _, answer, _ in pairs if answer[key] is not None]
@@ -121,7 +126,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The results as cells, the first row the headings."""
+    """Return the results as cells. The first row holds the headings."""
     with_truth = results[0]["accuracy"] is not None
     of_truth = ["accuracy, %", "difference, points"] if with_truth else []
     headings = ["method", "ratio", "kept, %", *of_truth, "agreement, %"]
@@ -137,7 +142,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Accuracy, or agreement where no right answer is known, for each kind of question; no rows without kinds."""
+    """Return the accuracy, or the agreement where it is not known, of each kind of question; no rows without kinds."""
     measure = "agreement" if results[0]["accuracy"] is None else "accuracy"
     kinds = results[0]["by_kind"]
     if not kinds:
@@ -150,7 +155,7 @@ def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
-    """A share, or a difference of shares, and its interval, in per cent."""
+    """Return a share, or a difference of shares, and its interval in per cent."""
     if result[name] is None:
         return "–"
     low, high = result[f"{name}_low"], result[f"{name}_high"]
@@ -169,11 +174,11 @@ def write_results(
     """Write results.json, which `vidcom2 publish --results` takes, results.md and results.png to a folder.
 
     Args:
-        rows: as `evaluate` returns them.
-        certificate: as `birth_certificate` returns it, with the `device`.
+        rows: what `evaluate` returns.
+        certificate: what `birth_certificate` returns, including the `device`.
 
     Returns:
-        The `summary`, which is in results.json as the `figures` of each row of the table.
+        The `summary`. In results.json each row of the table has its part of it as `figures`.
 
     Raises:
         OptionError: if no question was answered.
@@ -198,10 +203,10 @@ def write_results(
 
 
 def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, origin: str) -> str:
-    """The tables as a page.
+    """Return the tables as a page of Markdown.
 
     Args:
-        num_errors: questions that are not in the results.
+        num_errors: how many questions ended in an error and are not in the results.
         origin: what was measured, where and when.
     """
     parts = [f"# {title}", f"{results[0]['questions']} questions; {num_errors} errors. {origin}"]
@@ -216,6 +221,6 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
 
 
 def pipes(cells: Sequence[Sequence[str]]) -> str:
-    """Cells, the first row the headings, as a table of Markdown."""
+    """Return cells as a table in Markdown. Their first row holds the headings."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
     return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])

@@ -1,1 +1,1 @@
-"""What a run writes and reads again: rows, whose run it is, where figures come from."""
+"""The files that runs write and read again: answers, the run that they belong to, and where figures come from."""

@@ -1,6 +1,6 @@
-"""What a model, a video and an imported file are known by, so that answers are never given back as those of another.
+"""Identifying a model, a video and an imported file, so that answers are never reused for another one.
 
-A name does not tell: two training runs both end in a folder `final`. Nothing here imports PyTorch.
+A name does not suffice: two training runs may both end in a folder `final`. Nothing here imports PyTorch.
 """
 
 import hashlib
@@ -15,28 +15,28 @@ from ..finding_checkpoints import find_checkpoint
 from ..repo_shape import sha256_of
 from ..tiny.toy import TOY_FOLDER, TOY_NAME
 
-# What Transformers reads of a checkpoint's folder: config, weights and their index, tokenizer, processor, chat template
-# and code.
+# Files that Transformers reads from a checkpoint's folder: config, weights and their index, tokenizer, processor, chat
+# template and code.
 MODEL_SUFFIXES = (".bin", ".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")
 CHAT_TEMPLATES = "additional_chat_templates"
 RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
-HASHED_BYTES = 32 * 2**20  # a larger file is not read as a whole, since that takes as long as loading it
+HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
-CHANGED = " of "  # stands before the time of the last change
+CHANGED = " of "  # precedes the time of the last change in a `stamp`
 
 
 def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
-    """What a model is known by, found without loading it.
+    """Return what identifies a model, without loading it.
 
     Args:
-        name: a folder or a Hub id; None for the toy that comes along.
+        name: a folder or a Hub id; None for the bundled toy model.
         revision: commit, tag or branch of a Hub repo.
 
     Returns:
-        As `folder_identity` or `hub_identity`.
+        What `folder_identity` or `hub_identity` returns.
 
     Raises:
-        CheckpointError, OptionError: as `find_checkpoint`.
+        CheckpointError, OptionError: those of `find_checkpoint`.
     """
     if name is None:
         return folder_identity(TOY_FOLDER)
@@ -45,25 +45,25 @@ def model_identity(name: str | None, revision: str | None = None) -> dict[str, A
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
-    """`model`, the folder's resolved path, and `model_files`, as of the function of that name.
+    """Return `model`, the folder's resolved path, and `model_files`, what the function of that name returns.
 
-    The path counts, since large weights are not read as a whole: a folder that was moved or copied is another model.
-    The toy is the same wherever the package is installed, for all of its files are hashed.
+    The path is part of the identity, since large weights are only sampled: a folder that was moved or copied counts as
+    another model. The toy is the same wherever the package is installed, since all of its files are hashed in full.
     """
     name = TOY_NAME if folder == TOY_FOLDER else str(folder.resolve())
     return {"model": name, "model_commit": None, "model_files": model_files(folder)}
 
 
 def hub_identity(name: str, commit: str) -> dict[str, Any]:
-    """`model`, the Hub id, and `model_commit`, which says all about its files."""
+    """Return `model`, the Hub id, and `model_commit`, which determines all of its files."""
     return {"model": name, "model_commit": commit, "model_files": {}}
 
 
 def model_files(folder: Path) -> dict[str, str]:
-    """The fingerprints of the files that Transformers reads of a checkpoint's folder, by their paths in it.
+    """Return path -> fingerprint for the files that Transformers reads from a checkpoint's folder.
 
     Raises:
-        CheckpointError: if one cannot be read.
+        CheckpointError: if a file cannot be read.
     """
     try:
         files = [path for place in (folder, folder / CHAT_TEMPLATES) if place.is_dir() for path in place.iterdir()]
@@ -77,18 +77,18 @@ def model_files(folder: Path) -> dict[str, str]:
 
 
 def check_loaded(identity: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> None:
-    """That the model which was loaded is the one that a run's arguments, found before, are about.
+    """Check that the model which was loaded is the one that was identified for a run's arguments before.
 
     Raises:
         CheckpointError: if it was replaced in the meantime.
     """
     if identity is None or any(arguments[name] != value for name, value in identity.items()):
-        raise CheckpointError(f"the model {arguments['model']!r} was changed while it was loaded. Start again.")
+        raise CheckpointError(f"the model {arguments['model']!r} was changed while it was loading. Start again.")
 
 
 def certificate_of(identity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a result file says of the model that was measured, beside its name: `model_commit` and `model_files`, one
-    number for its files (None of a Hub repo). Nothing for a model of which nothing is known."""
+    """Return what a result file says about the model besides its name: `model_commit`, and `model_files`, a digest of
+    its files (None for a Hub repo). The dict is empty if the model's source is not known."""
     if identity is None:
         return {}
     files = identity["model_files"]
@@ -96,15 +96,15 @@ def certificate_of(identity: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def digest(files: Mapping[str, str]) -> str:
-    """One number for the fingerprints of several files, wherever they lie and whenever they were copied there."""
+    """Combine the fingerprints of several files, regardless of where they lie and when they were copied there."""
     contents = (f"{name} {files[name].partition(CHANGED)[0]}" for name in sorted(files))
     return hashlib.sha256("\n".join(contents).encode()).hexdigest()
 
 
 def fingerprint(path: Path) -> str:
-    """A file's sha256; of a large file the sha256 of samples from all over it, and its `stamp`.
+    """Return a file's sha256 or, for a large file, the sha256 of samples from all over it and its `stamp`.
 
-    The samples tell files apart whose times were all set to the same, as is done in images of containers.
+    The samples distinguish files whose times were all set to the same value, as is common in container images.
     """
     size = path.stat().st_size
     if size <= HASHED_BYTES:
@@ -118,35 +118,35 @@ def fingerprint(path: Path) -> str:
 
 
 def stamp(path: Path) -> str:
-    """A file's size and the time of its last change, which are known without reading it."""
+    """Return a file's size and the time of its last change, which need no reading of the file."""
     status = path.stat()
     changed = datetime.fromtimestamp(status.st_mtime, timezone.utc)
     return f"{status.st_size} bytes{CHANGED}{changed.isoformat(timespec='microseconds')}"
 
 
 def video_stamp(source: object) -> str | None:
-    """The `stamp` of a video file; None for a URL, for a file that is not there, and for frames that were read."""
+    """Return the `stamp` of a video file; None for a URL, a file that does not exist, and frames already read."""
     if not isinstance(source, str) or source.startswith(("http://", "https://")):
         return None
     try:
         return stamp(Path(source))
-    except (OSError, ValueError):  # reading the video says why
+    except (OSError, ValueError):  # reading the video will report it
         return None
 
 
 def video_changed(source: object, row: Mapping[str, Any]) -> bool:
-    """Whether a video file is another one now than when a row of answers was written."""
+    """Tell whether a video file has changed since a row of answers was written."""
     before, now = row.get("video_file"), video_stamp(source)
     return before is not None and now is not None and before != now
 
 
 def module_files(module: str) -> dict[str, str]:
-    """The fingerprint of what was imported by `--import`: a file, a module's file, or all files of a package.
+    """Return the fingerprints of what `--import` imported: a file, a module's file, or all files of a package.
 
-    What these import in turn is not looked at.
+    The modules that these import in turn are not included.
 
     Args:
-        module: as it was given.
+        module: the name or the file as it was given.
     """
     path = Path(module).expanduser()
     if path.suffix != ".py":
@@ -161,7 +161,7 @@ def module_files(module: str) -> dict[str, str]:
 
 
 def hub_commit(name: str, revision: str | None) -> str:
-    """The commit of a Hub repo that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked.
+    """Return the commit that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked.
 
     Raises:
         CheckpointError: if neither has its config.json.
@@ -175,5 +175,5 @@ def hub_commit(name: str, revision: str | None) -> str:
         config = hf_hub_download(name, "config.json", revision=revision)
     except (HfHubHTTPError, OSError, *TRANSPORT_ERRORS) as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"cannot load the model {name!r}, its config: {reason}") from error
+        raise CheckpointError(f"cannot load the model {name!r} because of its config: {reason}") from error
     return Path(config).parent.name  # snapshots/<commit>/config.json

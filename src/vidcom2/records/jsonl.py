@@ -1,4 +1,4 @@
-"""JSONL files: lines that a user wrote, and rows that a run appends and goes on from. Nothing here imports PyTorch."""
+"""JSONL files: reading lines of the user's, and writing rows that a run can continue. Nothing here imports PyTorch."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from .whole_files import write_whole
 
 
 def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """The lines of a user's file with their numbers, the first 1; empty lines are left out.
+    """Return the lines of a user's file with their numbers, counted from 1. Empty lines are skipped.
 
     Args:
-        what: that the lines are, for the error.
+        what: what the lines hold, such as "questions", for the error.
 
     Raises:
-        OptionError: on a file that cannot be read.
+        OptionError: if the file cannot be read.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -28,21 +28,22 @@ def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """The object that a line holds. Raises an OptionError, whose text is a reason alone, if it holds none."""
+    """Return the object that a line holds. Raises an OptionError, whose text is only the reason, if it holds none."""
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"it is no JSON ({error}). Write one JSON object a line") from None
+        raise OptionError(f"it is no JSON ({error}). Write one JSON object per line") from None
     if not isinstance(given, dict):
-        raise OptionError(f"it holds a {type(given).__name__}. Write one JSON object a line")
+        raise OptionError(f"it holds a {type(given).__name__}. Write one JSON object per line")
     return given
 
 
 def complete_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an answer file, without a last line that an interruption left half-written; of a missing one, none.
+    """Return the rows of an answer file, without a half-written last line that an interruption left. A missing file has
+    no rows.
 
     Raises:
-        OptionError: if it is not what a run of `vidcom2` wrote.
+        OptionError: if a run of `vidcom2` did not write the file.
     """
     if not path.is_file():
         return []
@@ -56,13 +57,13 @@ def complete_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """The complete rows of an answer file by their ids, without those of errors. Raises as `complete_rows`."""
+    """Return the complete rows of an answer file by id, without errors. Raises what `complete_rows` raises."""
     return {row["id"]: row for row in complete_rows(path) if "error" not in row}
 
 
 def rows_so_far(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of an answer file by their ids. What is to be asked again leaves the file: rows of errors, and a last
-    line that an interruption left half-written. Raises as `complete_rows`."""
+    """Return the answered rows of a file by id, and remove from the file what will be asked again: rows of errors, and
+    a half-written last line that an interruption left. Raises what `complete_rows` raises."""
     rows = answered_rows(path)
     if path.is_file():
         write_whole(path, "".join(map(as_line, rows.values())))
@@ -70,16 +71,17 @@ def rows_so_far(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def as_line(row: Mapping[str, Any]) -> str:
+    """Return a row as a line of JSON with its line break."""
     line = json.dumps(row, ensure_ascii=False) + "\n"
     try:
         line.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, as in names of files that are not UTF-8
+    except UnicodeEncodeError:  # half of a surrogate pair, as in file names that are not UTF-8
         return json.dumps(row) + "\n"
     return line
 
 
 def append_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows at the end of an open file, and to the disk: an interruption loses at most the last line's end."""
+    """Append rows to an open file, and force them to disk. An interruption can only cut the last line short."""
     file.write("".join(map(as_line, rows)))
     file.flush()
     os.fsync(file.fileno())

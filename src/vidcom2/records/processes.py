@@ -1,4 +1,4 @@
-"""The processes of `torchrun` or `accelerate launch`: which one this is, and waiting for the others."""
+"""Running as one of several processes of `torchrun` or `accelerate launch`."""
 
 import os
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from datetime import timedelta
 from ..errors import OptionError
 from ..placement import Placement
 
-LONGEST_WAIT = timedelta(days=30)  # for the slowest process; one that dies ends all by its launcher
+LONGEST_WAIT = timedelta(days=30)  # for the slowest process; if one dies, the launcher ends them all
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,9 @@ class Process:
     """One of `count` processes of a run.
 
     Attributes:
-        rank: among all.
-        local_rank: among those of this machine; the device of that number is its own.
+        rank: its number among all processes.
+        local_rank: its number among the processes of this machine, and the index of its own device.
+        count: how many processes there are.
     """
 
     rank: int = 0
@@ -25,7 +26,7 @@ class Process:
 
     @classmethod
     def this(cls) -> "Process":
-        """By the variables that PyTorch's launchers set. Raises an OptionError if one of them is missing."""
+        """Read the variables that PyTorch's launchers set. Raises an OptionError if `LOCAL_RANK` is missing."""
         if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return cls()
         if "LOCAL_RANK" not in os.environ:
@@ -37,7 +38,7 @@ class Process:
         return self.rank == 0
 
     def check_placement(self, placement: Placement) -> None:
-        """Raises an OptionError on a device that all processes would share."""
+        """Check that the processes would not all share one device. Raises an OptionError if they would."""
         if self.count > 1 and (placement.device_map is not None or ":" in placement.device):
             name = "device" if placement.device_map is None else "device_map"
             raise OptionError(
@@ -46,7 +47,7 @@ class Process:
             )
 
     def placed(self, placement: Placement) -> Placement:
-        """On this process's own of the devices that are asked for."""
+        """Return the placement on this process's own device among those that are asked for."""
         import torch
 
         device = placement.device

@@ -1,4 +1,4 @@
-"""Where measured figures come from: what a result file says, and `vidcom2 publish --results` asks for."""
+"""Saying where measured figures come from. Result files hold this, and `vidcom2 publish --results` requires it."""
 
 import platform
 import subprocess
@@ -7,16 +7,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]  # of a checkout; of an installed wheel it is no git repository
+ROOT = Path(__file__).resolve().parents[3]  # top of a checkout; for an installed wheel, no git repository
 
 
 def birth_certificate(model: str, command: str, **more: Any) -> dict[str, Any]:
-    """The date, this machine's software, and the code's commit.
+    """Return the date, the versions of this machine's software, and the code's commit.
 
     Args:
-        model: name of the model that was measured.
-        command: that measured it.
-        **more: such as the device, from `run.environment`.
+        model: the name of the model that was measured.
+        command: the command that measured it.
+        **more: further entries, such as the device, from `comparison.environment`.
     """
     return {
         "model": model,
@@ -34,17 +34,17 @@ def birth_certificate(model: str, command: str, **more: Any) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Of the checkout that this code is in; of an installed wheel, its version."""
+    """Return the commit of the checkout that this code is in. For an installed wheel, name its version."""
     return git("rev-parse", "HEAD") or f"of release {version('vidcom2')}"
 
 
 def is_dirty() -> bool:
-    """Whether files that git knows were changed since the commit."""
+    """Tell whether files that git tracks were changed since the commit."""
     return bool(git("status", "--porcelain", "--untracked-files=no"))
 
 
 def cpu_name() -> str:
-    """The name that Linux knows the processor by; `platform.processor()` is often only its architecture."""
+    """Return Linux's name of the processor. `platform.processor()` often gives only the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -53,13 +53,14 @@ def cpu_name() -> str:
 
 
 def git(*arguments: str) -> str | None:
+    """Return the output of a git command in this checkout; None if there is no checkout or git fails."""
     if not (ROOT / ".git").exists():
         return None
     try:
-        # A look at the status would otherwise write to the index, and could meet another git there.
+        # Without this option `git status` writes to the index, and could collide with another git command.
         ran = subprocess.run(
             ["git", "--no-optional-locks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
         )
-    except OSError:  # there is no git
+    except OSError:  # git is not installed
         return None
     return ran.stdout.strip() if ran.returncode == 0 else None

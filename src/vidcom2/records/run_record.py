@@ -1,5 +1,5 @@
-"""Whose answers a file holds: what a run's answers depend on is noted in a file beside them, so that only the same run
-continues them, and a lock keeps others out in the meantime.
+"""The record of a run. A file beside the answers notes what they depend on, so that only the same run continues them,
+and a lock keeps other runs out meanwhile.
 
 Nothing here imports PyTorch.
 """
@@ -23,12 +23,12 @@ DIFFERENCES_SHOWN = 3
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run noted.
+    """The content of a record.
 
     Attributes:
-        run: a name of its own, which no other run has.
-        arguments: what the answers depend on.
-        commits: of the code that has written the answers.
+        run: the run's own name, which no other run has.
+        arguments: all that the answers depend on.
+        commits: the commits of the code that has written the answers.
     """
 
     run: str
@@ -37,12 +37,12 @@ class RunRecord:
 
 
 def versions_of_answers() -> dict[str, str]:
-    """Of the packages that answers depend on."""
+    """Return the versions of the packages that answers depend on."""
     return {name: version(name) for name in ("vidcom2", "torch", "transformers")}
 
 
 def read_record(path: Path) -> RunRecord | None:
-    """The record in a file; None if there is none.
+    """Read the record in a file. Return None if there is no such file.
 
     Raises:
         OptionError: on a file that is no record, and on the record of an earlier vidcom2.
@@ -63,18 +63,18 @@ def read_record(path: Path) -> RunRecord | None:
 
 
 def check_record(path: Path, output: Path, arguments: Mapping[str, Any]) -> RunRecord | None:
-    """That a run with these arguments may continue the answers of the one that wrote the record.
+    """Check that a run with these arguments may continue the answers that belong to a record.
 
     Args:
-        path: of the record, which may be missing; then there is nothing to continue.
+        path: the file of the record. If it is missing, there is nothing to continue.
         output: what holds the answers, for the errors.
-        arguments: all that the answers depend on, as JSON has it.
+        arguments: all that the answers depend on, in values that JSON can represent.
 
     Returns:
-        The record.
+        The record; None if it is missing.
 
     Raises:
-        OptionError: if it was another run, or as `read_record`.
+        OptionError: if another run wrote the record, and what `read_record` raises.
     """
     record = read_record(path)
     if record is None:
@@ -92,13 +92,13 @@ def check_record(path: Path, output: Path, arguments: Mapping[str, Any]) -> RunR
 
 
 def write_record(path: Path, output: Path, arguments: Mapping[str, Any], commit: str) -> RunRecord:
-    """Note this run with all of its arguments, or that it continues.
+    """Write the record of a new run, or add the commit to that of a run that continues.
 
     Args:
-        commit: of the code that runs now.
+        commit: the commit of the code that runs now.
 
     Raises:
-        OptionError: as `check_record`.
+        OptionError: those of `check_record`.
     """
     record = check_record(path, output, arguments) or RunRecord(secrets.token_hex(8), dict(arguments), [])
     if commit not in record.commits:
@@ -109,17 +109,17 @@ def write_record(path: Path, output: Path, arguments: Mapping[str, Any], commit:
 
 @contextmanager
 def locked(output: Path) -> Iterator[None]:
-    """No other run writes a file of answers in the meantime. `<name>.lock` beside it, an empty file, stays there.
+    """Keep other runs from writing a file of answers during the block. An empty file `<name>.lock` stays beside it.
 
     Raises:
-        OptionError: if another run writes it, or the lock's name is that of another file.
+        OptionError: if another run is writing the file, or if a file of the lock's name exists that is no lock.
     """
     path = output.with_name(f"{output.name}.lock")
     lock = FileLock(path)
     try:
         with written_to(output):
-            if path.exists() and path.stat().st_size:  # which some versions of FileLock would empty
-                raise OptionError(f"{str(path)!r} is there, and is no lock of vidcom2. Name another --output.")
+            if path.exists() and path.stat().st_size:  # some versions of FileLock would empty it
+                raise OptionError(f"{str(path)!r} exists, but is no lock of vidcom2. Name another --output.")
             lock.acquire(timeout=0)
     except Timeout:
         raise OptionError(
@@ -132,7 +132,7 @@ def locked(output: Path) -> Iterator[None]:
 
 
 def _flat(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values of dicts in dicts by their dotted names."""
+    """Flatten nested dicts: each value is keyed by its dotted name."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

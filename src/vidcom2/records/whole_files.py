@@ -1,4 +1,4 @@
-"""Files and folders that appear under their name when they are whole, and that grow where nothing else can be.
+"""Writing files and folders that appear under their name only when complete, and grow under a name of their own.
 
 Nothing here imports PyTorch.
 """
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-MARKER = ".vidcom2-incomplete"  # in a folder that grows: this project made it
+MARKER = ".vidcom2-incomplete"  # a file in a growing folder, which shows that this project made the folder
 
 
 class TakenError(ValueError):
-    """A name that another process is using, or that something else has."""
+    """Raised for a name that is taken, or that another process is using."""
 
 
 @contextmanager
 def growing_file(path: Path) -> Iterator[Path]:
-    """The name of a file that takes the place of `path` when the block ends.
+    """Yield the name of a temporary file that replaces `path` when the block ends.
 
-    The name is new, so two processes that write `path` never write one file, and nothing of the user's has it. After
-    an error nothing is left of it, and `path` is as it was; a kill leaves it there.
+    The name is new, so that two processes which write `path` never write the same file, and no file of the user's has
+    it. After an error the file is removed and `path` is unchanged. If the process is killed, the file stays.
     """
     part = path.with_name(f".{path.name}.{_new_id()}.part")
     try:
@@ -37,7 +37,7 @@ def growing_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that is there as a whole or, after an interruption, as it was."""
+    """Write a file so that it is complete or, after an interruption, unchanged."""
     with growing_file(path) as part, part.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
@@ -46,14 +46,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def growing_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside `target`, named `{target}.incomplete-` and eight letters, which becomes `target` when the
-    block ends.
+    """Yield a new folder beside `target`, which is renamed to `target` when the block ends. Its name is
+    `{target}.incomplete-` with eight hexadecimal digits.
 
-    After an error nothing is left of it. What a killed process left is removed by the next one that makes `target`.
+    After an error the folder is removed. If a process is killed, the next one that makes `target` removes its folder.
 
     Raises:
-        TakenError: if there is something called `target`, at the beginning or at the end, or if another process is
-            making it.
+        TakenError: if `target` exists at the beginning or at the end, or if another process is making it.
     """
     check_free(target)
     _remove_leftovers(target)
@@ -71,17 +70,17 @@ def growing_folder(target: Path) -> Iterator[Path]:
 
 
 def check_free(target: Path) -> None:
-    """Raises a TakenError if there is something of this name."""
+    """Check that nothing has this name. Raises a TakenError if something does."""
     if os.path.lexists(target):
         raise TakenError(f"{str(target)!r} exists already. Remove it or name another folder.")
 
 
 @contextmanager
 def locked(lock_file: Path, otherwise: str) -> Iterator[None]:
-    """No other process is in a block of the same lock file. The file goes with the block.
+    """Keep other processes out of blocks with the same lock file, which is removed when the block ends.
 
     Raises:
-        TakenError: with the text `otherwise`, if another process is.
+        TakenError: with the text `otherwise`, if another process is in such a block.
     """
     lock = FileLock(lock_file)
     try:
@@ -91,13 +90,13 @@ def locked(lock_file: Path, otherwise: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.name == "posix":  # elsewhere an open file cannot be removed, and `release` does
+        if os.name == "posix":  # elsewhere an open file cannot be removed; there `release` removes it
             lock_file.unlink(missing_ok=True)
         lock.release()
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what killed processes left of `target`. Raises a TakenError if one of them is alive."""
+    """Remove what killed processes left of `target`. Raises a TakenError if one of them is still alive."""
     name = re.compile(re.escape(target.name) + r"\.incomplete-[0-9a-f]{8}")
     for folder in target.parent.glob(f"{glob.escape(target.name)}.incomplete-*"):
         if name.fullmatch(folder.name) and (folder / MARKER).is_file():
@@ -111,7 +110,7 @@ def _remove_leftovers(target: Path) -> None:
 
 def _rename(folder: Path, target: Path) -> None:
     try:
-        os.rename(folder, target)  # onto a folder that is not empty, this fails
+        os.rename(folder, target)  # fails if `target` is a folder that is not empty
     except OSError:
         if not os.path.lexists(target):
             raise

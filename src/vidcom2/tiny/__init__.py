@@ -1,1 +1,1 @@
-"""Small models: random ones of each family, and the toy that comes along."""
+"""Small models: random ones of each family, and the bundled toy model."""

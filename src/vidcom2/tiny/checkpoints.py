@@ -1,4 +1,7 @@
-"""Tiny random checkpoints in the real format, for the demo, the tests and the README: no download, no meaning."""
+"""Tiny random checkpoints in the real format, for the demo, the tests and the README.
+
+They need no download, and their answers mean nothing.
+"""
 
 from typing import Any, cast
 
@@ -43,7 +46,7 @@ TinyModel = tuple[PreTrainedModel, ProcessorMixin]
 
 
 def chat_template(image: str, video: str) -> str:
-    """Qwen2's chat format, with the images first, then the videos, then the text of a message."""
+    """Return a template for Qwen2's chat format. A message has its images first, then its videos, then its text."""
     return (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
         "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -62,7 +65,7 @@ QWEN2_VL_CHAT_TEMPLATE = chat_template(
 
 
 def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """One token per byte, and the special tokens."""
+    """Return a tokenizer with a token for each byte, and the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -71,7 +74,7 @@ def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHA
 
 
 def chat_tokenizer(tokenizer: Tokenizer, special_tokens: list[str], template: str) -> PreTrainedTokenizerFast:
-    """A tokenizer with Qwen2's special tokens, which are added, and a chat template; it pads on the left."""
+    """Add Qwen2's special tokens and a chat template to a tokenizer. It pads on the left."""
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special_tokens])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -83,14 +86,15 @@ def chat_tokenizer(tokenizer: Tokenizer, special_tokens: list[str], template: st
 
 
 def token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
-    return cast(int, tokenizer.convert_tokens_to_ids(token))  # of a list of tokens it would be a list
+    """Return the id of a token."""
+    return cast(int, tokenizer.convert_tokens_to_ids(token))  # it returns a list only for a list of tokens
 
 
 TINY_TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def _tiny_text(hidden_size: int, num_layers: int, tie_word_embeddings: bool) -> dict[str, Any]:
-    """Fields of the language model's config that say how large it is."""
+    """Return the fields of the language model's config that set its size."""
     return {
         "hidden_size": hidden_size,
         "intermediate_size": 2 * hidden_size,
@@ -105,7 +109,7 @@ def _tiny_text(hidden_size: int, num_layers: int, tie_word_embeddings: bool) -> 
 def tiny_llava_onevision(
     image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
 ) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
-    """A stock LLaVA-OneVision with random float32 weights, and its processor.
+    """Return a stock LLaVA-OneVision with random float32 weights, and its processor.
 
     Args:
         image_size: pixels per side of a frame; a frame takes ceil(image_size / 14 / 2)² tokens.
@@ -117,12 +121,12 @@ def tiny_llava_onevision(
 def untrained_llava_onevision(
     tokenizer: PreTrainedTokenizerFast, image_size: int, vision: dict[str, Any], text: dict[str, Any], seed: int
 ) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
-    """A stock LLaVA-OneVision of any size with random float32 weights, and its processor.
+    """Return a stock LLaVA-OneVision of any size with random float32 weights, and its processor.
 
     Args:
-        tokenizer: with `LLAVA_TOKENS`.
+        tokenizer: one that has `LLAVA_TOKENS`.
         image_size: pixels per side of a frame.
-        vision, text: fields of the configs of the vision tower and of the language model that say how large they are.
+        vision, text: the fields of the vision tower's and the language model's configs that set their sizes.
     """
     grid_pinpoints = [[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]]
     config = LlavaOnevisionConfig(
@@ -164,11 +168,11 @@ def untrained_llava_onevision(
 def tiny_llava_next_video(
     image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
 ) -> tuple[LlavaNextVideoForConditionalGeneration, LlavaNextVideoProcessor]:
-    """A stock LLaVA-NeXT-Video with random float32 weights, and its processor.
+    """Return a stock LLaVA-NeXT-Video with random float32 weights, and its processor.
 
     Args:
         image_size: pixels per side of the square that is cut out of a frame, which takes (image_size / 14 / 2)² tokens.
-            The stock processor counts them right if it holds an even number of patches of 14 pixels.
+            The stock processor counts them correctly if a side holds an even number of patches of 14 pixels.
     """
     tokenizer = tiny_tokenizer()
     grid_pinpoints = [[image_size, 2 * image_size], [2 * image_size, image_size]]
@@ -212,11 +216,11 @@ def tiny_llava_next_video(
 
 
 def tiny_qwen2_vl(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: Any) -> TinyModel:
-    """A stock Qwen2-VL with random float32 weights, and its processor.
+    """Return a stock Qwen2-VL with random float32 weights, and its processor.
 
     Args:
-        pixels: least and most pixels of a frame; two frames take one token per 28 × 28 pixels.
-        **kwargs: as `_tiny_qwen` takes them.
+        pixels: the least and the most pixels of a frame. Two frames take one token per 28 × 28 pixels.
+        **kwargs: other arguments of `_tiny_qwen`.
     """
     vision = {"embed_dim": 32, "mlp_ratio": 2}
     return _tiny_qwen(Qwen2VLForConditionalGeneration, Qwen2VLProcessor, vision, pixels, "hidden_size", **kwargs)
@@ -225,13 +229,13 @@ def tiny_qwen2_vl(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: An
 def tiny_qwen2_5_vl(
     pixels: tuple[int, int] = (196 * 196, 196 * 280), tokens_per_second: int = 2, **kwargs: Any
 ) -> TinyModel:
-    """A stock Qwen2.5-VL with random float32 weights, and its processor. Its vision tower has a block whose patches
-    look around in windows of 4 × 4, and one where they see the whole frame.
+    """Return a stock Qwen2.5-VL with random float32 weights, and its processor. Its vision tower has a block whose
+    patches attend within windows of 4 × 4 patches, and one whose patches attend to the whole frame.
 
     Args:
-        pixels: as of `tiny_qwen2_vl`.
+        pixels: as in `tiny_qwen2_vl`.
         tokens_per_second: positions that M-RoPE gives a second of the video.
-        **kwargs: as `_tiny_qwen` takes them.
+        **kwargs: other arguments of `_tiny_qwen`.
     """
     vision = {
         "hidden_size": 32,
@@ -246,19 +250,19 @@ def tiny_qwen2_5_vl(
 
 
 def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
-    """A stock Qwen3-VL with random float32 weights, and its processor. Features of both blocks of its vision tower
-    enter the first two decoder layers.
+    """Return a stock Qwen3-VL with random float32 weights, and its processor. Features from both blocks of its vision
+    tower enter the first two decoder layers.
 
     Args:
-        **kwargs: as `_tiny_qwen3` takes them.
+        **kwargs: other arguments of `_tiny_qwen3`.
     """
     return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
 
 
 def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
-    """As `tiny_qwen3_vl`, of a stock Qwen3-VL-MoE: each token goes to two experts of a layer."""
+    """Return a stock Qwen3-VL-MoE like that of `tiny_qwen3_vl`. Each token goes to two experts of a layer."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    experts["norm_topk_prob"] = True  # as Transformers always does it; vLLM asks
+    experts["norm_topk_prob"] = True  # Transformers always does this; vLLM reads the field
     return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
 
 
@@ -274,18 +278,18 @@ QWEN3_5_TEXT = {
 
 
 def tiny_qwen3_5(hidden_size: int = 32, **kwargs: Any) -> TinyModel:
-    """A stock Qwen3.5 with random float32 weights, and its processor. Its layers have linear and full attention in
-    turns, the latter with heads of which a quarter is rotated, as in the released models.
+    """Return a stock Qwen3.5 with random float32 weights, and its processor. Its layers alternate between linear and
+    full attention. In full attention a quarter of each head is rotated, as in the released models.
 
     Args:
-        **kwargs: as `_tiny_qwen3` takes them.
+        **kwargs: other arguments of `_tiny_qwen3`.
     """
     text = QWEN3_5_TEXT | {"head_dim": hidden_size}
     return _tiny_qwen3(Qwen3_5ForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
 
 
 def tiny_qwen3_5_moe(num_experts: int = 4, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
-    """As `tiny_qwen3_5`, of a stock Qwen3.5-MoE: a token goes to two experts of a layer and to one that all share."""
+    """Return a stock Qwen3.5-MoE like that of `tiny_qwen3_5`. A token goes to two experts and one that all share."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24, "head_dim": hidden_size}
     return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
@@ -300,14 +304,15 @@ def _tiny_qwen3(
     hidden_size: int = 32,
     **kwargs: Any,
 ) -> TinyModel:
-    """
+    """Return a stock model of the Qwen3-VL and Qwen3.5 families with random float32 weights, and its processor.
+
     Args:
-        vision, text: fields of the configs that not all families have.
+        vision, text: fields of the configs that only some families have.
         patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
-        frame_tokens: most tokens of two frames. Larger frames are made smaller, and no frame larger.
-        **kwargs: as `_tiny_qwen` takes them.
+        frame_tokens: the most tokens of two frames. Larger frames are scaled down; no frame is scaled up.
+        **kwargs: other arguments of `_tiny_qwen`.
     """
-    pixels = 1, 2**30  # of a whole video
+    pixels = 1, 2**30  # the least and the most of a whole video
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_position_embeddings": 16} | vision
     return _tiny_qwen(
         model_class,
@@ -345,17 +350,18 @@ def _tiny_qwen(
     seed: int = 0,
     tie_word_embeddings: bool = False,
 ) -> TinyModel:
-    """
+    """Return a stock model of any Qwen family with random float32 weights, and its processor.
+
     Args:
-        vision, text, mrope: fields of the configs of the vision tower, of the language model and of its positions that
-            not all families have.
-        width_field: the one that says how wide the tower's output is.
-        video_processor: Qwen2-VL's if None.
+        vision, text, mrope: fields that only some families have, in the configs of the vision tower, of the language
+            model and of its positions.
+        width_field: the field for the width of the tower's output.
+        video_processor: None means Qwen2-VL's.
     """
     tokenizer = tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
     num_heads = 4
     half = hidden_size // num_heads // 2
-    config = cast(Any, model_class.config_class)(  # whose fields are the family's
+    config = cast(Any, model_class.config_class)(  # its fields depend on the family
         vision_config={
             "depth": 2,
             "num_heads": 2,

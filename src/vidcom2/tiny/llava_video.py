@@ -1,4 +1,4 @@
-"""A tiny random LLaVA-Video, made of the tiny LLaVA-OneVision."""
+"""A tiny random LLaVA-Video, made from the tiny LLaVA-OneVision."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from .checkpoints import tiny_llava_onevision
 def tiny_llava_video(
     image_size: int = 196, spatial_pool_mode: str = "average", **kwargs: Any
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
-    """The uncompressed LLaVA-Video with random float32 weights, and its processor.
+    """Return the uncompressed LLaVA-Video with random float32 weights, and its processor.
 
     Args:
         image_size: pixels per side of a frame.
         spatial_pool_mode: as in the config.
-        **kwargs: as `tiny_llava_onevision` takes them.
+        **kwargs: other arguments of `tiny_llava_onevision`.
     """
     onevision, processor = tiny_llava_onevision(image_size, **kwargs)
     fields: dict[str, Any] = onevision.config.to_dict() | {"spatial_pool_mode": spatial_pool_mode}

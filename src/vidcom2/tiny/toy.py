@@ -1,4 +1,4 @@
-"""The toy model that comes along, and clips that it was made for: what commands use when they are given no model.
+"""The bundled toy model, and clips that it can answer about. Commands use it when they are given no model.
 
 It is a LLaVA-OneVision of a million parameters, trained on generated videos by `benchmarks/needle/`. It answers the
 benchmark's questions about the benchmark's videos, and knows nothing else.
@@ -16,7 +16,7 @@ TOY_NAME = "a toy LLaVA-OneVision"
 
 @dataclass(frozen=True)
 class Clip:
-    """A sample of the benchmark's test set: digits in it are ones that the model has not seen."""
+    """A sample of the benchmark's test set. The model was not trained on the digits in it."""
 
     path: Path
     question: str
@@ -25,7 +25,7 @@ class Clip:
 
 @cache
 def toy_clips() -> list[Clip]:
-    """The first is the one of the demo."""
+    """Return the bundled clips. The demo shows the first."""
     clips = json.loads((TOY_FOLDER / "clips.json").read_text())
     return [Clip(TOY_FOLDER / clip["video"], clip["question"], clip["answer"]) for clip in clips]
 

@@ -1,1 +1,1 @@
-"""Video files: opening, finding and decoding the frames that are wanted."""
+"""Reading video files: opening them, and finding and decoding the frames that are wanted."""

@@ -1,4 +1,4 @@
-"""Decoding the wanted frames of a video file: all of it in order, or from the key frames before them."""
+"""Decoding the wanted frames of a video file, either the whole file in order or from the key frames before them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,26 +12,26 @@ from av.video.frame import PictureType
 from .file import Progress, opened, packets, video_stream
 from .timeline import PacketIndex, Timeline
 
-# A seek waits for the frames on their way, about as long as one frame takes. FFmpeg decodes up to 16 of them at once,
-# on as many cores, so fewer frames than that are not worth a seek.
+# A seek waits until the decoder has emptied, about as long as one frame takes. FFmpeg decodes up to 16 frames at once,
+# on as many cores, so skipping fewer frames than that is not worth a seek.
 FRAMES_WORTH_A_SEEK = 16
 
-# libswscale's SWS_BICUBIC and, for colours in the full resolution of the result, SWS_FULL_CHR_H_INT: of its ways to
-# scale the one that is nearest to the processors'.
+# libswscale's SWS_BICUBIC, and SWS_FULL_CHR_H_INT for colours in the full resolution of the result. Of its scalers this
+# one comes nearest to those of the processors.
 BICUBIC = 0x4 | 0x2000
 
 
 @dataclass
 class Decoded:
-    """Frames that were wanted, and what the others say about the file.
+    """The wanted frames, and what decoding found out about the file.
 
     Attributes:
         frames: (height, width, 3) uint8 each.
-        ranks: for each, which of the n frames of the timeline it is.
+        ranks: for each frame, which of the n frames of the timeline it is.
         lost: as in `Video`.
-        reached_end: whether there was a frame for each one wanted, up to the last.
-        is_out_of_order: whether the frames' time stamps are wrong, found on the way.
-        first_error: of the decoder.
+        reached_end: whether the file had a frame for each wanted one, up to the last.
+        is_out_of_order: whether decoding stopped because the frames' time stamps proved wrong.
+        first_error: the decoder's first error; None if it had none.
     """
 
     frames: list[np.ndarray] = field(default_factory=list)
@@ -56,7 +56,7 @@ def decode_in_order(
     threads: str,
     progress: Progress,
 ) -> Decoded:
-    """Decode the whole file once, and keep the wanted frames; for one that is lost, the next."""
+    """Decode the whole file once, and keep the wanted frames. The next frame replaces one that is lost."""
     total = len(timeline.stamps)
     result, remaining = Decoded(), wanted.tolist()
     count, refused, rank = 0, 0, -1
@@ -84,8 +84,8 @@ def decode_in_order(
                     at = min(count - 1 + refused, total - 1)
                 else:
                     at = min(int(np.searchsorted(timeline.stamps, stamp - timeline.start)), total - 1)
-                    # Frames come in the order in which they are shown, but for some after a damaged place. Where that
-                    # is not so (H.264 in AVI), it is the time stamps that are wrong.
+                    # Frames come in the order in which they are shown, except for some after a damaged place. If they
+                    # do not (H.264 in AVI), the time stamps are wrong.
                     result.is_out_of_order = at <= rank and not refused
                     if result.is_out_of_order:
                         return result
@@ -108,16 +108,16 @@ def decode_in_order(
 
 
 class _NotAsIndexed(Exception):
-    """The file does not hold what the look through its packets found."""
+    """Raised when a file does not hold what its packets said."""
 
 
 @dataclass
 class _Run:
-    """Packets that are decoded one after the other, `start` to `stop - 1`, for the sake of some frames.
+    """Consecutive packets, `start` to `stop - 1`, that are decoded to get some wanted frames.
 
     Attributes:
-        wanted: for the time stamp of each such frame which of the n frames of the timeline it is.
-        needed: the packets that hold them.
+        wanted: time stamp -> which of the n frames of the timeline it is, for each wanted frame.
+        needed: the packets that hold the wanted frames.
     """
 
     start: int
@@ -134,11 +134,11 @@ def decode_sought(
     size: tuple[int, int] | None,
     progress: Progress,
 ) -> Decoded | None:
-    """Decode from the last key frame before each wanted frame, and on where the next one is near.
+    """Decode from the last key frame before each wanted frame. Where the next one is near, decode on without a seek.
 
     Returns:
-        The very frames that `decode_in_order` gives for a sound file. None where there is nothing to leave out, and
-        where anything is not as the packets said: then only decoding all of it in order tells what there is.
+        The same frames that `decode_in_order` gives for an undamaged file. None if nothing can be skipped, or if the
+        file is not as its packets said: then only decoding all of it in order shows what it holds.
     """
     runs = _runs(index, wanted)
     total = sum(run.stop - run.start for run in runs)
@@ -158,7 +158,7 @@ def decode_sought(
             stream.thread_type = "AUTO"
             for run in runs:
                 for frame in _decoded_run(container, stream, index, run, count):
-                    first = first or frame  # of the file: the first run begins with it
+                    first = first or frame  # the file's first frame, with which the first run begins
                     if frame.pts in run.wanted:
                         result.frames.append(_pixels(frame, first, size))
                         result.ranks.append(run.wanted[frame.pts])
@@ -172,13 +172,13 @@ def _runs(index: PacketIndex, wanted: np.ndarray) -> list[_Run]:
     for rank in wanted.tolist():
         packet = int(index.of_frames[rank])
         stamp = int(index.stamps[packet])
-        # The last key shown before it is before it in the file, too: what is shown earlier than a key but comes later,
-        # a leading picture, leans on frames before the key.
+        # The last key that is shown before the frame also precedes it in the file. A leading picture, which is shown
+        # before a key but comes after it in the file, depends on frames before the key.
         before = int(np.searchsorted(index.stamps[index.keys], stamp, side="right")) - 1
         key = int(index.keys[before]) if before >= 0 else 0
         if key - runs[-1].stop >= FRAMES_WORTH_A_SEEK:
             runs.append(_Run(key, key))
-        # With the packet after it, which in an interlaced stream may hold the other half of its lines.
+        # Take the next packet too: in an interlaced stream it may hold the other half of the frame's lines.
         runs[-1].stop = max(runs[-1].stop, min(packet + 2, len(index.stamps)))
         runs[-1].wanted[stamp] = rank
         runs[-1].needed |= {packet, packet + 1}
@@ -194,10 +194,10 @@ def _decoded_run(
     run: _Run,
     on_packet: Callable[[], None],
 ) -> Iterator[av.VideoFrame]:
-    """The frames of a run in the order in which they are shown, without those that lean on frames before it.
+    """Yield the frames of a run in the order in which they are shown, without those that depend on frames before it.
 
     Raises:
-        _NotAsIndexed: if decoding cannot begin there, or the frames are others than the packets said.
+        _NotAsIndexed: if decoding cannot begin there, or if the frames differ from what the packets said.
     """
     stamps = set(index.stamps[run.start : run.stop].tolist())
     begin = int(index.stamps[run.start])
@@ -206,9 +206,9 @@ def _decoded_run(
         if frame.pts is None or frame.pts not in stamps or frame.is_corrupt:
             raise _NotAsIndexed
         if run.start:
-            if frame.pts < begin:  # a leading picture, which leans on frames before the key
+            if frame.pts < begin:  # a leading picture, which depends on frames before the key
                 continue
-            # A key may also be where a picture starts to be refreshed bit by bit, perhaps only nearly to what it was.
+            # A key may instead begin a gradual refresh of the picture, which may not restore it exactly.
             if last is None and (frame.pts != begin or frame.pict_type != PictureType.I):
                 raise _NotAsIndexed
         if last is not None and frame.pts <= last:
@@ -224,10 +224,10 @@ def _all_decoded(
     run: _Run,
     on_packet: Callable[[], None],
 ) -> Iterator[av.VideoFrame]:
-    """What a run's packets decode to, but for what nothing depends on."""
+    """Decode a run's packets. Unwanted frames are skipped if no other frame depends on them."""
     context = stream.codec_context
     for i, packet in enumerate(_packets_of(container, stream, index, run), run.start):
-        # In H.264 no frame depends on one that is marked as no reference. (In H.265 those of a higher layer may.)
+        # In H.264 no frame depends on one that is not marked as a reference. (In H.265 those of a higher layer may.)
         if index.decoder == "h264":
             context.skip_frame = "DEFAULT" if i in run.needed else "NONREF"
         yield from packet.decode()
@@ -243,7 +243,7 @@ def _packets_of(
     at = run.start
     for packet in container.demux(stream):
         if at == run.start > 0 and packet.pts is not None and packet.pts < index.stamps[at]:
-            continue  # a container may land earlier
+            continue  # a container may seek to an earlier place
         if (packet.pts, packet.size) != (index.stamps[at], index.sizes[at]):
             raise _NotAsIndexed
         yield packet
@@ -259,9 +259,9 @@ def _packets_of(
 
 
 def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: tuple[int, int] | None) -> np.ndarray:
-    """(height, width, 3) uint8, upright: in the size that is asked for, or in that of the file's first frame.
+    """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame.
 
-    A stream may change its size on the way; the frames of a video have one.
+    A stream may change its size on the way, but all frames of a `Video` have the same.
     """
     matrix = _display_matrix(first)
     if size is None:
@@ -273,10 +273,10 @@ def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: tuple[int, int] | 
 
 
 def _display_matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
-    """(a, b, c, d): the stored point (x, y) is shown at (a x + c y, b x + d y), x to the right and y downwards."""
+    """Return (a, b, c, d): the stored point (x, y) is shown at (a x + c y, b x + d y), x to the right and y down."""
     try:
         side_data = frame.side_data.get("DISPLAYMATRIX")
-    except ValueError:  # PyAV has no name for another kind of the frame's side data, and then hands out none of it
+    except ValueError:  # PyAV does not know one kind of the frame's side data, and then gives out none of it
         turn = np.radians(frame.rotation)  # counterclockwise
         return round(np.cos(turn)), -round(np.sin(turn)), round(np.sin(turn)), round(np.cos(turn))
     if side_data is None:
@@ -286,12 +286,12 @@ def _display_matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
 
 
 def _is_turned(a: int, b: int, c: int, d: int) -> bool:
-    """Whether by 90 degrees, so that height and width change places."""
+    """Tell whether the frame is turned by 90 degrees, so that height and width change places."""
     return abs(b) + abs(c) > abs(a) + abs(d)
 
 
 def _upright(pixels: np.ndarray, a: int, b: int, c: int, d: int) -> np.ndarray:
-    """The frame as it is shown: turned by the nearest multiple of 90 degrees, and mirrored if the matrix says so."""
+    """Turn a frame by the nearest multiple of 90 degrees to its matrix, and mirror it if the matrix does."""
     if _is_turned(a, b, c, d):
         pixels, a, d = pixels.transpose(1, 0, 2), c, b
     return pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]

@@ -1,4 +1,4 @@
-"""Opening a video file with PyAV (its wheels bring FFmpeg along), and what its packets are."""
+"""Opening a video file with PyAV, whose wheels include FFmpeg, and reading its packets."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,18 +12,19 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Disposition
 
-# Called with what is being done, how much of it is done, and how much there is, if known.
+# Called with the name of the current step, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
 
-MOST_ERRORS_IN_A_ROW = 100  # of a container, without a packet between them
+MOST_ERRORS_IN_A_ROW = 100  # how many a container may raise without a packet between them
 
 
 class VideoError(ValueError):
-    """A video that is missing, unreachable or unreadable."""
+    """Raised for a video that is missing, unreachable or unreadable."""
 
 
 @contextmanager
 def local_file(source: str, progress: Progress) -> Iterator[str]:
+    """Yield the path of a video file. A URL is downloaded to a temporary file. Raises a VideoError if it is missing."""
     if not source.startswith(("http://", "https://")):
         if not Path(source).is_file():
             raise VideoError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")
@@ -44,11 +45,12 @@ def local_file(source: str, progress: Progress) -> Iterator[str]:
 
 
 def opened(path: str) -> InputContainer:
-    return av.open(path, metadata_errors="ignore")  # a title in another encoding is no reason
+    """Open a video file."""
+    return av.open(path, metadata_errors="ignore")  # a title in another encoding is no reason to fail
 
 
 def video_stream(container: InputContainer, source: str) -> av.VideoStream:
-    """The one that players choose. The cover picture of a song is none."""
+    """Return the stream that players choose; a song's cover picture does not count. Raises a VideoError if none."""
     stream = container.streams.best("video")
     if stream is None or stream.disposition & Disposition.attached_pic:
         raise VideoError(f"{source!r} holds no video stream, only {[s.type for s in container.streams]}.")
@@ -60,9 +62,9 @@ def video_stream(container: InputContainer, source: str) -> av.VideoStream:
 def packets(
     container: InputContainer, stream: av.VideoStream, damages: list[Exception] | None = None
 ) -> Iterator["av.Packet[av.VideoStream]"]:
-    """All packets in file order; the last is empty and flushes the decoder.
+    """Yield all packets in file order. The last one is empty and flushes the decoder.
 
-    Goes on after damaged places of the container, whose errors are added to `damages`.
+    Reading continues after damaged places of the container; their errors are added to `damages`.
     """
     errors_in_a_row = 0
     while True:

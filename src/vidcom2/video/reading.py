@@ -1,4 +1,4 @@
-"""Reading a video file: frames evenly spaced in time, with PyAV (its wheels bring FFmpeg along)."""
+"""Reading frames of a video file, evenly spaced in time, with PyAV, whose wheels include FFmpeg."""
 
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
@@ -15,18 +15,18 @@ from .timeline import evenly_spaced, look_through
 __all__ = ["Progress", "Video", "VideoError", "read_video"]
 
 
-@dataclass(frozen=True, eq=False)  # arrays have no one answer to ==
+@dataclass(frozen=True, eq=False)  # comparing arrays by == gives no single answer
 class Video:
     """Frames sampled from a video file.
 
     Attributes:
         frames: (num_frames, height, width, 3) uint8, RGB, upright.
-        frames_indices: (num_frames,) int64, the place of each in the file, in units of 1 / fps seconds.
-        fps: frames per second of the file. With a variable frame rate no such number exists: then it is the clock
-            of the file (1000 where times are in milliseconds), and `frames_indices` are times on that clock.
-        total_num_frames: length of the whole video in units of 1 / fps seconds: at a constant rate, its frames.
-        lost: frames of the file that could not be decoded, by the packets that should hold them; 0 if it is sound.
-            Damage in a part of a long file that no wanted frame needs is not met, and not counted.
+        frames_indices: (num_frames,) int64, the place of each frame in the file, in units of 1 / fps seconds.
+        fps: frames per second of the file. A variable frame rate has no such number. Then `fps` is the rate of the
+            file's clock (1000 where times are in milliseconds), and `frames_indices` are times on that clock.
+        total_num_frames: length of the whole video in units of 1 / fps seconds. At a constant rate this counts frames.
+        lost: how many frames of the file could not be decoded, judged by the packets that should hold them; 0 if it is
+            undamaged. Damage in a part of a long file that no wanted frame needs is not noticed, and not counted.
     """
 
     frames: np.ndarray = field(repr=False)
@@ -37,7 +37,7 @@ class Video:
 
     @property
     def seconds(self) -> np.ndarray:
-        """(num_frames,) when each frame is shown, counted from the first of the file."""
+        """(num_frames,) the time at which each frame is shown, in seconds after the first frame of the file."""
         return self.frames_indices / self.fps
 
     @property
@@ -47,10 +47,10 @@ class Video:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the processors of Transformers take: `processor(..., videos=[v.frames], video_metadata=[v.metadata])`.
+        """Metadata for Transformers' processors: `processor(..., videos=[v.frames], video_metadata=[v.metadata])`.
 
-        Those that tell the model the time compute it as `frames_indices / fps`, which are `seconds`. A new dict each
-        time, since some of them change it.
+        Processors that tell the model the time compute it as `frames_indices / fps`, which is `seconds`. Each access
+        makes a new dict, since some processors change it.
         """
         height, width = self.frames.shape[1:3]
         return {
@@ -73,19 +73,20 @@ def read_video(
 ) -> Video:
     """Sample frames evenly in time, from the first to the last, and turn them upright.
 
-    No frame is taken twice: where frames are far apart in time, their neighbours are taken. Of a long file only what
-    they need is decoded, from the key frames before them; all of it, in order, where it is damaged or cannot be sought.
+    No frame is taken twice: where frames are far apart in time, their neighbours are taken. Of a long file only the
+    parts that these frames need are decoded, from the key frames before them. A file that is damaged, or that does not
+    support seeking, is decoded as a whole, in order.
 
     Args:
         source: a path, or an http(s) URL.
-        num_frames: how many; a shorter video gives all it has.
-        size: height and width of the frames, to save the memory and time of large ones. Pixels then differ a little
-            from what a processor makes of frames in full size. By default as in the file.
+        num_frames: how many frames to sample; a shorter video gives all it has.
+        size: height and width of the frames, which saves memory and time where frames are large. Pixels then differ a
+            little from what a processor makes of frames in full size. None keeps the size of the file.
 
     Raises:
-        VideoError: on an argument outside what is accepted; if the file is missing, cannot be fetched, or holds no
-            decodable video. A file that is damaged in part gives the frames that decode, and `Video.lost` says how many
-            do not.
+        VideoError: if an argument is outside what is accepted, or if the file is missing, cannot be fetched, or holds
+            no decodable video. A partly damaged file gives the frames that decode, and `Video.lost` says how many do
+            not.
     """
     num_frames = whole_number("num_frames", num_frames, VideoError)
     size = _checked(size)
@@ -102,7 +103,7 @@ def read_video(
             if decoded.is_out_of_order:
                 timeline = replace(timeline, start=None)
                 decoded = decode_in_order(path, source, timeline, wanted, size, "AUTO", progress)
-            if not decoded.reached_end:  # threads that decode ahead swallow the frames around damage at the end
+            if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
                 decoded = decode_in_order(path, source, timeline, wanted, size, "SLICE", progress)
         except FFmpegError as error:
             raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error

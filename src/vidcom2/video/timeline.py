@@ -1,4 +1,4 @@
-"""When the frames of a video file are shown, and where in it they are: what its packets say."""
+"""Finding out from the packets of a video file when its frames are shown, and where in the file they are."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,20 +8,21 @@ import numpy as np
 
 from .file import Progress, VideoError, opened, packets, video_stream
 
-DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states none: FFmpeg's own default
-# With these, decoding from a packet that is marked as a key gives the same frames as from the start of the file. With
-# others the mark may mean less: a GIF draws each frame over the last.
+DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states no rate, as in FFmpeg
+# With these decoders, decoding from a packet that is marked as a key gives the same frames as decoding from the start.
+# With others the mark may mean less: a GIF draws each frame over the last.
 DECODERS_WITH_KEYS = {"h264", "hevc", "libdav1d", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8", "vp9"}
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When the n frames of a file are shown, as its packets say.
+    """The times at which the n frames of a file are shown, as its packets say.
 
     Attributes:
         stamps: (n,) int64, ascending, in ticks after the first frame.
-        start: the first frame's own time stamp, or None if those of the frames cannot be used, and frames are counted.
-        indices: (n,) int64, the same in units of 1 / fps seconds.
+        start: the first frame's own time stamp. None if the frames' time stamps are unusable, so that frames are
+            counted instead.
+        indices: (n,) int64, the same times in units of 1 / fps seconds.
         fps, total_num_frames: as in `Video`.
     """
 
@@ -34,16 +35,16 @@ class Timeline:
 
 @dataclass(frozen=True)
 class PacketIndex:
-    """Where in a file its n frames are: its m packets, in file order, with those that are decoded but not shown.
+    """The places of a file's n frames: its m packets, in file order, including those that are decoded but not shown.
 
     Attributes:
-        stamps: (m,) int64, when the frame of each is shown, in ticks; no two are equal.
-        seek_to: (m,) int64, the time to seek to, in ticks: when each is decoded, where that is known.
+        stamps: (m,) int64, when the frame of each packet is shown, in ticks; no two are equal.
+        seek_to: (m,) int64, the time to seek to for each packet, in ticks. It is the time of decoding where known.
         sizes: (m,) int64, in bytes.
-        keys: (num_keys,) int64, the packets where decoding can begin, ascending. What comes before one in the file is
-            shown before it, so that their stamps ascend, too.
+        keys: (num_keys,) int64, the packets where decoding can begin, ascending. All that comes before such a packet in
+            the file is shown before it, so that their stamps ascend, too.
         of_frames: (n,) int64, the packet of each frame of the timeline.
-        decoder: FFmpeg's name of it.
+        decoder: FFmpeg's name of the decoder.
     """
 
     stamps: np.ndarray
@@ -55,22 +56,26 @@ class PacketIndex:
 
 
 class _Packet(NamedTuple):
-    """What is kept of one. Times are in ticks; the first is when its frame is shown, the second when it is decoded."""
+    """What we keep of a packet. Its frame is shown at `pts` and decoded at `dts`, both in ticks."""
 
     pts: int | None
     dts: int | None
     duration: int
     size: int
     is_key: bool
-    is_shown: bool  # not so before the start of an edited file
+    is_shown: bool  # False before the start of an edited file
 
 
 def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, PacketIndex | None]:
-    """From the packets, without decoding: what a container's header says is often missing or wrong.
+    """Read the timeline and the index from the packets, without decoding. A container's header is often incomplete or
+    wrong.
 
     Returns:
-        No index for a file that can only be read in order: a damaged one, or one that does not say of all packets when
-        they are shown, or where decoding can begin.
+        The timeline and the index. The index is None for a file that can only be read in order, because it is damaged,
+        or does not say when each packet is shown or where decoding can begin.
+
+    Raises:
+        VideoError: if the file has no frames.
     """
     damages: list[Exception] = []
     found: list[_Packet] = []
@@ -94,7 +99,7 @@ def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, 
             if len(found) % 100 == 0:
                 progress("Looking through the file", len(found), None)
         rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
-        tick = cast(Fraction, stream.time_base)  # that of a stream in a file is known
+        tick = cast(Fraction, stream.time_base)  # never None for a stream in a file
         decoder = stream.codec_context.name
     shown = [packet for packet in found if packet.is_shown]
     if not shown:
@@ -109,7 +114,7 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Ti
     count = len(shown)
     stamped = [(p.dts if p.pts is None else p.pts, p.duration) for p in shown if (p.pts, p.dts) != (None, None)]
     stamps, durations = np.array(sorted(stamped), dtype=np.int64).reshape(-1, 2).T
-    if 2 * len(np.unique(stamps)) < count:  # a raw stream: frames follow each other at the rate that it states
+    if 2 * len(np.unique(stamps)) < count:  # a raw stream, whose frames follow each other at the rate that it states
         rate = (rates or [DEFAULT_RATE])[-1]
         return Timeline(np.arange(count), None, np.arange(count), rate, count)
 
@@ -119,7 +124,7 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Ti
     if length:
         rates.append((len(stamps) - 1) / (length * tick))
     for rate in rates or [DEFAULT_RATE]:
-        # Time stamps are rounded to ticks, the first one as well; in AVI a tick is a whole frame, and exact.
+        # Time stamps, the first included, are rounded to ticks. In AVI a tick is a whole frame, and they are exact.
         ticks_per_frame = float(1 / (rate * tick))
         if np.abs(stamps - numbers * ticks_per_frame).max() <= min(1, ticks_per_frame / 4) + 1e-6:
             return Timeline(stamps, start, numbers, rate, len(stamps))
@@ -145,11 +150,11 @@ def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
 
 
 def evenly_spaced(stamps: np.ndarray, num_frames: int) -> np.ndarray:
-    """Which of n frames: for evenly spaced times the nearest ones, none of them twice."""
+    """Return which of n frames to take: those nearest to evenly spaced times, none of them twice."""
     if num_frames >= len(stamps):
         return np.arange(len(stamps))
     halfway = (stamps[1:] + stamps[:-1]) / 2
     nearest = np.searchsorted(halfway, np.linspace(0, stamps[-1], num_frames))
     steps = np.arange(num_frames)
-    ascending = np.maximum.accumulate(nearest - steps) + steps  # a frame that is taken passes the turn to the next
+    ascending = np.maximum.accumulate(nearest - steps) + steps  # if a frame is taken already, take the next one
     return np.minimum(ascending, len(stamps) - num_frames + steps)

@@ -13,8 +13,8 @@ Only one process at a time can have that store open. While another process moves
 (`hub.read`).
 
 Inside `online` a test passes `token=` and, for downloads, `cache_dir=` or `local_dir=`, because names that other
-packages imported from `huggingface_hub.constants` keep their old values. Call the client's `HfApi(endpoint=hub.url)`, or
-its module-level functions, which then talk to this Hub too. Load models with remote code in a separate process.
+packages imported from `huggingface_hub.constants` keep their old values. Call the client's `HfApi(endpoint=hub.url)`,
+or its module-level functions, which then talk to this Hub too. Load models with remote code in a separate process.
 """
 
 import base64

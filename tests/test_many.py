@@ -481,7 +481,7 @@ def test_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
     assert "there is no video file" in rows["9"]["error"] and "`prompt` is None" in rows["10"]["error"]
 
 
-def test_the_same_command_goes_on_and_another_is_refused(
+def test_the_same_command_continues_a_run_and_another_command_is_refused(
     output: Path, data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = {row["id"]: row for row in rows_of(output)}
@@ -556,7 +556,7 @@ def test_ctrl_c_keeps_what_is_answered(
     assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")).most_common(1)[0][1] == 1
 
 
-def test_answers_are_given_back_for_the_model_that_gave_them_alone(clips: Path, tmp_path: Path) -> None:
+def test_recorded_answers_are_reused_only_for_the_model_that_gave_them(clips: Path, tmp_path: Path) -> None:
     model, here, other = save_tiny(tmp_path / "final"), tmp_path / "here", tmp_path / "there"
     here.mkdir()
     other.mkdir()

@@ -152,6 +152,6 @@ def test_the_sample_clips_show_what_the_demo_says(toy: Checkpoint, clip: Any) ->
 
 
 @pytest.mark.parametrize("page", tables.PAGES)
-def test_the_tables_in_the_pages_are_those_of_the_result_files(page: str) -> None:
+def test_the_tables_in_the_pages_equal_the_result_files(page: str) -> None:
     text = (ROOT / page).read_text()
     assert tables_in(text, "needle") and filled(text, "needle", tables.blocks()) == text

@@ -174,7 +174,7 @@ def test_formats(name: str, options: dict, tmp_path: Path) -> None:
     assert video.fps == pytest.approx(float(rate)) and video.total_num_frames == 40 and video.lost == 0
 
 
-def test_one_frame_is_a_video(tmp_path: Path) -> None:
+def test_a_video_may_have_one_frame(tmp_path: Path) -> None:
     video = read_video(write_clip(tmp_path / "one.mp4", [0.0]), 4)
     assert numbers(video.frames) == [0] and video.seconds.tolist() == [0.0] and video.duration > 0
     Image.fromarray(numbered(7)).save(tmp_path / "picture.png")

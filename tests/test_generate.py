@@ -1,4 +1,4 @@
-"""`generate` in every mode: bit for bit the parent's at retention_ratio=1.0, and on the compressed prompt below that."""
+"""`generate` in every mode: the parent bit for bit at retention_ratio=1.0, and the compressed prompt below that."""
 
 from collections.abc import Callable
 from typing import Any

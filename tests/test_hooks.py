@@ -155,8 +155,8 @@ def test_a_watermark_is_computed_from_the_full_prompt(family: Family) -> None:
 
 
 class Grammar:
-    """A processor like those of grammar libraries. Its first call gets the prompt, each later call one more token of each
-    row. It masks the scores in place. In this grammar each token is the one before it, plus 1."""
+    """A processor like those of grammar libraries. Its first call gets the prompt, each later call one more token of
+    each row. It masks the scores in place. In this grammar each token is the one before it, plus 1."""
 
     def __init__(self) -> None:
         self.length: int | None = None

@@ -132,7 +132,7 @@ def published_folder(case: ModelCase, folder: Path, retention_ratio: float = RET
     stock.save_pretrained(folder)
     case.model_class.from_pretrained(folder, retention_ratio=retention_ratio).save_pretrained(folder)
     if getattr(processor.video_processor, "fps", None) is not None:
-        # The server asks for 32 frames, which Qwen3-VL's processor refuses beside its own rate, also for the stock class.
+        # The server asks for 32 frames. Qwen3-VL's processor refuses that beside its own rate, in the stock class too.
         # docs/limits.md says what to set.
         processor.video_processor.fps = None
     processor.save_pretrained(folder)

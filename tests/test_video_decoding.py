@@ -24,7 +24,7 @@ BLOCKS = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8).repeat
 
 
 def moving(number: int) -> np.ndarray:
-    """Draw a frame (64, 96, 3) uint8. No two are alike, so a decoder's mistake shows in its frame and those after it."""
+    """Draw a frame (64, 96, 3) uint8. No two are alike, so that a decoder's mistake shows in later frames too."""
     return np.roll(BLOCKS, (number, 3 * number), axis=(0, 1))
 
 

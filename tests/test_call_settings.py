@@ -135,14 +135,14 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
     ids = torch.cat([turn.sequences, question], dim=1)
     new = torch.ones_like(ids[:, both["input_ids"].shape[1] :])
     second = {"input_ids": ids, "attention_mask": torch.cat([both["attention_mask"], new], dim=1)}
-    anew = model(**second, **family.videos_of(both)).logits[:, -1]
+    from_scratch = model(**second, **family.videos_of(both)).logits[:, -1]
     out = run(model, second, past_key_values=turn.past_key_values, return_dict_in_generate=True, output_logits=True)
-    torch.testing.assert_close(out.logits[0], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
     prompt = both["input_ids"].shape[1]
     cache = model(**both, use_cache=True).past_key_values
     for i in range(prompt, ids.shape[1]):
         step = model(input_ids=ids[:, i : i + 1], past_key_values=cache)
-    torch.testing.assert_close(step.logits[:, -1], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(step.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
 @only(lambda family: not family.mrope)

@@ -92,7 +92,7 @@ def test_an_image_after_a_turn_equals_a_run_from_scratch_in_a_hand_written_loop(
     if first == "image":
         images = {name: torch.cat([family.images_of(inputs)[name], images[name]]) for name in images}
     types = {"mm_token_type_ids": family.model.model.token_types(ids)} if family.case.mrope else {}
-    anew = family.model(input_ids=ids, **media, **images, **types).logits[:, -1]
+    from_scratch = family.model(input_ids=ids, **media, **images, **types).logits[:, -1]
     cache = family.model(**inputs, use_cache=True).past_key_values
     second = {"input_ids": image["input_ids"]} | family.images_of(image)
     if family.case.mrope:
@@ -101,7 +101,7 @@ def test_an_image_after_a_turn_equals_a_run_from_scratch_in_a_hand_written_loop(
     labels[:, -3:] = image["input_ids"][:, -3:]
     continued = family.model(**second, past_key_values=copy.deepcopy(cache)).logits
     assert continued.shape[1] == image["input_ids"].shape[1]
-    torch.testing.assert_close(continued[:, -1], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(continued[:, -1], from_scratch, rtol=0, atol=1e-5)
     with_loss = family.model(**second, past_key_values=cache, labels=labels)
     expected = torch.nn.functional.cross_entropy(continued[0, -4:-1], labels[0, -3:])
     torch.testing.assert_close(with_loss.loss, expected)
@@ -123,9 +123,11 @@ def test_a_video_after_an_uncompressed_turn_equals_a_run_from_scratch(family: Fa
         output_logits=True,
     )
     images = family.images_of(inputs) if first == "image" else {}
-    anew = run(family.model, {"input_ids": ids} | media | images, return_dict_in_generate=True, output_logits=True)
-    assert torch.equal(continued.sequences, anew.sequences)
-    torch.testing.assert_close(torch.stack(continued.logits), torch.stack(anew.logits), rtol=0, atol=1e-5)
+    from_scratch = run(
+        family.model, {"input_ids": ids} | media | images, return_dict_in_generate=True, output_logits=True
+    )
+    assert torch.equal(continued.sequences, from_scratch.sequences)
+    torch.testing.assert_close(torch.stack(continued.logits), torch.stack(from_scratch.logits), rtol=0, atol=1e-5)
 
 
 @only(lambda family: family.mrope)
@@ -135,7 +137,7 @@ def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(f
     inputs = family.one_video("?", num_frames=64)
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    anew = family.model(input_ids=ids, **family.videos_of(inputs)).logits[:, -1]
+    from_scratch = family.model(input_ids=ids, **family.videos_of(inputs)).logits[:, -1]
     if by == "a second turn":
         out = run(
             family.model,
@@ -150,7 +152,7 @@ def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(f
         cache = family.model(**inputs, use_cache=True).past_key_values
         for i in range(prompt, ids.shape[1]):
             continued = family.model(input_ids=ids[:, i : i + 1], past_key_values=cache).logits[:, -1]
-    torch.testing.assert_close(continued, anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(continued, from_scratch, rtol=0, atol=1e-5)
 
 
 def loop(family: Family, inputs: Any, change: Callable[[Any], Tensor | None], masked: bool) -> tuple[Tensor, Tensor]:
@@ -334,7 +336,7 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
         }
     ratio = ratios[0] if first == "video" else ratios[1]
     types = {"mm_token_type_ids": family.model.model.token_types(ids)} if family.case.mrope else {}
-    anew = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
+    from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
     cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
     new = {"video": family.videos_of, "image": family.images_of}[second](other)
     if by == "forward":
@@ -351,7 +353,7 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
             output_logits=True,
         )
         logits = out.logits[0]
-    torch.testing.assert_close(logits, anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits, from_scratch, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["text", "image", "video"])

@@ -144,8 +144,8 @@ def test_a_second_turn_on_the_cache_equals_a_run_from_scratch(family: Family, me
     second = family.model.generate(input_ids=input_ids, past_key_values=first.past_key_values, **call)
     media = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
     media.pop("mm_token_type_ids", None)
-    anew = family.model.generate(input_ids=input_ids, **media, **call)
-    assert torch.equal(second.sequences, anew.sequences)
+    from_scratch = family.model.generate(input_ids=input_ids, **media, **call)
+    assert torch.equal(second.sequences, from_scratch.sequences)
 
 
 def test_at_ratio_one_all_tokens_stay_with_any_method(family: Family, method: str) -> None:

@@ -263,7 +263,7 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
     whole = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
     whole["mm_token_type_ids"] = timed.model.model.token_types(whole["input_ids"])
     whole |= {name: torch.cat([first[name], second[name]]) for name in timed.case.video_inputs}
-    anew = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
+    from_scratch = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
 
     media = timed.videos_of(second)
     if times == "those of all turns":
@@ -276,12 +276,12 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
         return_dict_in_generate=True,
         output_logits=True,
     )
-    torch.testing.assert_close(out.logits[0], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
 
     cache = timed.model(**first, use_cache=True, retention_ratio=ratio).past_key_values
     new = whole["input_ids"][:, first["input_ids"].shape[1] :]
     by_loop = timed.model(input_ids=new, **media, past_key_values=cache, retention_ratio=ratio)
-    torch.testing.assert_close(by_loop.logits[:, -1], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(by_loop.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
 @has_times
@@ -322,7 +322,7 @@ def test_fewer_times_than_videos_are_refused(timed: Family, times: Any, ratio: f
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image", "whole video", "the parent's video", "kept video"])
 def test_features_after_a_cached_turn_get_the_positions_of_pixels(attentive: Family, kind: str, ratio: float) -> None:
-    """Token types are given as well, from which the parent would count anew."""
+    """Token types are given as well, from which the parent would count again."""
     model, first = attentive.model, attentive.one_video(seed=0)
     cache = model(**first, use_cache=True, retention_ratio=ratio).past_key_values
     call: dict[str, Any] = {} if kind in ("image", "kept video") else {"retention_ratio": 1.0}

@@ -122,9 +122,9 @@ def test_padding_between_tokens_is_refused_and_leaves_the_cache_intact(family: F
         positions = torch.arange(with_positions["input_ids"].shape[1]).expand(4, 2, -1)
         with pytest.raises(ValueError, match=GAP):
             family.model(**with_positions, position_ids=positions, past_key_values=cache)
-    going_on = next_turn(turn, both, questions(family, "Why") * 2)
-    expected = run(family.model, going_on, past_key_values=intact)
-    assert torch.equal(run(family.model, going_on, past_key_values=cache), expected)
+    continued = next_turn(turn, both, questions(family, "Why") * 2)
+    expected = run(family.model, continued, past_key_values=intact)
+    assert torch.equal(run(family.model, continued, past_key_values=cache), expected)
 
 
 @torch.no_grad()
@@ -167,7 +167,7 @@ def test_the_stock_class_has_the_limits_that_the_refusals_rest_on(family: Family
     ids = family.inputs("A question, and after it another one.")["input_ids"]
     whole = family.stock(ids).logits[:, -1]
 
-    def going_on(padding_before: int, padding_between: int) -> Tensor:
+    def continued(padding_before: int, padding_between: int) -> Tensor:
         """Return the last logits with the ids in two turns, and padding before and between them."""
         before, between = torch.full((1, padding_before), 33), torch.full((1, padding_between), 33)
         first, second = torch.cat([before, ids[:, :20]], dim=1), torch.cat([between, ids[:, 20:]], dim=1)
@@ -180,9 +180,9 @@ def test_the_stock_class_has_the_limits_that_the_refusals_rest_on(family: Family
             second, attention_mask=mask, position_ids=order[..., first.shape[1] :], past_key_values=cache
         ).logits[:, -1]
 
-    torch.testing.assert_close(going_on(0, 0), whole, **CLOSE)
-    torch.testing.assert_close(going_on(5, 0), whole, **CLOSE)
-    assert (going_on(0, 5) - whole).abs().max() > 1e-3
+    torch.testing.assert_close(continued(0, 0), whole, **CLOSE)
+    torch.testing.assert_close(continued(5, 0), whole, **CLOSE)
+    assert (continued(0, 5) - whole).abs().max() > 1e-3
 
 
 @torch.no_grad()

@@ -27,10 +27,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def only(exists: Callable[..., bool]) -> pytest.MarkDecorator:
-    """Leave out the cases of a test, or of a module's tests, that `exists` is not true of.
+    """Leave out the cases of a test, or of a module's tests, for which `exists` is not true.
 
-    Its arguments are parameters of the test, by their names; `family` is a row of the table. A test that lacks one of
-    them keeps its cases. The mark of a test replaces that of its module.
+    The arguments of `exists` are parameters of the test, by name; `family` is a row of the table. A test that lacks one
+    of them keeps all its cases. A test's mark replaces its module's.
     """
     return pytest.mark.only.with_args(exists)
 
@@ -44,12 +44,12 @@ def _exists(item: pytest.Item) -> bool:
 
 
 def _row(item: pytest.Item) -> ModelCase | None:
-    """The family that a case is about."""
+    """Return the family that a case is about."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return next((value for value in parameters if isinstance(value, ModelCase)), None)
 
 
-# Files of tests about what is around the models, which hardly differs between families.
+# Test files about the code around the models, which hardly differs between families.
 AROUND_THE_MODELS = {
     "ask",
     "bench",
@@ -66,13 +66,13 @@ AROUND_THE_MODELS |= {"publish", "run", "serve", "shipped_code", "shipped_method
 
 
 def _share_out(items: list[pytest.Item], number: int) -> None:
-    """Mark as `product` those cases of a test, the so-manieth of its file, that another family stands for.
+    """Mark as `product` the cases of a test that another family stands for. `number` is the test's place in the run.
 
-    Representatives run every combination of the test's other parameters. Of the other families one runs each, in
-    turns: so each of them meets each value of a parameter, where there are two with enough values, and each pair of
-    values is met by one of them. The first combination is run by all of them, in tests about the models.
+    Representatives run every combination of the test's other parameters. Of the other families, one runs each
+    combination, in turn. So each family meets each value of a parameter, if another parameter has enough values, and
+    one of them meets each pair of values. In tests about the models, all families run the first combination.
     """
-    columns = set()  # for each parameter, the place of each case's value among the values; two that go together are one
+    columns = set()  # per parameter, the index of each case's value; parameters that vary together count once
     for name in items[0].callspec.params.keys() - {"family", "case"}:
         values = list(dict.fromkeys(id(item.callspec.params[name]) for item in items))
         columns.add(tuple(values.index(id(item.callspec.params[name])) for item in items))
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Family:
-    """A row of the table with its tiny checkpoint, in the stock class and in ours."""
+    """A row of the table with its tiny checkpoint, loaded in the stock class and in ours."""
 
     case: ModelCase
     folder: Path
@@ -136,23 +136,23 @@ class Family:
         return self.processor(text=list(prompts), padding=True, return_tensors="pt", **media)
 
     def videos_of(self, inputs: Any) -> dict[str, Any]:
-        """The arguments that describe the videos of a prompt."""
+        """Return the arguments that describe the videos of a prompt."""
         return {name: inputs[name] for name in self.case.video_inputs}
 
     def images_of(self, inputs: Any) -> dict[str, Any]:
         return {name: inputs[name] for name in self.case.image_inputs}
 
     def parents_features(self, inputs: Any) -> list[torch.Tensor]:
-        """All (placeholders, dim) of each video, of the stock model."""
+        """Return the stock model's features of each video, (placeholders, dim)."""
         features = self.stock.get_video_features(**self.videos_of(inputs)).pooler_output
-        return [video.flatten(0, -2) for video in features]  # LLaVA-NeXT-Video's have frames before Transformers 5.21
+        return [video.flatten(0, -2) for video in features]  # before 5.21, LLaVA-NeXT-Video's have frames
 
     def one_video(self, question: str = "What happens?", seed: int = 0, num_frames: int = 8) -> BatchFeature:
         return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])
 
 
 def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """Its checkpoint is built once for all workers, by the first that asks for it."""
+    """Build the family's checkpoint once for all workers, in the first that asks for it."""
     root = tmp_path_factory.getbasetemp()
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / case.name
     with FileLock(f"{folder}.lock"):
@@ -174,11 +174,11 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution."""
+    """Build the wheel and the source distribution, and return their folder."""
     from hatchling.build import build_sdist, build_wheel
 
     folder, before = tmp_path_factory.mktemp("built"), Path.cwd()
-    os.chdir(Path(__file__).parents[1])  # where a build backend is called
+    os.chdir(Path(__file__).parents[1])  # a build backend runs in the project's folder
     try:
         build_wheel(str(folder))
         build_sdist(str(folder))
@@ -189,7 +189,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_length(family: Family) -> Callable[..., int]:
-    """The compressed length of a prompt, from `get_video_features` and the tokenizer alone."""
+    """Return a function that counts a compressed prompt's tokens, from `get_video_features` and the tokenizer alone."""
 
     def length(inputs: BatchFeature, row: int = 0, **kwargs: Any) -> int:
         features = family.model.get_video_features(**family.videos_of(inputs), **kwargs)
@@ -201,14 +201,14 @@ def short_length(family: Family) -> Callable[..., int]:
 
 
 def use_method(name: str) -> str:
-    """Register a method of `methods_of_users/`, also if another test has registered it before."""
+    """Register a method of `methods_of_users/`, even if another test has registered it before."""
     importlib.reload(importlib.import_module(f"methods_of_users.{name}"))
     return name
 
 
 @pytest.fixture
 def methods_restored() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Forget after a test the methods that it registers."""
     before = dict(COMPRESSION_METHODS)
     yield
     COMPRESSION_METHODS.clear()

@@ -1,4 +1,4 @@
-"""FFmpeg for torchcodec, with which Transformers decodes video files, and a video to decode."""
+"""Find FFmpeg for torchcodec, with which Transformers decodes video files, and write a video to decode."""
 
 import importlib.util
 import os
@@ -9,26 +9,26 @@ from pathlib import Path
 import av
 import numpy as np
 
-NOT_FFMPEGS_NUMBER = 54  # libavcodec 58 is of FFmpeg 4, 59 of FFmpeg 5, and so on
+NOT_FFMPEGS_NUMBER = 54  # libavcodec 58 belongs to FFmpeg 4, 59 to FFmpeg 5, and so on
 SAMPLE_RATE = 16000
 TONE = 440
 
 
 def ffmpeg_environment(folder: Path) -> dict[str, str]:
-    """Environment variables with which torchcodec can decode files in a new process.
+    """Return environment variables with which torchcodec can decode files in a new process.
 
-    torchcodec needs FFmpeg's shared libraries. Where the system has none, PyAV's wheel has: under names with a hash,
-    which get links with the plain names here. The process that asks cannot use them any more, as the loader reads
-    LD_LIBRARY_PATH only once.
+    torchcodec needs FFmpeg's shared libraries. Where the system has none, those in PyAV's wheel serve. Their names
+    hold a hash, so this makes links with the plain names. The calling process cannot use them itself, because the
+    loader reads LD_LIBRARY_PATH only once.
 
     Args:
-        folder: where the links go.
+        folder: where the links are made.
 
     Returns:
-        Nothing to set if torchcodec finds the system's own libraries.
+        An empty dict if torchcodec finds the system's own libraries.
 
     Raises:
-        RuntimeError: if there are no libraries that the installed torchcodec was built for.
+        RuntimeError: there are no libraries that the installed torchcodec was built for.
     """
     if _torchcodec_finds_ffmpeg():
         return {}
@@ -49,14 +49,14 @@ def ffmpeg_environment(folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in links.items():
         (folder / name).symlink_to(path)
-    paths = [folder, bundled, os.environ.get("LD_LIBRARY_PATH")]  # the second for what the first's libraries need
+    paths = [folder, bundled, os.environ.get("LD_LIBRARY_PATH")]  # the links' libraries need others from `bundled`
     return {"LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in paths if path)}
 
 
 def _torchcodec_finds_ffmpeg() -> bool:
     try:
         import torchcodec
-    except (ImportError, OSError, RuntimeError):  # before 0.16 it cannot be imported without FFmpeg
+    except (ImportError, OSError, RuntimeError):  # releases before 0.16 cannot be imported without FFmpeg
         return False
     return getattr(torchcodec, "ffmpeg_major_version", True) is not None
 
@@ -64,17 +64,17 @@ def _torchcodec_finds_ffmpeg() -> bool:
 def write_clip(
     path: Path, num_frames: int = 16, fps: int = 8, size: tuple[int, int] = (64, 48), audio: bool = True
 ) -> None:
-    """Write a small mp4: a nearly still scene with one frame of something else, and a tone.
+    """Write a small mp4: a nearly still scene with one frame of another scene, and a tone.
 
     Args:
         size: width and height in pixels, both multiples of 8.
-        audio: whether it has an audio track.
+        audio: whether the file gets an audio track.
     """
     width, height = size
     rng = np.random.default_rng(0)
     scene, other = rng.integers(0, 256, (2, height // 8, width // 8, 3))
     with av.open(str(path), "w") as container:
-        # A constant quantizer: the choice of one depends on memory around the frames, which no one has set.
+        # The quantizer is fixed, because x264 would choose it by memory around the frames that nobody has set.
         video = container.add_stream("libx264", rate=fps, options={"qp": "18"})
         video.width, video.height, video.pix_fmt = width, height, "yuv420p"
         sound = container.add_stream("aac", rate=SAMPLE_RATE, layout="mono") if audio else None

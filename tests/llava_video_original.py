@@ -1,7 +1,7 @@
-"""The original LLaVA-Video, restated for the tests: plain loops over a dictionary of weights with the original names.
+"""The original LLaVA-Video, restated for the tests in plain loops over a dictionary of weights with the original names.
 
-Written from the description of the original code, LLaVA-NeXT's `llava_arch.py` and `siglip_encoder.py`; it shares
-nothing with Transformers or with the classes under test. Also writes synthetic checkpoints in the original format.
+This was written from a description of the original code, LLaVA-NeXT's `llava_arch.py` and `siglip_encoder.py`. It
+shares nothing with Transformers or the classes under test. It also writes synthetic checkpoints in the original format.
 """
 
 import json
@@ -21,7 +21,7 @@ VISION = "model.vision_tower.vision_tower.vision_model."
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a small model in the original format; `tower_layers` counts the last layer, which the original deletes."""
+    """Sizes of a small original model. `tower_layers` counts the last layer, which the original deletes."""
 
     image_size: int = 98  # 7 x 7 patches: odd, as 27 x 27 is
     patch_size: int = 14
@@ -56,9 +56,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def frame_patches(weights: dict[str, Tensor], sizes: Sizes, image: Tensor) -> list[list[Tensor]]:
-    """Projected patches [row][column] -> (hidden,) of one image (3, height, width), by all encoder layers there are.
+    """Return projected patches [row][column] -> (hidden,) of one image (3, height, width), after all encoder layers.
 
-    No post-layernorm, no head: the original takes the output of the last layer it kept.
+    There is no post-layernorm and no head, since the original takes the output of the last layer it kept.
     """
     w = {name.removeprefix(VISION): tensor.double() for name, tensor in weights.items() if name.startswith(VISION)}
     image = image.double()
@@ -97,7 +97,7 @@ def frame_patches(weights: dict[str, Tensor], sizes: Sizes, image: Tensor) -> li
 
 
 def bilinear(grid: list[list[Tensor]], rows: int, columns: int) -> list[list[Tensor]]:
-    """Interpolation between pixel centres (`align_corners=False`), clamped at the border."""
+    """Interpolate between pixel centres (`align_corners=False`), clamped at the border."""
 
     def source(i: int, old: int, new: int) -> tuple[int, int, float]:
         at = max(0.0, (i + 0.5) * old / new - 0.5)
@@ -118,7 +118,7 @@ def bilinear(grid: list[list[Tensor]], rows: int, columns: int) -> list[list[Ten
 
 
 def pooled(grid: list[list[Tensor]], mode: str) -> list[list[Tensor]]:
-    """A frame's patches pooled by 2 in each direction."""
+    """Pool a frame's patches by 2 in each direction."""
     if mode == "bilinear":
         side = math.ceil(len(grid) / 2)
         return bilinear(grid, side, side)
@@ -133,7 +133,7 @@ def pooled(grid: list[list[Tensor]], mode: str) -> list[list[Tensor]]:
 
 
 def video_tokens(weights: dict[str, Tensor], sizes: Sizes, video: Tensor, mode: str) -> Tensor:
-    """What enters the language model for a video (num_frames, 3, height, width): (tokens, hidden) float64."""
+    """Return what enters the language model for a video (num_frames, 3, height, width), as (tokens, hidden) float64."""
     newline = weights["model.image_newline"].double()
     tokens = []
     for frame in video:
@@ -146,11 +146,11 @@ def video_tokens(weights: dict[str, Tensor], sizes: Sizes, video: Tensor, mode: 
 def image_tokens(
     weights: dict[str, Tensor], sizes: Sizes, tiles: Tensor, height: int, width: int, pinpoints: list[list[int]]
 ) -> Tensor:
-    """What enters the language model for one image of `height` x `width` pixels, by the rules of `anyres_max_9`.
+    """Return what enters the language model for an image of `height` x `width` pixels, by the rules of `anyres_max_9`.
 
     Args:
         tiles: (1 + n, 3, image_size, image_size): the whole image, then its tiles, row by row.
-        pinpoints: the sizes (height, width) among which the image's canvas was chosen.
+        pinpoints: the sizes (height, width) from which the image's canvas was chosen.
     """
     newline = weights["model.image_newline"].double()
     views = [frame_patches(weights, sizes, tile) for tile in tiles]
@@ -193,7 +193,7 @@ def image_tokens(
 
 
 def original_weights(sizes: Sizes = Sizes(), tied: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0):
-    """A random state dict with the original's key names."""
+    """Return a random state dict with the original's key names."""
     generator = torch.Generator().manual_seed(seed)
     weights: dict[str, Tensor] = {}
 
@@ -243,7 +243,7 @@ def original_weights(sizes: Sizes = Sizes(), tied: bool = False, dtype: torch.dt
 
 
 def original_config(sizes: Sizes, tower: str, tied: bool = False, dtype: str = "float32") -> dict:
-    """config.json as `lmms-lab/LLaVA-Video-7B-Qwen2` has it (facts/models.md A1), with other sizes."""
+    """Return the config.json of `lmms-lab/LLaVA-Video-7B-Qwen2` (facts/models.md A1), with other sizes."""
     steps = [sizes.image_size * i for i in range(1, 7)]
     return {
         "architectures": ["LlavaQwenForCausalLM"],
@@ -306,7 +306,7 @@ def write_original(
 ) -> dict[str, Tensor]:
     """Write a checkpoint as the original code saves one, and return its weights.
 
-    The vision tower's config lies beside it, for the sizes of a tower that is not the released one.
+    The vision tower's config is written beside it, since its sizes differ from the released tower's.
     """
     weights = original_weights(sizes, tied, dtype) if weights is None else weights
     tower = folder / "tower"

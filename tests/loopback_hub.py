@@ -1,20 +1,20 @@
-"""A Hugging Face Hub on 127.0.0.1, for tests that publish: the real client talks to it, nothing leaves the machine.
+"""A Hugging Face Hub on 127.0.0.1 for tests that publish. The real client talks to it, and nothing leaves the machine.
 
     with LoopbackHub(tmp_path / "hub") as hub:
-        hub.seed("org/base", folder)  # a repository with these files, no client involved
+        hub.seed("org/base", folder)  # makes a repository with these files, without a client
         subprocess.run([...], env=hub.environment(tmp_path / "home", token="hf_test"))  # a user's process
         with hub.online(tmp_path / "home"):  # the client in this process, which conftest.py keeps offline
             HfApi(endpoint=hub.url, token="hf_test").create_commit(...)
         assert hub.read("org/new", "config.json") == b"..."
 
 Weights travel as they do on the Hub: through `hf_xet`, whose own store on disk (`local:///folder`) stands in for the
-Xet servers. So they never pass through this server: a client that asked for no `xet-write-token` uploaded no weights.
-Only one process at a time can have that store open, so this process reads nothing from it (`hub.read` of weights) while
-another moves weights.
+Xet servers. They never pass through this server, so a client that asked for no `xet-write-token` uploaded no weights.
+Only one process at a time can have that store open. While another process moves weights, this one must not read any
+(`hub.read`).
 
-Inside `online` a test passes `token=` and, for downloads, `cache_dir=` or `local_dir=`: names that other packages
-imported from `huggingface_hub.constants` keep their old values. Call the client's `HfApi(endpoint=hub.url)`, or its
-module-level functions, which then talk to this Hub too. Load models with remote code in a process of their own.
+Inside `online` a test passes `token=` and, for downloads, `cache_dir=` or `local_dir=`, because names that other
+packages imported from `huggingface_hub.constants` keep their old values. Call the client's `HfApi(endpoint=hub.url)`,
+or its module-level functions, which then talk to this Hub too. Load models with remote code in a separate process.
 """
 
 import base64
@@ -48,10 +48,10 @@ MESSAGES = {403: "Forbidden", 409: "Conflict", 412: "A commit has happened since
 
 @dataclass(frozen=True)
 class Blob:
-    """A file's contents. `sha256` is set for LFS files, whose `content` is None when the bytes are in the Xet store."""
+    """A file's contents. LFS files have a `sha256`, and their `content` is None when the bytes are in the Xet store."""
 
     size: int
-    oid: str  # git's name for it; of the pointer file where the contents are in LFS
+    oid: str  # git's name for it, or for the pointer file if the contents are in LFS
     sha256: str | None = None
     xet_hash: str | None = None
     content: bytes | None = field(default=None, repr=False)
@@ -66,7 +66,7 @@ class Blob:
         return cls(size, cls.regular(pointer).oid, sha256, xet_hash, content)
 
     def described(self, path: str) -> dict[str, Any]:
-        """The file in listings."""
+        """Return the file's entry in listings."""
         lfs = {"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": 134}} if self.sha256 else {}
         xet = {"xetHash": self.xet_hash} if self.xet_hash else {}
         return {"type": "file", "path": path, "size": self.size, "oid": self.oid, **lfs, **xet}
@@ -85,21 +85,21 @@ class Repo:
     refs: dict[str, Commit] = field(default_factory=dict)  # refs/heads/main, refs/tags/v1, refs/pr/1
     commits: dict[str, Commit] = field(default_factory=dict)
     objects: dict[str, Blob] = field(default_factory=dict)  # LFS files the repository may point to, by sha256
-    uploading: bool = False  # it was given leave to write to the Xet store
+    uploading: bool = False  # whether somebody may write to the Xet store for it
 
 
 @dataclass(frozen=True)
 class Request:
     method: str
-    path: str  # with the query
+    path: str  # including the query
     status: int | None  # None: the client got no answer
-    authorized: bool  # an Authorization header was sent
-    body_bytes: int  # received
+    authorized: bool  # whether an Authorization header was sent
+    body_bytes: int  # how many were received
 
 
 @dataclass
 class Call:
-    """A request on its way through the routes. `user` is None for the anonymous."""
+    """A request on its way through the routes. `user` is None without a token."""
 
     method: str
     query: dict[str, str]
@@ -116,7 +116,7 @@ class Call:
 
 @dataclass
 class Answer:
-    body: Any = None  # bytes, or something to send as JSON
+    body: Any = None  # bytes, or an object to send as JSON
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -144,7 +144,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Callable[..., Answer]]] = []
 
 
 def route(methods: str, path: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Registers a method of `LoopbackHub`. `{name}` is one part of the path, `{repo}` two, `{path*}` the whole rest."""
+    """Register a method of `LoopbackHub`. `{name}` is one part of the path, `{repo}` two, `{path*}` all the rest."""
     pattern = path.replace("{repo}", "(?P<repo>[^/]+/[^/]+)").replace("/{path*}", "(?:/(?P<path>.+))?")
     pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern)
 
@@ -177,7 +177,7 @@ class LoopbackHub:
         self.store.mkdir(parents=True, exist_ok=True)
         self.repos: dict[str, Repo] = {}
         self.requests: list[Request] = []
-        self.errors: list[str] = []  # tracebacks of this fixture's own failures
+        self.errors: list[str] = []  # tracebacks of failures in this fixture itself
         self._seen: list[str] = []
         self._faults: list[Fault] = []
         self._commits = 0
@@ -200,14 +200,14 @@ class LoopbackHub:
     # What tests use
 
     def create(self, name: str, private: bool = False) -> None:
-        """An empty repository. Like the Hub's it begins with a commit that holds .gitattributes."""
+        """Create an empty repository. Like the Hub's it begins with a commit that holds .gitattributes."""
         self.repos[name] = Repo(private)
         self.commit(name, {".gitattributes": GIT_ATTRIBUTES}, "initial commit")
 
     def commit(
         self, name: str, files: dict[str, bytes | Blob | None], message: str = "A commit", revision: str = "main"
     ) -> str:
-        """Adds a commit without any client: contents to write, None to delete. Returns its oid."""
+        """Add a commit without any client, and return its oid. `files` holds contents to write, or None to delete."""
         ref = revision if revision.startswith("refs/") else f"refs/heads/{revision}"
         with self._lock:
             parent = self.repos[name].refs.get(ref)
@@ -219,7 +219,7 @@ class LoopbackHub:
             return self._add_commit(self.repos[name], ref, message, tree).oid
 
     def seed(self, name: str, folder: Path, private: bool = False) -> str:
-        """Commits a folder to a repository, new or not; weights go to the Xet store. Returns the commit's oid."""
+        """Commit a folder to a repository, new or old, and return the oid. Weights go to the Xet store."""
         if name not in self.repos:
             self.create(name, private)
         files: dict[str, bytes | Blob | None] = {}
@@ -260,12 +260,12 @@ class LoopbackHub:
         body: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        """What happens to the next `times` requests whose path, unquoted and with the query, has a match for `path`.
+        """Let the next `times` requests fail whose path, unquoted and with the query, has a match for `path`.
 
-        By default, or with `status` (and `body`, `headers`), they get that answer instead of being carried out. With
-        `drop` the connection is reset, after `after_bytes` of the request's body or all of it, and nothing is carried
-        out. With `answer_lost` the request is carried out and the connection reset in place of the answer. `before` is
-        called before the request is carried out; alone it changes nothing else.
+        By default, or with `status` (and `body`, `headers`), they get that answer and are not carried out. With `drop`
+        the connection is reset after `after_bytes` of the request's body, or all of it, and nothing is carried out.
+        With `answer_lost` the request is carried out, and the connection is reset instead of an answer. `before` is
+        called before the request is carried out. On its own it changes nothing else.
         """
         if status is None and body is None and not (drop or answer_lost or before):
             status = 500
@@ -279,18 +279,18 @@ class LoopbackHub:
         self._faults.append(fault)
 
     def mend(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self._faults.clear()
 
     def log_text(self) -> str:
-        """All that clients sent, with base64 contents as text, without the Authorization headers."""
+        """Return all that clients sent, with base64 contents as text, without the Authorization headers."""
         return "\n".join(self._seen)
 
     def environment(self, home: Path, token: str | None = "hf_test") -> dict[str, str]:
-        """The environment of a user's process with a home folder of its own and, maybe, a token.
+        """Return the environment of a user's process, with its own home folder and perhaps a token.
 
-        Such a process does sleep between retries: 1, 2, 4, 8 and 8 seconds, and more than a minute in `hf_xet` unless
-        HF_XET_CLIENT_RETRY_MAX_ATTEMPTS is set.
+        Such a process sleeps between retries, for 1, 2, 4, 8 and 8 seconds, and for more than a minute in `hf_xet`
+        unless HF_XET_CLIENT_RETRY_MAX_ATTEMPTS is set.
         """
         kept = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TMPDIR", "LANG")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
@@ -300,9 +300,9 @@ class LoopbackHub:
 
     @contextmanager
     def online(self, home: Path, waiting: bool = False) -> Iterator[None]:
-        """Lets `huggingface_hub` in this process talk to this Hub, with `home` in place of the user's home.
+        """Let `huggingface_hub` in this process talk to this Hub, with `home` as the user's home.
 
-        There is no implicit token inside. The client does not sleep between retries unless `waiting`.
+        No token is implicit inside. The client does not sleep between retries unless `waiting`.
         """
         from huggingface_hub import close_session, constants, hf_api
         from huggingface_hub.utils import _http, _xet
@@ -319,7 +319,7 @@ class LoopbackHub:
                 os.environ.pop(name, None)
             stack.enter_context(mock.patch.multiple(constants, **changed))
             stack.enter_context(mock.patch.object(hf_api.api, "endpoint", self.url))
-            # Transformers keeps one with the address that it first saw; 5.19 has none.
+            # Transformers keeps one with the first address that it saw. 5.19 has none.
             stack.enter_context(mock.patch("transformers.utils.hub._hf_api", None, create=True))
             stack.enter_context(mock.patch.object(_xet, "_GLOBAL_XET_HOLDER", _xet.XetSessionHolder()))
             if not waiting:
@@ -349,10 +349,10 @@ class LoopbackHub:
         return commit
 
     def _xet_files(self) -> dict[str, Blob]:
-        """The files in the Xet store by sha256, from its shards: 48-byte records that end with one of 0xff bytes.
+        """Return the files in the Xet store by sha256. Its shards hold 48-byte records, the last of 0xff bytes.
 
-        A file has a head (hash, flags, number of segments), its segments, as many checksums and one more with its
-        sha256.
+        A file has a head (hash, flags, number of segments), its segments, as many checksums, and one more record with
+        its sha256.
         """
 
         def text(digest: bytes) -> str:  # Xet writes a hash as four little-endian numbers
@@ -376,7 +376,7 @@ class LoopbackHub:
     def _xet_session(self) -> Any:
         from hf_xet import XetSession
 
-        with mock.patch.dict(os.environ, {"HF_HOME": str(self.store)}):  # for its logs
+        with mock.patch.dict(os.environ, {"HF_HOME": str(self.store)}):  # where its logs go
             return XetSession()
 
     def _bytes(self, blob: Blob) -> bytes:
@@ -396,7 +396,7 @@ class LoopbackHub:
         return repo
 
     def _writable(self, call: Call, name: str) -> Repo:
-        if call.user is None:  # the client takes a 401 for a missing repository, but by itself only over https
+        if call.user is None:  # the client reads a 401 as a missing repository, but on its own only over https
             raise Refusal(401, "Invalid username or password.", "RepoNotFound")
         repo = self._readable(call, name)
         if not call.may_write(name):
@@ -620,14 +620,14 @@ class LoopbackHub:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # closing waits for them
+    daemon_threads = False  # closing waits for the threads
 
     def handle_error(self, *_: Any) -> None:
         pass  # a client that went away
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request per connection, so that none is left open when the server closes."""
+    """Answer one request per connection, so that none is left open when the server closes."""
 
     hub: LoopbackHub
 
@@ -635,7 +635,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _body(self, limit: int | None) -> bytes:
-        """The body of the request, or its first `limit` bytes."""
+        """Read the body of the request, or its first `limit` bytes."""
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             length = int(self.headers.get("Content-Length", 0))
             return self.rfile.read(length if limit is None else min(limit, length))
@@ -700,7 +700,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _reset(self) -> None:
-        """Ends the connection so that the client sees a reset."""
+        """End the connection so that the client sees a reset."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.rfile.close()
         self.connection.close()

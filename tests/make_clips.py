@@ -1,4 +1,4 @@
-"""Small clips for the tests, written with PyAV: each frame shows its own number, in two grey levels."""
+"""Write small clips for the tests with PyAV. Each frame shows its own number as two grey levels."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ import av
 import numpy as np
 
 HEIGHT, WIDTH = 64, 96
-INTERRUPTION = Path(__file__).parent / "data" / "interruption.mp4"  # by `make_interruption_video.py`
+INTERRUPTION = Path(__file__).parent / "data" / "interruption.mp4"  # drawn by `make_interruption_video.py`
 IDENTITY = (1, 0, 0, 0, 1, 0, 0, 0, 1)
 
 
 def numbered(number: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
-    """(height, width, 3) uint8: sixteens on the left, ones on the right."""
+    """Draw a number as (height, width, 3) uint8: the sixteens on the left, the ones on the right."""
     picture = np.empty((height, width, 3), np.uint8)
     picture[:, : width // 2] = number // 16 * 16 + 8
     picture[:, width // 2 :] = number % 16 * 16 + 8
@@ -22,7 +22,7 @@ def numbered(number: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarra
 
 
 def number_of(frame: np.ndarray) -> int:
-    """What `numbered` wrote, after any encoder."""
+    """Read the number that `numbered` drew, also after lossy encoding."""
     height, width = frame.shape[:2]
     inner = frame[height // 8 : -height // 8].astype(float)
     left, right = inner[:, width // 16 : width // 2 - width // 16], inner[:, width // 2 + width // 16 : -width // 16]
@@ -40,7 +40,7 @@ def write_clip(
     display_matrix: Sequence[int] = IDENTITY,
     options: dict[str, str] | None = None,
 ) -> Path:
-    """A clip whose i-th frame is shown at `seconds[i]`; with `tick=None`, at i / rate."""
+    """Write a clip whose i-th frame is shown at `seconds[i]`, or at i / rate with `tick=None`."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate, options={"g": "12", **(options or {})})
         stream.height, stream.width = picture(0).shape[:2]
@@ -62,7 +62,7 @@ def set_display_matrix(path: Path, matrix: Sequence[int]) -> None:
     """Write {a, b, u, c, d, v, x, y, w} of ISO 14496-12 into the one track header of an MP4 file."""
     data = bytearray(path.read_bytes())
     assert data.count(b"tkhd") == 1
-    # version and flags, five times and numbers of 4 bytes, two reserved, layer to volume: 4 + 5 * 4 + 2 * 4 + 4 * 2
+    # Skip version and flags, five fields of 4 bytes, two reserved, layer to volume: 4 + 5 * 4 + 2 * 4 + 4 * 2.
     start = data.index(b"tkhd") + 4 + 4 + 5 * 4 + 2 * 4 + 4 * 2
     units = (1 << 16, 1 << 16, 1 << 30) * 3  # 16.16 and 2.30 fixed point
     fixed = struct.pack(">9i", *(value * unit for value, unit in zip(matrix, units)))
@@ -72,7 +72,7 @@ def set_display_matrix(path: Path, matrix: Sequence[int]) -> None:
 
 
 def with_bad_packets(source: Path, target: Path, bad: Sequence[int]) -> Path:
-    """The same stream, but of the packets `bad` (in file order) nothing is left but zeros."""
+    """Copy a stream, with the packets `bad` (in file order) replaced by zeros."""
     with av.open(str(source)) as old, av.open(str(target), "w") as new:
         stream = new.add_stream_from_template(old.streams.video[0])
         for i, packet in enumerate(old.demux(old.streams.video[0])):
@@ -86,7 +86,7 @@ def with_bad_packets(source: Path, target: Path, bad: Sequence[int]) -> Path:
 
 
 def joined(sources: Sequence[Path], target: Path, seconds: float) -> Path:
-    """The streams of several clips one after the other, as one stream; each begins `seconds` after the last."""
+    """Join the streams of several clips into one, in which each begins `seconds` after the one before."""
     with av.open(str(target), "w") as new:
         stream = None
         for i, source in enumerate(sources):
@@ -105,9 +105,9 @@ def start_later(path: Path, seconds: float) -> None:
     """Move the start in the one edit list of a MOV or MP4 file, ISO 14496-12."""
     data = bytearray(path.read_bytes())
     assert data.count(b"elst") == data.count(b"mdhd") == 1
-    # version and flags, creation, modification: then the ticks of a second
+    # Behind version and flags, creation and modification stand the ticks per second.
     (ticks_per_second,) = struct.unpack_from(">I", data, data.index(b"mdhd") + 4 + 3 * 4)
-    # version and flags, the number of entries, the duration of the first: then where it starts
+    # Behind version and flags, the number of entries and the duration of the first stands where it starts.
     start = data.index(b"elst") + 4 + 3 * 4
     (ticks,) = struct.unpack_from(">i", data, start)
     struct.pack_into(">i", data, start, ticks + round(seconds * ticks_per_second))

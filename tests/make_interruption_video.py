@@ -2,7 +2,7 @@
 
     python tests/make_interruption_video.py
 
-A ball drifts over a hill under a nearly still sky; after five of eight seconds another scene flashes up for half a
+A ball drifts over a hill under a nearly still sky. After five of eight seconds another scene flashes up for half a
 second. VidCom² should give those frames the largest budgets.
 """
 
@@ -17,7 +17,7 @@ OUTPUT = Path(__file__).parent / "data" / "interruption.mp4"
 
 
 def quiet_scene(seconds: float) -> np.ndarray:
-    """(height, width, 3) uint8."""
+    """Draw (height, width, 3) uint8."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH].astype(float)
     sky = np.stack([110 + 60 * y / HEIGHT, 160 + 50 * y / HEIGHT, 235 - 20 * y / HEIGHT], axis=-1)
     hill = y > 165 - 35 * np.sin(x / WIDTH * np.pi)

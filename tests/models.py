@@ -1,4 +1,4 @@
-"""The table of models that every model test runs over. A new family adds one row."""
+"""The table of models that every test of models runs over. A new family adds one row."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ IMAGE_SIZE = 84  # 6 x 6 patches
 
 @dataclass(frozen=True)
 class ModelCase:
-    """One family: the VidCom² class, the stock class it is compared with, and what its tokens are."""
+    """One family: its VidCom² class, the stock class it is compared with, and the layout of its tokens."""
 
     name: str
     config_class: type
@@ -73,23 +73,24 @@ class ModelCase:
     structure_tokens: int  # tokens at the end of a video that are not scored and always stay
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
-    legacy_prefixes: dict[str, str]  # key names of the checkpoints on the Hub, by those of Transformers 5
-    newline_every: int | None = None  # within a frame, each so-manieth token is a newline, not scored, always kept
+    legacy_prefixes: dict[str, str]  # key prefix in Transformers 5 -> key prefix in the checkpoints on the Hub
+    newline_every: int | None = None  # every n-th token of a frame is a newline: never scored, always kept
     native: bool = True  # whether Transformers has the stock class
-    files_frames_per_frame: int = 1  # frames of the file that one scored frame is made of
+    files_frames_per_frame: int = 1  # how many frames of the file make one scored frame
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
-    legacy_transposed: tuple[str, ...] = ()  # ends of names of weights that lie there with their last axes exchanged
-    slow: bool = False  # its tests are run with `-m slow`: another row stands for it
-    # Of an architecture: tests run all their combinations over it, and share them out among the other rows.
+    legacy_transposed: tuple[str, ...] = ()  # suffixes of weights that the Hub stores with their last two axes swapped
+    slow: bool = False  # its tests run only with `-m slow`, because another row stands for it
+    # Whether it stands for its architecture. Tests run all their combinations over such a row, and share the
+    # combinations out among the other rows.
     representative: bool = False
-    siglip: bool = False  # whether the vision tower can take over what it computed of another frame
+    siglip: bool = False  # whether the vision tower can reuse what it computed for another frame
     deepstack: bool = False  # whether the language model adds features of inner layers of the vision tower
-    frames_stand_apart: bool = False  # in the prompt, each with its time before it
-    # Linear attention: its states cannot be cropped, and fade over padding between tokens; Transformers' caches cannot
-    # select or repeat rows of them, and it refuses prompt lookup.
+    frames_stand_apart: bool = False  # each frame stands on its own in the prompt, behind its time
+    # Whether it has linear attention. Its states cannot be cropped, and fade over padding between tokens. Transformers'
+    # caches cannot select or repeat their rows, and Transformers refuses prompt lookup.
     recurrent: bool = False
-    # Top, left, height and width of what the tokens cover of a frame of 3 × 4, in shares of its sides.
+    # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
     covered: tuple[float, float, float, float] = (0, 0, 1, 1)
 
     @property
@@ -104,13 +105,13 @@ class ModelCase:
         return self.scored_frames(num_frames) * (self.tokens_per_frame + newlines) + self.structure_tokens
 
     def is_scored(self, num_tokens: int) -> torch.Tensor:
-        """(num_tokens,) bool: which placeholders of a video are scored; the others are structure."""
+        """Return (num_tokens,) bool: which placeholders of a video are scored. The others are structure."""
         positions = torch.arange(num_tokens)
         scored = positions < num_tokens - self.structure_tokens
         return scored & ((positions + 1) % self.newline_every != 0) if self.newline_every else scored
 
     def full_positions(self, stock: PreTrainedModel, inputs: BatchFeature) -> torch.Tensor | None:
-        """(3, B, L) M-RoPE positions of the full prompt, by the stock model."""
+        """Return the stock model's M-RoPE positions (3, B, L) of the full prompt."""
         if not self.mrope:
             return None
         names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", *self.video_inputs[1:])
@@ -124,7 +125,7 @@ LLAVA_PREFIXES = {
     "model.multi_modal_projector.": "multi_modal_projector.",
     "model.image_newline": "image_newline",
 }
-QWEN3: dict[str, Any] = {  # what the rows of Qwen3-VL and Qwen3.5 share
+QWEN3: dict[str, Any] = {  # shared by the rows of Qwen3-VL and Qwen3.5
     "build_arguments": {"patch_size": 10, "frame_tokens": 12},
     "grid": (3, 4),
     "structure_tokens": 0,
@@ -261,13 +262,13 @@ EACH_MODEL = [pytest.param(case, id=case.name, marks=pytest.mark.slow if case.sl
 
 
 def two_of(cases: Sequence[tuple], mark: pytest.MarkDecorator = pytest.mark.product) -> list[Any]:
-    """Cases of which only the first and the last are run by default, as bad values that another test has in full."""
+    """Run only the first and the last case by default, for bad values that another test covers in full."""
     marks = [() if at in (0, len(cases) - 1) else mark for at in range(len(cases))]
     return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
 
 
 def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) -> None:
-    """Weights by the key names, and in the layout, of the checkpoints on the Hub."""
+    """Save the weights under the key names, and in the layout, of the checkpoints on the Hub."""
     tensors = {}
     for name, tensor in model.state_dict().items():
         prefix = next(prefix for prefix in case.legacy_prefixes if name.startswith(prefix))
@@ -282,7 +283,7 @@ def chat_prompt(processor: Any, question: str, videos: int = 0, images: int = 0)
 
 
 def make_video(seed: int, num_frames: int = 8, unique_frame: int | None = 5) -> np.ndarray:
-    """(num_frames, 3, height, width) uint8: a nearly still scene, with one frame of something else."""
+    """Return (num_frames, 3, height, width) uint8: a nearly still scene with one frame of another scene."""
     rng = np.random.default_rng(seed)
     scene = rng.integers(0, 256, (3, 60, 80))
     video = np.stack([np.clip(scene + rng.integers(-20, 20, scene.shape), 0, 255) for _ in range(num_frames)])

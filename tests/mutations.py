@@ -1,12 +1,12 @@
-"""Breaks the code in one place after another, and says which breakages the default tests notice.
+"""Break the code in one place after another, and say which breakages the default tests notice.
 
-    python tests/mutations.py                      # all, one after another; hours on one core
-    python tests/mutations.py cache_is_not_reset   # those of these names
+    python tests/mutations.py                      # all mutations, one after another; takes hours on one core
+    python tests/mutations.py cache_is_not_reset   # the mutations of these names
     python tests/mutations.py --list
 
-Each mutation is put into a copy of the tree in a temporary folder, where the test files that it is about are run until
-the first failure. The exit code is 0 if all were caught. A mutation whose text is no longer in its file is neither
-caught nor missed: find what took its place.
+Each mutation is made in a copy of the tree in a temporary folder. The test files that it is about run there until the
+first failure. The exit code is 0 if all mutations were caught. A mutation whose text is no longer in its file is
+neither caught nor missed: find out what replaced that text.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PROMPT, METHODS, ENCODING, FAMILIES, RECORDS = (
 
 @dataclass(frozen=True)
 class Mutation:
-    """`old` in `file` becomes `new`, so that `breaks` is no longer true; `tests` are the files that should notice."""
+    """Replaces `old` by `new` in `file`, so that `breaks` is no longer true. The files `tests` should notice."""
 
     name: str
     file: str
@@ -53,7 +53,7 @@ MUTATIONS = [
         f"{PROMPT}/prompt_compression.py",
         "settings = self.config.compression_settings(**overrides)",
         "settings = self.config.compression_settings()",
-        "a setting of one call counts in that call",
+        "a setting of one call takes effect in that call",
         "call_settings",
     ),
     of_the_model(
@@ -69,7 +69,7 @@ MUTATIONS = [
         f"{PROMPT}/compressed_generation.py",
         "            self.model.config = self.config\n",
         "            pass\n",
-        "a config put in place of the head's is the inner model's",
+        "a config that replaces the head's also replaces the inner model's",
         "bad_input",
     ),
     of_the_model(
@@ -85,7 +85,7 @@ MUTATIONS = [
         f"{METHODS}/frame_budgets.py",
         "(u - u.max()) / settings.compression_temperature",
         "(u - u.max()) / 0.01",
-        "`compression_temperature` is that of the softmax",
+        "`compression_temperature` is the temperature of the softmax",
         "compression",
     ),
     of_the_model(
@@ -101,7 +101,7 @@ MUTATIONS = [
         f"{METHODS}/method_vidcom2.py",
         'if frame_score == "max":',
         "if False:",
-        '`compression_frame_score="max"` is the most unique token\'s',
+        'with `compression_frame_score="max"` a frame has the score of its most unique token',
         "compression",
     ),
     of_the_model(
@@ -109,7 +109,7 @@ MUTATIONS = [
         f"{METHODS}/method_vidcom2.py",
         "settings.compression_frame_weight * u_frame + settings.compression_video_weight * u_video",
         "u_frame + u_video",
-        "both weights count",
+        "both weights take effect",
         "compression",
     ),
     of_the_model(
@@ -117,7 +117,7 @@ MUTATIONS = [
         f"{FAMILIES}/modeling_vidcom2_llava_video.py",
         'if newlines == "occupied":',
         "if False:",
-        '`compression_newlines="occupied"` drops those of empty rows',
+        '`compression_newlines="occupied"` drops the newlines of empty rows',
         "llava_video",
     ),
     # -- budgets, ranks, ties -----------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ MUTATIONS = [
         f"{METHODS}/token_ranking.py",
         "order = token_scores.argsort(dim=1, descending=True, stable=True)",
         "order = token_scores.shape[1] - 1 - token_scores.flip(1).argsort(dim=1, descending=True, stable=True)",
-        "of equal tokens the earlier stays",
+        "of equal tokens the earlier one stays",
         "compression",
     ),
     of_the_model(
@@ -175,7 +175,7 @@ MUTATIONS = [
         f"{ENCODING}/video_features.py",
         "self._kept_features(layer, compressions) for layer in outputs",
         "tuple(video[: len(each.indices)] for video, each in zip(layer, compressions)) for layer in outputs",
-        "deepstack features are those of the kept tokens",
+        "deepstack features belong to the kept tokens",
         "qwen_videos",
         "generate",
     ),
@@ -220,7 +220,7 @@ MUTATIONS = [
         f"{ENCODING}/frame_encoding.py",
         "whole or chunk_frames is None else",
         "True else",
-        "the tower takes `vision_chunk_frames` at a time",
+        "the tower takes `vision_chunk_frames` frames at a time",
         "frame_encoding",
     ),
     of_the_model(
@@ -252,7 +252,7 @@ MUTATIONS = [
         f"{ENCODING}/vision_changed_patches.py",
         "states = states + updated(references.attention, ",
         "states = updated(references.attention, ",
-        "what is added to is each frame's own",
+        "updates are added to each frame's own states",
         "vision_changed_patches",
     ),
     # -- positions ----------------------------------------------------------------------------------------------------
@@ -268,21 +268,21 @@ MUTATIONS = [
         f"{PROMPT}/prompt_compression.py",
         "offset = following - num_tokens",
         "offset = following - num_tokens + 1",
-        "the answer goes on where the full prompt ends",
+        "the answer's positions begin where the full prompt ends",
     ),
     of_the_model(
         "a_second_turns_video_starts_at_zero",
         f"{FAMILIES}/qwen_videos.py",
         "return positions[..., :-1] + start, ",
         "return positions[..., :-1], ",
-        "a second turn's positions go on from the first's",
+        "a second turn's positions continue the first's",
     ),
     of_the_model(
         "the_last_frame_counts_as_the_last_position",
         f"{PROMPT}/conversation_cache.py",
         "following = rotary[1:].amax(dim=0)",
         "following = rotary.amax(dim=0)",
-        "positions go on after the last token, not after a long video's last frame",
+        "positions continue after the last token, not after a long video's last frame",
         "conversations",
         "qwen_videos",
     ),
@@ -299,7 +299,7 @@ MUTATIONS = [
         f"{PROMPT}/prompt_compression.py",
         "if call.drops_tokens or (has_media_after_cached and memory is not None):",
         "if call.drops_tokens:",
-        "an image after a cached turn has the positions of an image",
+        "an image after a cached turn gets the positions of an image",
         "conversations",
     ),
     of_the_model(
@@ -307,7 +307,7 @@ MUTATIONS = [
         f"{PROMPT}/prompt_positions.py",
         "return (mask.long().cumsum(dim=1) - 1).clamp(min=0)",
         "return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)",
-        "positions leave the padding out",
+        "padding has no positions",
     ),
     # -- masks --------------------------------------------------------------------------------------------------------
     of_the_model(
@@ -315,14 +315,14 @@ MUTATIONS = [
         f"{PROMPT}/prompt_compression.py",
         "kept = attended & self._kept(",
         "kept = self._kept(",
-        "padding is no token of the compressed prompt",
+        "padding is not part of the compressed prompt",
     ),
     of_the_model(
         "a_loop_attends_the_padding",
         f"{PROMPT}/conversation_cache.py",
         "is_token = (self.positions >= 0).to(device)",
         "is_token = torch.ones_like(self.positions, dtype=torch.bool, device=device)",
-        "without a mask the padding of the compressed prompt does not count",
+        "without a mask the padding of the compressed prompt is not attended",
         "conversations",
         "forward",
     ),
@@ -350,7 +350,7 @@ MUTATIONS = [
         f"{PROMPT}/compressed_generation.py",
         "model_kwargs=_with_full_mask(model_kwargs or {}), **kwargs)",
         "model_kwargs=model_kwargs or {}, **kwargs)",
-        "a penalty that looks at the mask sees the full prompt's",
+        "a penalty that looks at the mask sees that of the full prompt",
         "hooks",
         "generate",
     ),
@@ -426,15 +426,15 @@ MUTATIONS = [
         f"{PROMPT}/conversation_cache.py",
         "super().reset()\n        self.cached_prompt = None\n",
         "super().reset()\n",
-        "a cache that is used again forgets its prompt",
+        "a cache that is reset forgets its prompt",
         "generate",
     ),
     of_the_model(
-        "another_model_goes_on_from_the_cache",
+        "another_model_continues_the_cache",
         f"{PROMPT}/conversation_cache.py",
         "if known is not None and known.is_short and not self.in_use:",
         "if False:",
-        "another model's class refuses a compressed cache",
+        "another model cannot continue a compressed cache",
         "conversations",
     ),
     # -- logits, labels -----------------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ MUTATIONS = [
         f"{PROMPT}/short_prompt.py",
         "index = (padding + counts - 1).clamp(min=0)",
         "index = (padding + counts - 2).clamp(min=0)",
-        "a position's logits are its own token's",
+        "a position has the logits of its own token",
         "forward",
         "inner_model",
     ),
@@ -461,7 +461,7 @@ MUTATIONS = [
         f"{PROMPT}/compressed_generation.py",
         "labels = torch.cat([torch.full_like(shift_labels[:, :1], IGNORED_LABEL), shift_labels[:, :-1]], dim=1)",
         "labels = shift_labels",
-        "`shift_labels` hold the label of each position's next token",
+        "`shift_labels` holds the label of each position's next token",
         "training",
         "forward",
     ),
@@ -488,7 +488,7 @@ MUTATIONS = [
         f"{RECORDS}/jsonl.py",
         '.split("\\n")[:-1]]',
         '.split("\\n") if line]',
-        "a last line that an interruption left half-written is left out",
+        "a last line that an interruption left half-written is skipped",
         "many",
         "evaluation",
     ),
@@ -497,7 +497,7 @@ MUTATIONS = [
         f"{RECORDS}/jsonl.py",
         'if "error" not in row}',
         "}",
-        "rows of errors are asked again",
+        "questions that ended in an error are asked again",
         "many",
         "evaluation",
     ),
@@ -506,7 +506,7 @@ MUTATIONS = [
         f"{RECORDS}/whole_files.py",
         "        raise TakenError(otherwise) from None\n    try:\n        yield",
         "        pass\n    try:\n        yield",
-        "no two processes make one folder",
+        "no two processes make the same folder",
         "whole_files",
         "convert_llava_video",
         "many",
@@ -516,7 +516,7 @@ MUTATIONS = [
         f"{RECORDS}/fingerprints.py",
         'return f"sha256 {sha256_of(path)}"',
         'return f"sha256 {size}"',
-        "a changed file of the same size is another one",
+        "a changed file of the same size counts as another file",
         "fingerprints",
         "many",
     ),
@@ -525,7 +525,7 @@ MUTATIONS = [
         f"{RECORDS}/whole_files.py",
         "        part.unlink(missing_ok=True)\n",
         "        pass\n",
-        "after an error nothing is left of a growing file",
+        "an error leaves nothing of an unfinished file",
         "whole_files",
         "explain",
     ),
@@ -533,7 +533,7 @@ MUTATIONS = [
 
 
 def copy_of_the_tree(folder: Path) -> Path:
-    """The files that git knows or would take, links as links."""
+    """Copy the files that git tracks or would track. Links stay links."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
@@ -544,7 +544,7 @@ def copy_of_the_tree(folder: Path) -> Path:
 
 
 def outcome(mutation: Mutation, marks: str, workers: str) -> tuple[str, str]:
-    """One word, and the test that noticed, or what went wrong."""
+    """Run one mutation. Return a word for how it ended, and the test that noticed or what went wrong."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as temporary:
         tree = copy_of_the_tree(Path(temporary).resolve())
         file = tree / mutation.file
@@ -557,14 +557,14 @@ def outcome(mutation: Mutation, marks: str, workers: str) -> tuple[str, str]:
         where = [sys.executable, "-c", "import vidcom2; print(vidcom2.__file__)"]
         imported = subprocess.run(where, cwd=tree, env=environment, capture_output=True, text=True)
         if not imported.stdout.startswith(str(tree)):
-            return "BROKEN", f"the copy is not what is imported: {imported.stdout or imported.stderr[-300:]}"
+            return "BROKEN", f"Python does not import the copy: {imported.stdout or imported.stderr[-300:]}"
         tests = [f"tests/test_{name}.py" for name in mutation.tests]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, "--tb=no", "-p", "no:cacheprovider", "-n"]
         run = partial(subprocess.run, cwd=tree, env=environment, capture_output=True, text=True)
         try:
             ran = run([*command, workers, *tests], timeout=SECONDS_OF_A_RUN)
         except subprocess.TimeoutExpired:
-            return "caught", f"it did not end in {SECONDS_OF_A_RUN} s"
+            return "caught", f"the tests did not end within {SECONDS_OF_A_RUN} s"
         if ran.returncode == ALL_PASSED:
             return "MISSED", mutation.breaks
         noticed = [line.removeprefix("FAILED ") for line in ran.stdout.splitlines() if line.startswith("FAILED ")]
@@ -581,10 +581,10 @@ def main() -> int:
     by_name = {mutation.name: mutation for mutation in MUTATIONS}
     assert len(by_name) == len(MUTATIONS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="mutations to run; all without names")
+    parser.add_argument("names", nargs="*", help="mutations to run; all if none is named")
     parser.add_argument("--list", action="store_true", help="list the mutations, and whether their text is found")
-    parser.add_argument("-m", default="not slow", help="marks of the tests, as pytest's")
-    parser.add_argument("-n", default="0", help="workers, as pytest-xdist's")
+    parser.add_argument("-m", default="not slow", help="which tests to run, as pytest's -m")
+    parser.add_argument("-n", default="0", help="number of workers, as pytest-xdist's -n")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - by_name.keys():
         parser.error(f"{', '.join(sorted(unknown))}: no such mutation. --list names them.")

@@ -1,9 +1,9 @@
-"""Two independent readings of VidCom² that `vidcom2.compress` is held against.
+"""Two independent implementations of VidCom² that `vidcom2.compress` is compared with.
 
-- `oracle_compress`: plain loops in float64, slow, every setting. Written from the paper (Section 3.2, Algorithm 1) and
-  facts/released_code.md, not from the operator, with which it shares no code.
-- `released_reference`: the released algorithm in plain torch and the model's dtype, as a user would have written it;
-  the golden file pins it, and benchmarks/benchmark_compress.py measures against it.
+- `oracle_compress` takes every setting, in slow plain loops in float64. It was written from the paper (Section 3.2,
+  Algorithm 1) and facts/released_code.md, not from the operator, with which it shares no code.
+- `released_reference` is the released algorithm in plain torch and the model's dtype, as a user would write it. The
+  golden file pins it, and benchmarks/benchmark_compress.py measures against it.
 """
 
 import math
@@ -24,14 +24,14 @@ Vector = list[float]
 class OracleCompression(NamedTuple):
     """What the operator should return, and how clear-cut it is.
 
-    A float32 operator may differ in what hangs on less than float32 noise. The margins say how much it hangs on.
+    A float32 operator may decide differently where a gap is smaller than float32 noise. The margins are those gaps.
     """
 
     indices: list[int]
     frame_budgets: list[int]
     frame_uniqueness: list[float]
-    token_uniqueness: list[list[float]]  # -inf for a token that holds a non-finite value
-    budget_margin: float  # tokens by which the real-valued budgets are away from a different rounding
+    token_uniqueness: list[list[float]]  # -inf for a token with a non-finite value
+    budget_margin: float  # how far, in tokens, the real-valued budgets are from rounding differently
     channel_margin: float  # relative gap between the variances of the last scored and the first dropped channel
 
 
@@ -47,7 +47,7 @@ def oracle_compress(
     compression_frame_weight: float = 1.0,
     compression_video_weight: float = 1.0,
 ) -> OracleCompression:
-    """Algorithm 1 (or the released code) for `video_tokens` (num_frames, tokens_per_frame, dim), in float64."""
+    """Run Algorithm 1, or the released code, on `video_tokens` (num_frames, tokens_per_frame, dim) in float64."""
     video: list[list[Vector]] = video_tokens.detach().double().tolist()
     num_frames, tokens_per_frame = len(video), len(video[0])
     finite = [[all(map(math.isfinite, token)) for token in frame] for frame in video]
@@ -109,7 +109,7 @@ def finite_tokens(video: list[list[Vector]], finite: list[list[bool]], frames: I
 
 
 def mean(tokens: list[Vector]) -> Vector:
-    """The mean token; of no tokens an empty vector, which is never compared with anything."""
+    """Return the mean token. Of no tokens it is an empty vector, which is never compared with anything."""
     return [math.fsum(channel) / len(tokens) for channel in zip(*tokens)]
 
 
@@ -133,7 +133,7 @@ def five_gaussians(token: Vector, centre: Vector) -> float:
 
 
 def low_variance_channels(tokens: list[Vector]) -> tuple[list[int], float]:
-    """The half of the channels with the smallest population variance, and how clearly they are that half."""
+    """Return the half of the channels with the smallest population variance, and how clearly they are that half."""
     if not tokens:
         return [], math.inf
     centre = mean(tokens)
@@ -150,7 +150,7 @@ def low_variance_channels(tokens: list[Vector]) -> tuple[list[int], float]:
 
 
 def window_frames(t: int, num_frames: int, window: int | None) -> range:
-    """The `window` frames around frame t, moved along until they lie inside the video."""
+    """Return the `window` frames around frame t, shifted until they lie inside the video."""
     if window is None or window >= num_frames:
         return range(num_frames)
     first = t - window // 2
@@ -171,13 +171,13 @@ def frame_score(row: Vector, score: str, least_unique: float) -> float:
 def whole_budgets(
     wanted: Vector, tokens_per_frame: int, retention_ratio: float, rounding: str
 ) -> tuple[list[int], float]:
-    """Whole budgets in [1, M] and how far `wanted` is from another result."""
+    """Return whole budgets in [1, M], and how far `wanted` is from another result."""
     if rounding == "exact":
         return exact_budgets(wanted, tokens_per_frame, retention_ratio)
     budgets, margin = [], math.inf
     for value in wanted:
         whole = round(value)  # half to even, as torch rounds
-        # Where the result steps: at the whole numbers, or half-way between them. Nothing steps outside [1, M].
+        # The result steps at the whole numbers, or half-way between them. It never steps outside [1, M].
         step = float(whole) if rounding == "ceil" else math.floor(value) + 0.5
         if rounding == "ceil" and abs(value - whole) > ARITHMETIC_NOISE:
             whole = math.ceil(value)
@@ -227,7 +227,7 @@ def exact_budgets(wanted: Vector, tokens_per_frame: int, retention_ratio: float)
 
 
 def expected_exact_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
-    """K of `compression_rounding="exact"`, as the contract states it."""
+    """Return K of `compression_rounding="exact"`, as the contract states it."""
     num_tokens = num_frames * tokens_per_frame
     return max(num_frames, min(num_tokens, math.floor(retention_ratio * num_tokens + 1e-6)))
 
@@ -239,7 +239,7 @@ class ReleasedCompression(NamedTuple):
 
 
 def released_reference(video_tokens: Tensor, retention_ratio: float = 0.25) -> ReleasedCompression:
-    """The released selection (facts/released_code.md, D1-D8) on (num_frames, tokens_per_frame, dim), in its dtype."""
+    """Select as the released code does (facts/released_code.md, D1-D8), from (num_frames, tokens_per_frame, dim)."""
     num_frames, tokens_per_frame, dim = video_tokens.shape
     tokens = video_tokens.flatten(0, 1)
 

@@ -1,4 +1,4 @@
-"""A compressed prompt built by hand and run through the stock model: what our classes are compared with."""
+"""Prompts compressed by hand and run through the stock model, with which our classes are compared."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, compress
 
 
 def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:
-    """Of the (T·M, dim) tokens the kept ones, or their merged means."""
+    """Return the kept ones of the (T·M, dim) tokens, or their merged means."""
     if compression.merge is None:
         return [tokens[index] for index in compression.indices.tolist()]
     means = [torch.zeros_like(tokens[0]) for _ in compression.indices]
@@ -32,14 +32,14 @@ def compressed_embeddings(
     kept_by: Callable[..., Any] | None = None,
     **settings: str,
 ) -> tuple[Tensor, Tensor]:
-    """Embeddings (1, L', dim) of one prompt without its dropped tokens, and the positions (L',) that remain.
+    """Return the embeddings (1, L', dim) of one prompt without its dropped tokens, and the positions (L',) that remain.
 
-    Uses the stock model's features and the published operator, a Python loop, and nothing of the model classes but the
-    grids and the states of the tower, for methods that look at them.
+    This is a Python loop over the stock model's features and the published operator. It uses nothing of our classes but
+    the grids and the states of the tower, for methods that look at them.
 
     Args:
-        kept_by: in place of the published operator: of tokens (T, M, dim) and a ratio, something with the `indices` of
-            those that stay.
+        kept_by: replaces the published operator. It takes tokens (T, M, dim) and a ratio, and returns an object whose
+            `indices` are those of the kept tokens.
     """
     stock = family.stock
     input_ids = inputs["input_ids"][0]
@@ -93,7 +93,7 @@ def compressed_embeddings(
 
 
 def deepstack_rows(encoded: ModelOutput) -> list[Tensor]:
-    """For each placeholder what each of the first decoder layers adds, (layers, dim); empty if they add nothing."""
+    """Return (layers, dim) for each placeholder: what the first decoder layers add to it. Empty if they add nothing."""
     layers = encoded.get("deepstack_features") or []
     return list(torch.stack([torch.cat(list(layer)) for layer in layers], dim=1)) if layers else []
 
@@ -104,15 +104,16 @@ def deepstack_of(stock: PreTrainedModel) -> "Deepstack":
 
 
 class Deepstack:
-    """Adds deepstack features to the prompt that was compressed last, where the stock language model reads it as
-    embeddings, which carry none."""
+    """Add deepstack features to the prompt that was compressed last.
+
+    The stock language model reads that prompt as embeddings, which carry no such features."""
 
     def __init__(self, stock: PreTrainedModel):
         self.prompt: Tensor | None = None
         stock.get_decoder().register_forward_pre_hook(self._add, with_kwargs=True)
 
     def remember(self, embeddings: Tensor, of_rows: dict[int, Tensor]) -> None:
-        """`of_rows`: for rows of the embeddings (1, L', dim), (layers, dim)."""
+        """Remember (layers, dim) for each row in `of_rows` of the embeddings (1, L', dim)."""
         self.prompt, self.of_rows = embeddings[0], of_rows
 
     def _add(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -130,7 +131,7 @@ class Deepstack:
 
 @torch.no_grad()
 def position_arguments(family: Family, inputs: BatchFeature, remaining: Tensor) -> dict[str, Tensor]:
-    """M-RoPE positions of the tokens that remain, for the stock model; nothing where positions are mere order."""
+    """Return the stock model's M-RoPE positions of the remaining tokens, or nothing where positions are mere order."""
     full = family.case.full_positions(family.stock, inputs)
     if full is None:
         return {}
@@ -145,7 +146,7 @@ def new_tokens(
     settings: dict[str, str] | None = None,
     **kwargs,
 ) -> Tensor:
-    """(rows, new) tokens that the stock model generates from the hand-made compressed prompt."""
+    """Return the (rows, new) tokens that the stock model generates from the prompt compressed by hand."""
     embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio, **settings or {})
     kwargs |= position_arguments(family, inputs, remaining)
     return family.stock.generate(inputs_embeds=embeddings, max_new_tokens=max_new_tokens, **kwargs)
@@ -153,7 +154,7 @@ def new_tokens(
 
 @torch.no_grad()
 def tokens_without_cache(family: Family, inputs: BatchFeature, retention_ratio: float, num_tokens: int) -> list[int]:
-    """Greedy tokens, each from a pass of the bare language model over everything before it."""
+    """Generate greedily, with a full pass of the bare language model over the prompt for each token."""
     stock = family.stock
     embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio)
     positions = position_arguments(family, inputs, remaining).get("position_ids")

@@ -1,4 +1,4 @@
-"""`vidcom2.ask` and `prepare_inputs`: one call does what the steps by hand do."""
+"""`vidcom2.ask` and `prepare_inputs` do in one call what the steps by hand do."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ QUESTION = "What happens?"
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 frames with gaps of 0.1 to 1.2 seconds."""
+    """Write a clip of 12 frames with gaps of 0.1 to 1.2 seconds."""
     return write_clip(tmp_path_factory.mktemp("ask") / "clip.mp4", [i * (i + 1) / 20 for i in range(12)])
 
 
@@ -36,7 +36,7 @@ def video(clip: Path) -> Video:
 
 
 def by_hand(model: PreTrainedModel, family: Family, video: Video, **arguments: Any) -> tuple[str, int, int]:
-    """The answer's text, its tokens, and those of the prompt in the KV cache."""
+    """Return the answer's text, its number of tokens, and the prompt's number of tokens in the KV cache."""
     inputs = family.processor(
         text=[family.prompt(QUESTION, videos=1)],
         videos=[video.frames],
@@ -47,7 +47,7 @@ def by_hand(model: PreTrainedModel, family: Family, video: Video, **arguments: A
     arguments = {"max_new_tokens": 6, "do_sample": False, **arguments}
     out = model.generate(**inputs, **arguments, return_dict_in_generate=True)
     new = out.sequences[0, inputs["input_ids"].shape[1] :]
-    # The last token is not fed back.
+    # The last token is never fed back, so it is not in the cache.
     in_cache = out.past_key_values.get_seq_length() - (len(new) - 1)
     return family.processor.decode(new, skip_special_tokens=True), len(new), in_cache
 
@@ -71,7 +71,7 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
 
     inputs = family.processor(text=[family.prompt("", videos=1)], videos=[video.frames], do_sample_frames=False)
     full = family.case.video_tokens(6)
-    if family.case.frames_stand_apart:  # whose processor leaves small frames as they are
+    if family.case.frames_stand_apart:  # their processor does not resize small frames
         full = math.prod(inputs["video_grid_thw"][0]) // 4
     assert answer.full_video_tokens == full > answer.video_tokens
     features = family.model.get_video_features(**family.videos_of(inputs.convert_to_tensors("pt")))
@@ -80,22 +80,22 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
 
 
 def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
-    """Where two frames are taken together, it counts twice."""
+    """A family that takes two frames together counts the frame twice."""
     one = dataclasses.replace(video, frames=video.frames[:1], frames_indices=video.frames_indices[:1])
     twice = dataclasses.replace(video, frames=video.frames[[0, 0]], frames_indices=video.frames_indices[[0, 0]])
     answer = ask(one, family)
-    shown = twice if family.case.frames_stand_apart else one  # Qwen2-VL's processor does so itself
+    shown = twice if family.case.frames_stand_apart else one  # Qwen2-VL's processor repeats the frame itself
     assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.model, family, shown)
 
 
 @only(lambda family: "second_per_grid_ts" in family.video_inputs)
 @pytest.mark.parametrize("by", ["ask", "run"])
-def test_the_times_of_the_frames_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
-    """Also where the model is of bfloat16, in which 201, 202 and 203 are two numbers."""
+def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
+    """The model has bfloat16 weights, a type in which 201, 202 and 203 are only two numbers."""
     from vidcom2.answering.comparison import run
     from vidcom2.checkpoints import Checkpoint
 
-    # 24 frames of a clip of 33.5 s with a variable rate, told in milliseconds.
+    # 24 frames of a 33.5 s clip with a variable rate, at places in milliseconds.
     places = np.sort(np.random.default_rng(0).choice(33_000, 24, replace=False))
     video = Video(np.zeros((24, 60, 80, 3), dtype=np.uint8), places, fps=1000.0, total_num_frames=33_500)
     model = family.load(retention_ratio=1.0).to(torch.bfloat16)
@@ -111,19 +111,19 @@ def test_the_times_of_the_frames_reach_the_positions_in_full_precision(family: F
     inputs = prepare_inputs(family.processor, QUESTION, video)
     is_video = inputs["input_ids"][0] == model.config.video_token_id
     temporal = seen[0][1, 0, is_video].unique()
-    seconds = 2 * 33.5 / 24  # of two frames, on average: as in the original code, the whole video over its frames
+    seconds = 2 * 33.5 / 24  # per two frames: as in the original code, the video's length over its frames
     per_second = model.config.vision_config.tokens_per_second
     assert (temporal - temporal[0]).tolist() == [int(t * seconds * per_second) for t in range(12)]
     assert all(torch.equal(positions, seen[0]) for positions in seen)
 
 
-def test_without_compression_ask_answers_as_the_stock_class(family: Family, video: Video) -> None:
+def test_without_compression_ask_answers_as_the_stock_class_does(family: Family, video: Video) -> None:
     answer = ask(video, family, family.uncompressing)
     assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.stock, family, video)
     assert answer.prompt_tokens == answer.full_prompt_tokens
 
 
-def test_a_named_checkpoint_is_loaded_with_the_settings(family: Family, clip: Path, video: Video) -> None:
+def test_ask_loads_a_named_checkpoint_with_the_given_settings(family: Family, clip: Path, video: Video) -> None:
     settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
     answer = ask(clip, family, str(family.folder), num_frames=6, device="cpu", **settings)
     text, _, in_cache = by_hand(family.load(**settings), family, video)
@@ -134,14 +134,14 @@ def test_a_named_checkpoint_is_loaded_with_the_settings(family: Family, clip: Pa
     assert answer.video.seconds.tolist() == video.seconds.tolist()
 
 
-def test_settings_hold_for_one_call_of_a_loaded_model(family: Family, video: Video) -> None:
+def test_settings_given_with_a_loaded_model_hold_for_one_call(family: Family, video: Video) -> None:
     settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
     answer = ask(video, family, **settings)
     assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.load(**settings), family, video)
     assert ask(video, family).prompt_tokens < answer.prompt_tokens
 
 
-def test_arguments_of_generate_reach_it(family: Family, video: Video) -> None:
+def test_arguments_of_generate_are_passed_on(family: Family, video: Video) -> None:
     class Streamed(BaseStreamer):
         tokens = 0
 
@@ -161,7 +161,7 @@ def test_arguments_of_generate_reach_it(family: Family, video: Video) -> None:
     assert streamer.tokens == answer.full_prompt_tokens + answer.new_tokens
 
 
-def test_measure_reports_what_the_command_line_does(family: Family, video: Video) -> None:
+def test_measure_reports_the_figures_of_both_answers(family: Family, video: Video) -> None:
     answer = ask(video, family, measure=True)
     compressed, full = answer.measured.compressed, answer.measured.uncompressed
     assert (compressed.prompt_tokens, compressed.video_tokens) == (answer.prompt_tokens, answer.video_tokens)
@@ -175,13 +175,13 @@ def test_without_a_model_the_toy_answers_and_says_so(clip: Path) -> None:
     assert answer.new_tokens == 2 and "toy" in answer.model
 
 
-def test_ask_is_the_function_also_when_its_module_is_imported() -> None:
+def test_importing_the_module_ask_does_not_hide_the_function_ask() -> None:
     import vidcom2.answering.ask
 
     assert vidcom2.ask is vidcom2.answering.ask.ask
 
 
-def test_what_belongs_to_the_model_is_refused_of_a_loaded_one(family: Family, video: Video) -> None:
+def test_a_setting_that_belongs_to_the_model_is_refused_with_a_loaded_model(family: Family, video: Video) -> None:
     given = {"processor": family.processor, "compression_newlines": "all"}
     for asked in (
         lambda: vidcom2.ask(video, QUESTION, family.model, **given),
@@ -194,7 +194,7 @@ def test_what_belongs_to_the_model_is_refused_of_a_loaded_one(family: Family, vi
 # -- the times --------------------------------------------------------------------------------------------------------
 
 
-def test_the_times_reach_every_processor(family: Family, video: Video) -> None:
+def test_frame_times_reach_every_processor(family: Family, video: Video) -> None:
     inputs = prepare_inputs(family.processor, QUESTION, video)
     text = family.processor.decode(inputs["input_ids"][0])
     told = time_instruction(video.seconds, video.duration)
@@ -214,15 +214,15 @@ def test_the_times_reach_every_processor(family: Family, video: Video) -> None:
         assert re.findall("<([0-9.]+) seconds>", text) == times
 
 
-def test_the_time_instruction_tells_true_seconds_of_a_variable_frame_rate(video: Video) -> None:
+def test_the_time_instruction_states_true_seconds_at_a_variable_frame_rate(video: Video) -> None:
     told = time_instruction(video.seconds, video.duration)
-    frames = [0, 5, 7, 8, 10, 11]  # nearest to 0, 1.32, 2.64, ... of 6.6 seconds
+    frames = [0, 5, 7, 8, 10, 11]  # the frames nearest to 0, 1.32, 2.64, ... of 6.6 seconds
     assert ",".join(f"{i * (i + 1) / 20:.2f}s" for i in frames) in told
 
 
 # -- refused ----------------------------------------------------------------------------------------------------------
 
-MISSING = "no-such-clip.mp4"  # what is refused before the video is read never asks for it
+MISSING = "no-such-clip.mp4"  # never opened, since the mistakes are refused before the video is read
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_mistake_is_refused_before_the_video_is_read(arguments: dict, message:
         vidcom2.ask(**{"video": MISSING, "question": QUESTION, **arguments})
 
 
-def test_a_loaded_model_needs_its_processor_and_no_loading(family: Family) -> None:
+def test_a_loaded_model_needs_its_processor_and_takes_no_loading_arguments(family: Family) -> None:
     with pytest.raises(OptionError, match="`processor` is None, but a loaded model needs its own"):
         vidcom2.ask(MISSING, QUESTION, family.model)
     for given in ({"device": "cpu"}, {"dtype": "float32"}, {"revision": "main"}):
@@ -260,17 +260,17 @@ def test_a_loaded_model_needs_its_processor_and_no_loading(family: Family) -> No
 
 
 @only(lambda family: family.native)
-def test_a_stock_model_is_refused_since_it_compresses_nothing(family: Family) -> None:
+def test_ask_refuses_a_stock_model(family: Family) -> None:
     with pytest.raises(OptionError, match=f"`model` is a {type(family.stock).__name__}, which compresses nothing"):
         ask(MISSING, family, family.stock)
 
 
-def test_a_missing_video_is_a_video_error(family: Family) -> None:
+def test_a_missing_video_raises_a_video_error(family: Family) -> None:
     with pytest.raises(VideoError, match=MISSING):
         ask(MISSING, family)
 
 
-def test_a_processor_that_was_saved_gives_the_same_inputs(family: Family, video: Video) -> None:
+def test_a_processor_loaded_from_disk_gives_the_same_inputs(family: Family, video: Video) -> None:
     saved = AutoProcessor.from_pretrained(family.folder)
     first, second = (prepare_inputs(processor, QUESTION, video) for processor in (family.processor, saved))
     assert all(torch.equal(first[name], second[name]) for name in first)

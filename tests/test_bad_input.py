@@ -1,4 +1,4 @@
-"""What cannot be done right is refused with one ValueError: the thing, the value, what is accepted, the remedy."""
+"""Bad input is refused with one ValueError that names the thing, the value, what is accepted and the remedy."""
 
 import copy
 import inspect
@@ -25,7 +25,7 @@ BAD_SETTINGS = [
     {"compression_window": 0},
     {"compression_frame_weight": float("inf")},
 ]
-RATIOS_GIVEN = [ratio for ratio in BAD_RATIOS if ratio is not None]  # None is none given
+RATIOS_GIVEN = [ratio for ratio in BAD_RATIOS if ratio is not None]  # None means that no ratio is given
 BAD_WHERE_GIVEN = [*two_of([({"retention_ratio": ratio},) for ratio in RATIOS_GIVEN]), *BAD_SETTINGS[len(BAD_RATIOS) :]]
 
 
@@ -47,7 +47,7 @@ def test_a_bad_setting_is_refused_by_the_constructor_and_on_assignment(family: F
 
 
 @pytest.mark.parametrize("setting", BAD_WHERE_GIVEN, ids=str)
-def test_a_bad_setting_is_refused_at_load_time_and_from_an_edited_config(
+def test_a_bad_setting_is_refused_at_load_time_and_in_an_edited_config(
     family: Family, setting: dict, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=refusal(setting)):
@@ -60,7 +60,7 @@ def test_a_bad_setting_is_refused_at_load_time_and_from_an_edited_config(
 
 
 @pytest.mark.parametrize("ratio", two_of([(ratio,) for ratio in RATIOS_GIVEN]))
-def test_a_bad_ratio_is_refused_per_call(family: Family, ratio: Any) -> None:
+def test_a_bad_ratio_is_refused_in_every_call(family: Family, ratio: Any) -> None:
     inputs = family.one_video()
     text = family.inputs(family.prompt("Hello."))
     with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
@@ -72,7 +72,7 @@ def test_a_bad_ratio_is_refused_per_call(family: Family, ratio: Any) -> None:
             family.model.generate(**prompt, retention_ratio=ratio)
 
 
-def both_ways(family: Family, inputs: dict[str, Any], match: str) -> None:
+def assert_both_refuse(family: Family, inputs: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         family.model(**inputs)
     with pytest.raises(ValueError, match=match):
@@ -80,14 +80,14 @@ def both_ways(family: Family, inputs: dict[str, Any], match: str) -> None:
 
 
 @pytest.mark.parametrize("made", [Tensor.tolist, Tensor.numpy, list], ids=["list", "ndarray", "list of tensors"])
-def test_what_a_processor_returns_without_return_tensors_is_refused_by_its_name(family: Family, made: Callable) -> None:
+def test_inputs_that_are_no_tensors_are_refused_by_name(family: Family, made: Callable) -> None:
     inputs = dict(family.one_video())
     for name in ("pixel_values_videos", "video_grid_thw", "input_ids", "attention_mask"):
         if name not in inputs:
             continue
         bad = inputs | {name: made(inputs[name])}
         got = type(bad[name]).__name__
-        both_ways(family, bad, rf"`{name}` is a {got}, but must be a tensor\. .*return_tensors=\"pt\"")
+        assert_both_refuse(family, bad, rf"`{name}` is a {got}, but must be a tensor\. .*return_tensors=\"pt\"")
         with pytest.raises(ValueError, match=f"`{name}` is a {got}"):
             family.model(**bad, retention_ratio=1.0)
         if name in family.case.video_inputs:
@@ -101,7 +101,9 @@ def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -
     first = int((inputs["input_ids"][0] == family.model.config.video_token_id).nonzero()[0])
     for name in inputs.keys() & {"input_ids", "attention_mask", "mm_token_type_ids"}:
         inputs[name] = torch.cat([inputs[name][:, :first], inputs[name][:, first + 1 :]], dim=1)
-    both_ways(family, inputs, rf"\[{per_video - 1}\] video placeholders .* videos of \[{per_video}\].*processor")
+    assert_both_refuse(
+        family, inputs, rf"\[{per_video - 1}\] video placeholders .* videos of \[{per_video}\].*processor"
+    )
 
 
 def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
@@ -109,27 +111,27 @@ def test_a_video_cannot_be_shared_by_two_prompts(family: Family) -> None:
     inputs = dict(family.inputs(*prompts, videos=[make_video(0), make_video(1)]))
     token = family.model.config.video_token_id
     first, second = ((inputs["input_ids"][row] == token).nonzero().flatten() for row in (0, 1))
-    inputs["input_ids"][0, first[0]] = 0  # one placeholder moves to the other prompt: the total stays right
+    inputs["input_ids"][0, first[0]] = 0  # one placeholder moves to the other prompt, so that the total stays right
     inputs["input_ids"][1, second[0] - 1] = token
-    both_ways(family, inputs, "video placeholders")
+    assert_both_refuse(family, inputs, "video placeholders")
 
 
 def test_a_video_without_placeholders_is_refused(family: Family) -> None:
     text = family.inputs(family.prompt("Hello."))
-    both_ways(family, dict(text) | family.videos_of(family.one_video()), "placeholders")
+    assert_both_refuse(family, dict(text) | family.videos_of(family.one_video()), "placeholders")
 
 
 def test_an_empty_video_is_refused(family: Family) -> None:
     inputs = dict(family.one_video())
     inputs["pixel_values_videos"] = inputs["pixel_values_videos"][:, :0]
-    both_ways(family, inputs, r"`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
+    assert_both_refuse(family, inputs, r"`pixel_values_videos` has shape \(\d+, 0.*at least one frame")
 
 
-def test_embeddings_with_videos_are_refused_and_without_are_the_parents(family: Family) -> None:
+def test_embeddings_are_refused_beside_videos_and_otherwise_run_as_in_the_parent(family: Family) -> None:
     inputs = family.one_video()
     embeddings = family.model.get_input_embeddings()(inputs["input_ids"])
     videos = {"inputs_embeds": embeddings} | family.videos_of(inputs)
-    both_ways(family, videos, "`inputs_embeds` cannot be compressed")
+    assert_both_refuse(family, videos, "`inputs_embeds` cannot be compressed")
     ours, theirs = (
         model.generate(inputs_embeds=embeddings, max_new_tokens=4, do_sample=False)
         for model in (family.model, family.stock)
@@ -137,7 +139,7 @@ def test_embeddings_with_videos_are_refused_and_without_are_the_parents(family: 
     assert torch.equal(ours, theirs)
 
 
-def test_a_model_with_one_token_per_frame_is_compressed_no_further(tmp_path: Path) -> None:
+def test_a_model_with_one_token_per_frame_drops_nothing(tmp_path: Path) -> None:
     from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
     from vidcom2.tiny.checkpoints import tiny_llava_onevision
 
@@ -150,15 +152,15 @@ def test_a_model_with_one_token_per_frame_is_compressed_no_further(tmp_path: Pat
     assert torch.equal(ours, theirs)
 
 
-def test_positions_of_the_caller_are_refused(family: Family) -> None:
+def test_the_callers_positions_are_refused(family: Family) -> None:
     inputs = family.one_video()
     positions = torch.arange(inputs["input_ids"].shape[1])[None]
-    both_ways(family, dict(inputs) | {"position_ids": positions}, "`position_ids` cannot be given")
+    assert_both_refuse(family, dict(inputs) | {"position_ids": positions}, "`position_ids` cannot be given")
 
 
-def test_a_mask_of_another_shape_is_refused(family: Family) -> None:
+def test_a_mask_of_the_wrong_shape_is_refused(family: Family) -> None:
     inputs = family.one_video()
-    both_ways(family, dict(inputs) | {"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .*7")
+    assert_both_refuse(family, dict(inputs) | {"attention_mask": torch.ones(1, 7)}, r"`attention_mask` .*7")
 
 
 def test_paged_generation_with_videos_is_refused(family: Family) -> None:
@@ -166,14 +168,14 @@ def test_paged_generation_with_videos_is_refused(family: Family) -> None:
         family.model.generate(**family.one_video(), cache_implementation="paged")
 
 
-def test_pixels_and_features_of_the_same_videos_are_refused(family: Family) -> None:
+def test_pixels_beside_features_of_the_same_videos_are_refused(family: Family) -> None:
     inputs = family.one_video()
     features = family.model.get_video_features(**family.videos_of(inputs))
-    both_ways(family, dict(inputs) | {"mm_encoder_outputs": {"video": features}}, "Pass one")
+    assert_both_refuse(family, dict(inputs) | {"mm_encoder_outputs": {"video": features}}, "Pass one")
 
 
 @only(lambda family: not family.frames_stand_apart)
-def test_one_frame_is_a_video(family: Family) -> None:
+def test_a_video_may_have_one_frame(family: Family) -> None:
     inputs = family.one_video(num_frames=1)
     features = family.model.get_video_features(**family.videos_of(inputs))
     tokens = family.case.tokens_per_frame
@@ -203,7 +205,7 @@ def test_odd_patch_grids_work(tmp_path: Path, side: int) -> None:
     assert (positions == torch.arange(len(positions))).sum() == 2 + len(features.pooler_output[0])
 
 
-def test_settings_beside_features_that_were_encoded_before_are_refused(family: Family) -> None:
+def test_settings_beside_encoded_features_are_refused(family: Family) -> None:
     inputs = family.one_video()
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
     for made_with, asked_for in ((RETENTION_RATIO, 1.0), (1.0, RETENTION_RATIO)):
@@ -213,7 +215,7 @@ def test_settings_beside_features_that_were_encoded_before_are_refused(family: F
                 call(**rest, mm_encoder_outputs={"video": features}, retention_ratio=asked_for)
 
 
-def test_features_of_the_caller_can_be_used_again_after_beams(family: Family) -> None:
+def test_beam_search_leaves_the_callers_features_usable(family: Family) -> None:
     inputs = family.one_video()
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
     for ratio in (RETENTION_RATIO, 1.0):
@@ -223,7 +225,7 @@ def test_features_of_the_caller_can_be_used_again_after_beams(family: Family) ->
         assert torch.equal(again, family.model(**inputs, retention_ratio=ratio).logits)
 
 
-def test_a_config_put_in_place_of_the_models_counts_in_every_call(family: Family, short_length: Callable) -> None:
+def test_a_config_assigned_to_the_model_takes_effect_in_every_call(family: Family, short_length: Callable) -> None:
     model = family.load(retention_ratio=1.0)
     model.config = copy.deepcopy(model.config)
     model.config.retention_ratio = RETENTION_RATIO
@@ -238,7 +240,7 @@ def test_a_config_put_in_place_of_the_models_counts_in_every_call(family: Family
 @pytest.mark.parametrize(
     "name", ["compression_ratio", "retention_rate", "vision_chunk_frame", "vision_feature_layers", "max_video_frames"]
 )
-def test_a_setting_that_does_not_exist_is_refused(family: Family, name: str) -> None:
+def test_an_unknown_setting_of_a_call_is_refused(family: Family, name: str) -> None:
     for call in (family.model, family.model.model, family.model.get_video_features):
         inputs = (
             family.one_video() if call is not family.model.get_video_features else family.videos_of(family.one_video())
@@ -247,7 +249,7 @@ def test_a_setting_that_does_not_exist_is_refused(family: Family, name: str) -> 
             call(**inputs, **{name: 0.5})
 
 
-def test_the_parents_own_arguments_are_not_taken_for_settings(family: Family) -> None:
+def test_arguments_of_the_parent_are_not_mistaken_for_settings(family: Family) -> None:
     inputs = family.one_video()
     parents = [family.case.stock_class.forward, family.stock.model.forward, family.stock.get_video_features]
     names = {name for method in parents for name in inspect.signature(method).parameters if name[:7] == "vision_"}
@@ -259,8 +261,8 @@ def test_the_parents_own_arguments_are_not_taken_for_settings(family: Family) ->
         family.model.generate(**inputs, **value, max_new_tokens=1)
 
 
-class LogitsAlone(torch.nn.Module):
-    """For `torch.jit.trace`, which takes tensors in their order and gives tensors."""
+class LogitsOnly(torch.nn.Module):
+    """A model for `torch.jit.trace`, whose arguments and results are all tensors, by position."""
 
     def __init__(self, model: torch.nn.Module, names: list[str]):
         super().__init__()
@@ -271,11 +273,11 @@ class LogitsAlone(torch.nn.Module):
 
 
 @pytest.mark.parametrize("how", ["export", "trace"])
-def test_to_export_or_trace_a_compressing_model_is_refused(family: Family, how: str) -> None:
+def test_exporting_or_tracing_a_compressing_model_is_refused(family: Family, how: str) -> None:
     inputs = family.one_video()
     names = ["input_ids", "attention_mask", *family.case.video_inputs]
     tensors = tuple(inputs[name] for name in names if isinstance(inputs[name], torch.Tensor))
-    module = LogitsAlone(family.model, names)
+    module = LogitsOnly(family.model, names)
     with pytest.raises(ValueError, match=r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`"):
         torch.export.export(module, tensors) if how == "export" else torch.jit.trace(module, tensors)
     with pytest.raises(ValueError, match=r"torch\.(export|jit\.trace).*`retention_ratio=1\.0`"):
@@ -284,7 +286,7 @@ def test_to_export_or_trace_a_compressing_model_is_refused(family: Family, how: 
         torch.export.export(features, videos) if how == "export" else torch.jit.trace(features, videos)
 
 
-class Features(LogitsAlone):
+class Features(LogitsOnly):
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return torch.cat(self.model.get_video_features(**dict(zip(self.names, inputs))).pooler_output)
 
@@ -299,7 +301,7 @@ def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
 
 
 @only(lambda family: family.native)
-def test_an_inner_model_made_of_a_stock_config_works(family: Family) -> None:
+def test_an_inner_model_built_from_a_stock_config_works(family: Family) -> None:
     inner = type(family.model.model)(family.stock.config).eval()
     inner.load_state_dict(family.stock.model.state_dict())
     inputs = family.one_video()

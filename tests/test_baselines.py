@@ -1,5 +1,4 @@
-"""The baselines of benchmarks/baselines, beside the stock model with the dropped tokens masked, and beside plain
-loops."""
+"""The baselines of benchmarks/baselines equal plain loops and the stock model with the dropped tokens masked."""
 
 import copy
 import math
@@ -33,7 +32,7 @@ Tiny = tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]
 
 @pytest.fixture(scope="module")
 def tiny() -> Tiny:
-    """A stock model whose attention is far from uniform, so that ranking by it means something."""
+    """Build a stock model whose attention is far from uniform, so that ranking by attention means something."""
     model, processor = tiny_llava_onevision(image_size=112, num_layers=NUM_LAYERS)  # 8 x 8 patches, 4 x 4 tokens
     with torch.no_grad():
         for parameter in model.model.language_model.parameters():
@@ -58,8 +57,8 @@ def stock_answer(model: LlavaOnevisionForConditionalGeneration, inputs: BatchFea
     return output[:, inputs["input_ids"].shape[1] :]
 
 
-# The slow way: nothing leaves the hidden states; dropped tokens are masked in all later layers, by eager attention over
-# the full prompt, again for each stage and each new token.
+# The slow way. Nothing leaves the hidden states. Dropped tokens are masked in all later layers, by eager attention over
+# the full prompt, which runs again for each stage and each new token.
 
 
 class MaskedRun:
@@ -67,8 +66,10 @@ class MaskedRun:
         self.model = copy.deepcopy(model)
         self.model.set_attn_implementation("eager")
         self.inputs = dict(inputs)
-        self.dropped: list[set[int]] = [set() for _ in range(NUM_LAYERS)]  # positions that each layer does not see
-        self.replaced: list[dict[int, Tensor]] = [{} for _ in range(NUM_LAYERS)]  # states that enter it, by position
+        self.dropped: list[set[int]] = [set() for _ in range(NUM_LAYERS)]  # the positions that each layer does not see
+        self.replaced: list[dict[int, Tensor]] = [
+            {} for _ in range(NUM_LAYERS)
+        ]  # the replaced states that enter each layer, by position
         self.states: dict[int, Tensor] = {}
         self.attention: dict[int, Tensor] = {}
         for index, layer in enumerate(self.model.model.language_model.layers):
@@ -102,7 +103,7 @@ class MaskedRun:
 
 
 def plain_recycle(states: Tensor, scores: list[float], num_clusters: int) -> tuple[list[int], list[Tensor]]:
-    """Density peaks clustering by loops in float64."""
+    """Cluster by density peaks, with loops in float64."""
     best = sorted(range(len(scores)), key=lambda i: -scores[i])[: math.floor(len(scores) * 0.3) + 1]
     points = [states[i].double() for i in best]
     distance = [[float(torch.linalg.vector_norm(p - q)) / math.sqrt(len(p)) for q in points] for p in points]
@@ -123,12 +124,12 @@ def plain_recycle(states: Tensor, scores: list[float], num_clusters: int) -> tup
 def slow_answer(
     model: LlavaOnevisionForConditionalGeneration, inputs: BatchFeature, name: str, frame_adjustment: bool
 ) -> tuple[list[int], Tensor]:
-    """New tokens and their logits of one prompt."""
+    """Return the new tokens of one prompt and their logits."""
     stages = IN_MODEL[name].stages(RATIO, NUM_LAYERS, NUM_VIDEO_TOKENS)
     run = MaskedRun(model, inputs)
     ids = inputs["input_ids"][0].tolist()
     first = ids.index(model.config.video_token_id)
-    alive = list(range(first, first + NUM_VIDEO_TOKENS))  # the newline is none of them
+    alive = list(range(first, first + NUM_VIDEO_TOKENS))  # the newline is not among them
     text = list(range(first + NUM_VIDEO_TOKENS + 1, len(ids)))
     for stage in stages:
         run.logits([])
@@ -181,7 +182,9 @@ def slow_answer(
 
 @pytest.mark.parametrize("frame_adjustment", [False, True], ids=["", "frame_adjustment"])
 @pytest.mark.parametrize("name", IN_MODEL)
-def test_equals_the_full_prompt_with_dropped_tokens_masked(tiny: Tiny, name: str, frame_adjustment: bool) -> None:
+def test_a_baseline_equals_the_full_prompt_with_dropped_tokens_masked(
+    tiny: Tiny, name: str, frame_adjustment: bool
+) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, QUESTIONS[1])
     answer = BASELINES[name](model, inputs, RATIO, MAX_NEW_TOKENS, frame_adjustment=frame_adjustment)
@@ -189,11 +192,11 @@ def test_equals_the_full_prompt_with_dropped_tokens_masked(tiny: Tiny, name: str
     assert answer.token_ids[0].tolist() == new_tokens
     torch.testing.assert_close(answer.logits[0], logits, atol=2e-4, rtol=1e-4)
     full = BASELINES[name](model, inputs, 1.0, MAX_NEW_TOKENS)
-    assert (answer.logits[0, 0] - full.logits[0, 0]).abs().max() > 0.02  # what is dropped matters
+    assert (answer.logits[0, 0] - full.logits[0, 0]).abs().max() > 0.02  # what is dropped makes a difference
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_everything_kept_is_the_stock_model(tiny: Tiny, name: str) -> None:
+def test_a_baseline_that_keeps_everything_equals_the_stock_model(tiny: Tiny, name: str) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, *QUESTIONS)
     answer = BASELINES[name](model, inputs, 1.0, MAX_NEW_TOKENS)
@@ -202,7 +205,7 @@ def test_everything_kept_is_the_stock_model(tiny: Tiny, name: str) -> None:
     assert answer.tokens_per_layer == [NUM_VIDEO_TOKENS] * NUM_LAYERS
 
 
-def test_rows_end_as_in_generate(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_batch_end_as_in_generate(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, *QUESTIONS)
     full = stock_answer(model, inputs)
@@ -236,7 +239,7 @@ def test_a_padded_batch_equals_its_rows_alone(tiny: Tiny, name: str, frame_adjus
 
 
 @pytest.mark.parametrize("name", IN_MODEL)
-def test_video_features_stand_in_for_pixels(tiny: Tiny, name: str) -> None:
+def test_video_features_can_replace_pixels(tiny: Tiny, name: str) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, *QUESTIONS)
     with torch.no_grad():
@@ -248,7 +251,7 @@ def test_video_features_stand_in_for_pixels(tiny: Tiny, name: str) -> None:
 
 @pytest.fixture
 def lengths(tiny: Tiny) -> Iterator[list[int]]:
-    """How many tokens each call of a layer of the language model sees."""
+    """Collect how many tokens each call of a layer of the language model sees."""
     lengths: list[int] = []
     hooks = [
         layer.register_forward_pre_hook(lambda layer, args: lengths.append(args[0].shape[1]))
@@ -261,7 +264,7 @@ def lengths(tiny: Tiny) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("ratio", [0.4, 0.75])
 @pytest.mark.parametrize("name", BASELINES)
-def test_the_layers_hold_the_retention_ratio_on_average(
+def test_the_layers_keep_the_retention_ratio_on_average(
     tiny: Tiny, lengths: list[int], name: str, ratio: float
 ) -> None:
     model, processor = tiny
@@ -270,7 +273,7 @@ def test_the_layers_hold_the_retention_ratio_on_average(
     others = inputs["input_ids"].shape[1] - NUM_VIDEO_TOKENS
     assert [length - others for length in lengths] == answer.tokens_per_layer
     assert answer.retention_ratio == sum(answer.tokens_per_layer) / (NUM_LAYERS * NUM_VIDEO_TOKENS)
-    # A frame of 16 tokens has 6 or 12 when it is scaled down, which is nearest to 40 % and 75 %.
+    # Scaled down, a frame of 16 tokens has 6 or 12, which is nearest to 40 % and 75 %.
     nearest = 0.4 / 16 if name == "downscale" else 1 / (2 * NUM_VIDEO_TOKENS)
     assert abs(answer.retention_ratio - ratio) <= nearest + 1e-9
 
@@ -288,7 +291,7 @@ def test_stages_reach_each_ratio_above_the_first_drop(name: str, num_layers: int
         kept_in = [num_tokens] * num_layers
         for after, selected, recycled in stages_of(ratio, num_layers, num_tokens):
             dropped = kept_in[-1] - selected
-            # As the authors' code computes it: clusters of the best 30 %, one for ten tokens.
+            # The authors' code makes clusters of the best 30 %, one for every ten tokens.
             clusters = (int(dropped * 0.3) + 1) // 10 + 1 if name == "sparsevlm" and dropped else 0
             assert recycled == clusters
             kept_in[after:] = [selected + recycled] * (num_layers - after)
@@ -296,7 +299,7 @@ def test_stages_reach_each_ratio_above_the_first_drop(name: str, num_layers: int
         assert sorted(kept_in, reverse=True) == kept_in
 
 
-def test_stages_of_the_papers_settings() -> None:
+def test_the_papers_settings_give_the_papers_stages() -> None:
     assert fastv.stages(0.5, 3, 576) == [Stage(1, 144)]  # (576 + 144 + 144) / 3 = 288
     assert fastv.stages(17 / 32, 32, 576) == [Stage(2, 288)]  # K = 2 and half of the tokens: (2 + 30 / 2) / 32
     assert fastv.stages(0.75, 4, 100, layer=2) == [Stage(2, 50)]
@@ -306,7 +309,7 @@ def test_stages_of_the_papers_settings() -> None:
     assert sparsevlm.stages(0.75, 2, 100, layers=[1]) == [Stage(1, 48, 2)]  # 52 dropped, 16 of them make 2 tokens
 
 
-def test_stages_refuse_layers_and_ratios_that_are_none() -> None:
+def test_stages_refuse_impossible_layers_and_ratios() -> None:
     for layers in ([], [0], [3], [2, 1], [1, 1]):
         with pytest.raises(ValueError, match="ascending numbers from 1 to 2"):
             pyramiddrop.stages(0.9, 3, 100, layers=layers)
@@ -320,8 +323,8 @@ def test_stages_refuse_layers_and_ratios_that_are_none() -> None:
             downscale.smaller_grid(ratio, (6, 6))
 
 
-def test_attention_is_ranked_as_by_hand() -> None:
-    """One head, no rotation: the attention of a query over the tokens before it is proportional to e^key."""
+def test_attention_is_ranked_as_computed_by_hand() -> None:
+    """With one head and no rotation, a query's attention over the tokens before it is proportional to e^key."""
     identity = nn.Identity()
     attention = SimpleNamespace(
         q_proj=lambda x: torch.tensor([1.0, 0.0]).expand_as(x),
@@ -335,7 +338,7 @@ def test_attention_is_ranked_as_by_hand() -> None:
     hidden = torch.stack([shares.log(), torch.zeros_like(shares)], dim=-1)
     rotary = (torch.ones(2, 6, 2), torch.zeros(2, 6, 2))
     mask = torch.tensor([[False] + [True] * 5, [True] * 6])
-    weights = torch.tensor([[0.0, 1.0], [0.5, 0.5]])  # the last token; the last two
+    weights = torch.tensor([[0.0, 1.0], [0.5, 0.5]])  # the last token counts; then the last two
     received = in_model_pruning.attention_received(layer, hidden, rotary, mask, weights)
     by_hand = torch.tensor([[0, 1, 4, 3, 1, 1], [7, 1, 4, 3, 1, 1]]) / torch.tensor([[10.0], [17]])
     before_last = torch.tensor([7.0, 1, 4, 3, 1, 0]) / 16
@@ -347,7 +350,7 @@ def test_attention_is_ranked_as_by_hand() -> None:
     assert best.nonzero().tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
 
 
-def test_highest_scores_keep_the_earlier_token_and_frame_budgets() -> None:
+def test_highest_scores_prefer_the_earlier_token_and_respect_frame_budgets() -> None:
     places = torch.tensor([[-1, 0, 1, 2, 3, 4, 5, -1]])  # two frames of three tokens
     scores = torch.tensor([[9.0, 3, 3, 3, 5, 1, 4, 9]])
 
@@ -359,12 +362,12 @@ def test_highest_scores_keep_the_earlier_token_and_frame_budgets() -> None:
     assert kept(3) == [0, 3, 5]
     assert kept(3, [2, 1]) == [0, 1, 3]
     assert kept(3, [3, 0]) == [0, 1, 2]
-    assert kept(1, [1, 1]) == [3]  # fewer tokens than frames: the best of the frames' best
-    assert kept(5, [1, 3]) == [0, 1, 3, 4, 5]  # a budget too small is filled by score
+    assert kept(1, [1, 1]) == [3]  # with fewer tokens than frames, the best of the frames' best are kept
+    assert kept(5, [1, 3]) == [0, 1, 3, 4, 5]  # a budget that is too small is filled by score
 
 
-def test_dropped_tokens_are_recycled_as_by_hand() -> None:
-    """Of twenty dropped tokens the seven best are recycled: four around the origin, three around (6, 8)."""
+def test_dropped_tokens_are_recycled_as_computed_by_hand() -> None:
+    """The seven best of twenty dropped tokens are recycled: four around the origin, three around (6, 8)."""
     states = torch.full((20, 2), 100.0)
     near = [[0.0, 0], [0.2, 0], [-0.2, 0], [0, 0.4]]
     far = [[6.0, 8], [6.3, 8], [5.7, 8]]
@@ -372,9 +375,9 @@ def test_dropped_tokens_are_recycled_as_by_hand() -> None:
     states[places] = torch.tensor(near + far)
     scores = torch.zeros(20)
     scores[places] = torch.tensor([7.0, 1, 2, 3, 6, 4, 5])
-    # A density follows from the nearest token, 0.2 away, 0.3 in the other group. Of those that tie the one of higher
-    # score is denser: (0, 0) is the densest, with the largest distance of all as its own; the nearest denser token of
-    # (6, 8) is (0.2, 0), 9.9 away, that of all others less than 1.
+    # A density follows from the nearest token, which is 0.2 away, or 0.3 in the other group. Of equally dense tokens,
+    # the one with the higher score counts as denser. So (0, 0) is the densest, and gets the largest distance of all.
+    # The nearest denser token of (6, 8) is (0.2, 0), 9.9 away. All others have one less than 1 away.
     centres, merged = sparsevlm.recycle(states, scores, 2)
     assert sorted(centres.tolist()) == [1, 12]
     means = {int(centre): state for centre, state in zip(centres, merged)}
@@ -382,7 +385,7 @@ def test_dropped_tokens_are_recycled_as_by_hand() -> None:
     torch.testing.assert_close(means[12], torch.tensor([6.0, 8.0]))
 
 
-def test_raters_are_the_text_tokens_like_the_video() -> None:
+def test_the_text_tokens_most_like_the_video_rate_it() -> None:
     video, newline, other, like, unlike = [1.0, 0], [5.0, 5], [9.0, 0], [4.0, 0], [0.0, 9]
     rows = [[other, video, video, newline, like, unlike, like], [video, video, newline, unlike, like, unlike, unlike]]
     places = torch.tensor([[-1, 0, 1, -1, -1, -1, -1], [0, 1, -1, -1, -1, -1, -1]])
@@ -400,7 +403,7 @@ def test_downscale_takes_the_nearest_grid(ratio: float, grid: tuple[int, int]) -
 
 
 @pytest.mark.parametrize(("ratio", "side"), [(0.25, 56), (0.5625, 84)])
-def test_downscale_is_the_stock_model_of_a_smaller_image_size(tiny: Tiny, ratio: float, side: int) -> None:
+def test_downscale_equals_the_stock_model_at_a_smaller_image_size(tiny: Tiny, ratio: float, side: int) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, *QUESTIONS)
     small, small_processor = tiny_llava_onevision(image_size=side, num_layers=NUM_LAYERS)
@@ -423,7 +426,7 @@ def test_downscale_is_the_stock_model_of_a_smaller_image_size(tiny: Tiny, ratio:
 
 
 def test_downscale_leaves_an_odd_number_of_patches_alone() -> None:
-    model, processor = tiny_llava_onevision(image_size=100)  # 7 patches a side and a margin, 4 tokens
+    model, processor = tiny_llava_onevision(image_size=100)  # 7 patches per side and a margin, 4 tokens
     inputs = make_inputs(processor, QUESTIONS[0])
     answer = downscale.answer(model, inputs, 1.0, MAX_NEW_TOKENS)
     prompt = read_prompt(model, inputs)
@@ -432,7 +435,7 @@ def test_downscale_leaves_an_odd_number_of_patches_alone() -> None:
     assert torch.equal(answer.token_ids, stock_answer(model, inputs))
 
 
-def test_what_does_not_fit_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_a_baseline_cannot_handle_are_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     model, processor = tiny
     inputs = make_inputs(processor, QUESTIONS[0])
     chat = processor.apply_chat_template(

@@ -1,4 +1,4 @@
-"""`vidcom2 bench`: what it says of a turn is true, of a set of turns right, and nothing measured is lost."""
+"""`vidcom2 bench` measures each turn truly, summarizes the turns rightly, and loses nothing that was measured."""
 
 import gc
 import json
@@ -37,14 +37,14 @@ from vidcom2.measuring.tables import efficiency_table, stage_table
 from vidcom2.video.reading import Video, read_video
 
 EXACT = "vidcom2:compression_rounding=exact"
-# As the Hub's pages of the checkpoints say, in billions.
+# In billions, by the checkpoints' pages on the Hub.
 PARAMETERS = {
     "llava-onevision-0.5b": 0.894,
     "llava-onevision-7b": 8.03,
     "llava-onevision-72b": 73.2,
     "llava-video-7b": 8.03,
-    # Not of their pages: the sum of what is said of Llama 2 7B or Yi-34B, of CLIP-L/14-336 (0.304), and of the two
-    # matrices of the projector.
+    # Their pages give no number. This is the sum of Llama 2 7B or Yi-34B, CLIP-L/14-336 (0.304) and the projector's two
+    # matrices.
     "llava-next-video-7b": 6.738 + 0.304 + 0.021,
     "llava-next-video-34b": 34.389 + 0.304 + 0.059,
     "qwen2-vl-2b": 2.21,
@@ -64,8 +64,8 @@ PARAMETERS = {
 
 
 @pytest.fixture(autouse=True)
-def _no_old_garbage() -> Iterator[None]:
-    """Turns look for garbage, which takes long among all that the tests have imported."""
+def _collect_old_garbage() -> Iterator[None]:
+    """Free old garbage once, since each turn collects garbage, which takes long after so many imports."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -83,7 +83,7 @@ def checkpoint(family: Family) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def small() -> Checkpoint:
-    """One family is enough where nothing depends on it."""
+    """Load one family, which is enough where nothing depends on the family."""
     size = MODEL_SIZES[SMALL]
     tiny = ModelSize(
         "llava_onevision",
@@ -101,7 +101,7 @@ def small() -> Checkpoint:
 
 @contextmanager
 def steps_of(model: Any) -> Iterator[list[dict[str, Any]]]:
-    """What the language model is called with."""
+    """Collect the arguments that the language model is called with."""
     calls: list[dict[str, Any]] = []
     hook = model.get_decoder().register_forward_pre_hook(lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True)
     yield calls
@@ -109,8 +109,8 @@ def steps_of(model: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_a_turn_is_what_generate_does(checkpoint: Checkpoint, clip: str, batch_size: int) -> None:
-    """The language model is given the same, and answers the same, as in one call of `generate` with the pixels."""
+def test_a_turn_does_what_generate_does(checkpoint: Checkpoint, clip: str, batch_size: int) -> None:
+    """The language model gets the same inputs, and answers the same, as in one call of `generate` with the pixels."""
     model: Any = checkpoint.model
     task = Task(clip, 8, batch_size, 5)
     methods = f"{EXACT},random,uniform_frames,vidcom2:compression_positions=original"
@@ -141,7 +141,7 @@ def test_stages_add_up_to_the_whole(checkpoint: Checkpoint, clip: str) -> None:
 
 
 def test_each_stage_is_timed_where_it_happens(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is made slow by 50 ms shows in its own stage and in no other."""
+    """A part that is slowed down by 50 ms shows in its own stage and in no other."""
     import time
 
     model: Any = small.model
@@ -169,12 +169,12 @@ def test_each_stage_is_timed_where_it_happens(small: Checkpoint, clip: str, monk
     for stage, module in slow.items():
         seconds = stages(module)
         assert seconds[stage] >= 0.05
-        other = "decode" if stage == "prefill" else None  # whose one step runs the same layer
+        other = "decode" if stage == "prefill" else None  # its one step runs the same layer
         assert all(value < 0.05 for name, value in seconds.items() if name not in (stage, other, "read"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
-def test_the_peak_of_memory_is_seen_and_forgotten() -> None:
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux reports the peak")
+def test_the_memory_peak_is_measured_and_reset() -> None:
     cpu = torch.device("cpu")
     assert reset_peak_memory(cpu)
     before = peak_memory(cpu)
@@ -193,7 +193,7 @@ def test_on_a_gpu_the_stages_add_up_and_the_peak_holds_the_weights(clip: str) ->
     made = random_checkpoint("x", MODEL_SIZES[SMALL], torch.device("cuda"), torch.bfloat16)
     task = Task(clip, 8, 1, 4)
     candidate = candidates_of(EXACT, "0.25")[0]
-    for _ in range(2):  # the first one loads kernels
+    for _ in range(2):  # the first turn loads kernels
         turn = answer(made, task, candidate, encode(made, task))
     assert sum(turn.seconds.values()) == pytest.approx(turn.end_to_end_seconds, rel=0.1, abs=5e-3)
     weights = sum(each.numel() * each.element_size() for each in made.model.parameters())
@@ -204,26 +204,28 @@ def test_on_a_gpu_the_stages_add_up_and_the_peak_holds_the_weights(clip: str) ->
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_all_take_turns_and_each_begins_as_often(count: int) -> None:
+def test_the_order_of_turns_lets_each_contender_begin_equally_often(count: int) -> None:
     rounds = list(order(count, 2 * count))
     assert all(sorted(round_) == list(range(count)) for round_ in rounds)
     assert set(Counter(round_[0] for round_ in rounds).values()) == {2}
-    if count > 2:  # nobody has always the same one before it
+    if count > 2:  # no contender always follows the same one
         before = {i: {a for round_ in rounds for a, b in pairwise(round_) if b == i} for i in range(count)}
         assert all(len(names) > 1 for names in before.values())
 
 
-def test_the_contenders_take_turns(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contenders_take_turns_after_a_warm_up_round(
+    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(bench_module, "answer", lambda *args: (asked.append(args[2].label), answer(*args))[1])
     candidates = candidates_of("random,vidcom2", "0.25")
     every = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=3)
     names = ["all tokens", "random 0.25", "vidcom2 0.25"]
     assert asked == [names[i] for round_ in order(3, 4) for i in round_]
-    assert [len(series.turns) for series in every] == [3, 3, 3]  # the round that warms up does not count
+    assert [len(series.turns) for series in every] == [3, 3, 3]  # the warm-up round does not count
 
 
-def test_encode_once_shares_what_the_contenders_have_in_common(small: Checkpoint, clip: str) -> None:
+def test_encode_once_shares_one_encoding_among_the_contenders(small: Checkpoint, clip: str) -> None:
     candidates = candidates_of("random,vidcom2", "0.25")
     shared, each = (
         bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=2, encode_once=once)
@@ -235,7 +237,7 @@ def test_encode_once_shares_what_the_contenders_have_in_common(small: Checkpoint
     assert [s.turns[0].new_tokens for s in shared] == [s.turns[0].new_tokens for s in each]
 
 
-def test_who_fails_is_a_row_and_the_others_go_on(
+def test_a_contender_that_fails_becomes_a_row_and_the_others_continue(
     small: Checkpoint, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short_of_memory(checkpoint: Any, task: Task, candidate: Candidate, encoded: Any) -> Turn:
@@ -261,21 +263,23 @@ def test_who_fails_is_a_row_and_the_others_go_on(
     assert json.loads((tmp_path / "r.json").read_text())["rows"][2]["figures"]["failed"] is None
 
 
-def test_bench_refuses_a_vision_method_that_the_videos_were_not_encoded_with(small: Checkpoint, clip: str) -> None:
-    """It was measured as if it had not been asked for."""
+def test_a_vision_method_that_the_encoding_ignores_becomes_a_row_with_an_error(small: Checkpoint, clip: str) -> None:
+    """A past bug: such a setting was silently measured as if nobody had asked for it."""
     candidates = candidates_of("vidcom2:vision_method=changed_patches", "0.25")
     whole, half = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=1)
     assert whole.failed is None and len(whole.turns) == 1 and not half.turns
     assert "`vision_method` is 'changed_patches'" in str(half.failed) and "encoded once for all" in str(half.failed)
 
 
-def test_a_bug_is_no_refusal(small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_raised_instead_of_becoming_a_row(
+    small: Checkpoint, clip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench_module, "answer", lambda *_: (_ for _ in ()).throw(ValueError("a bug")))
     with pytest.raises(ValueError, match="a bug"):
         bench(small, [], clip, num_frames=[4], max_new_tokens=2, repeats=1)
 
 
-def test_what_was_measured_before_an_interruption_is_in_the_file(small: Checkpoint, clip: str, tmp_path: Path) -> None:
+def test_the_file_holds_what_was_measured_before_an_interruption(small: Checkpoint, clip: str, tmp_path: Path) -> None:
     path, saved = tmp_path / "r.json", []
 
     def save(every: list[Series]) -> None:
@@ -294,7 +298,7 @@ def test_what_was_measured_before_an_interruption_is_in_the_file(small: Checkpoi
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_sizes_are_those_of_the_released_models(name: str) -> None:
+def test_sizes_equal_those_of_the_released_models(name: str) -> None:
     size = size_named(name)
     config, _ = config_and_processor(size, {})
     assert num_parameters(config, size) / 1e9 == pytest.approx(PARAMETERS[name], rel=2e-3)
@@ -307,8 +311,8 @@ def test_sizes_are_those_of_the_released_models(name: str) -> None:
         ("qwen3.5-35b-a3b", Qwen3_5MoeForConditionalGeneration, 2048),
     ],
 )
-def test_sizes_of_qwen3_5_are_transformers_defaults(name: str, stock_class: type, hidden_size: int) -> None:
-    """Which are those of these checkpoints, its docstrings say; the tower's width follows from the text."""
+def test_sizes_of_qwen3_5_equal_the_defaults_of_transformers(name: str, stock_class: type, hidden_size: int) -> None:
+    """Transformers documents its defaults as those of these checkpoints. The tower's width follows from the text's."""
     size = size_named(name)
     config, _ = config_and_processor(size, {})
     with torch.device("meta"):
@@ -340,7 +344,7 @@ def test_prompts_have_the_real_number_of_tokens(name: str, per_frame: int, more:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_random_weights_give_numbers(small: Checkpoint, dtype: torch.dtype) -> None:
+def test_random_weights_give_finite_logits(small: Checkpoint, dtype: torch.dtype) -> None:
     size = MODEL_SIZES[SMALL]
     made = random_checkpoint("x", size, torch.device("cpu"), dtype).model
     assert {each.dtype for each in made.parameters()} == {dtype}
@@ -407,7 +411,7 @@ def made_up() -> list[dict[str, Any]]:
     ]
 
 
-def test_figures_are_the_paper_s_sums_and_savings() -> None:
+def test_figures_are_sums_and_savings_as_in_the_paper() -> None:
     whole, by_chance, ours = figures(made_up())
     assert whole["seconds"]["prefill"] == 11 and whole["seconds_range"]["prefill"] == [9, 30]
     assert whole["seconds"]["llm_generation"] == 11 + 1
@@ -415,7 +419,7 @@ def test_figures_are_the_paper_s_sums_and_savings() -> None:
     assert whole["seconds"]["end_to_end"] == 11 + 1 + 1 + 1 + 1 + 1
     assert whole["seconds"]["decode_step"] == pytest.approx(0.2)
     assert whole["peak_bytes"] == 50 and whole["saved"] is None
-    # Of the rounds: 3 / 10, 4 / 12 and 5 / 31; with tower, prompt and compression 5.5 / 12, 6.5 / 14 and 7.5 / 33.
+    # The rounds have 3 / 10, 4 / 12 and 5 / 31, and with tower, prompt and compression 5.5 / 12, 6.5 / 14 and 7.5 / 33.
     assert by_chance["saved"]["llm_generation"] == pytest.approx(1 - 3 / 10)
     assert by_chance["saved_range"]["llm_generation"] == pytest.approx((1 - 4 / 12, 1 - 5 / 31))
     assert ours["saved"]["model_generation"] == pytest.approx(1 - 5.5 / 12)
@@ -425,7 +429,7 @@ def test_figures_are_the_paper_s_sums_and_savings() -> None:
     assert ours["samples_per_second"] == pytest.approx(2 / ours["seconds"]["end_to_end"])
 
 
-def test_figures_are_of_the_same_setup_and_ratio() -> None:
+def test_figures_compare_only_the_same_setup_and_ratio() -> None:
     other = [
         series("all tokens", turn(100.0), ratio=1.0, frames=16),
         series("vidcom2", turn(50.0), frames=16),
@@ -436,7 +440,7 @@ def test_figures_are_of_the_same_setup_and_ratio() -> None:
     assert rows[4]["saved_over_random"] is None
 
 
-def test_without_all_tokens_nothing_is_saved_in_the_table() -> None:
+def test_the_table_states_no_savings_without_a_run_on_all_tokens() -> None:
     every = made_up()
     every[0] |= {"turns": [], "failed": OUT_OF_MEMORY}
     rows = figures(every)
@@ -445,7 +449,7 @@ def test_without_all_tokens_nothing_is_saved_in_the_table() -> None:
     assert cells[1][2] == OUT_OF_MEMORY and cells[2][3] == "4.00" and len({len(row) for row in cells}) == 1
 
 
-def test_the_table_says_what_the_figures_say() -> None:
+def test_the_table_shows_the_figures() -> None:
     headings, whole, by_chance, ours = efficiency_table(figures(made_up()))
     shown = dict(zip(headings, ours))
     assert shown["method"] == "vidcom2 (released)" and shown["R, %"] == "25" and shown["video tokens"] == "12"
@@ -458,7 +462,7 @@ def test_the_table_says_what_the_figures_say() -> None:
     assert efficiency_table(figures(both))[0][0] == "frames" and efficiency_table(figures(both))[4][0] == "16"
 
 
-def test_exponents_are_found_again() -> None:
+def test_fitted_exponents_equal_those_of_the_made_up_times() -> None:
     x = [8.0, 16.0, 32.0, 64.0]
     exact = fitted_exponent(x, [3.0 * each**1.7 for each in x])
     assert exact is not None and exact == pytest.approx((1.7, 3.0))
@@ -476,13 +480,13 @@ def test_exponents_are_found_again() -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_is_never_taken_twice(tmp_path: Path) -> None:
+def test_a_result_file_never_gets_a_name_that_is_taken(tmp_path: Path) -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     paths = [new_file(tmp_path / "out", "org/model-7b", now) for _ in range(3)]
     assert [path.name for path in paths] == [f"org-model-7b-20260102T030405Z{more}.json" for more in ("", "-2", "-3")]
 
 
-def test_a_model_card_takes_the_file(tmp_path: Path) -> None:
+def test_a_model_card_takes_the_result_file(tmp_path: Path) -> None:
     write(tmp_path / "r.json", made_up())
     result = read_result(tmp_path / "r.json", ["org/model"])
     assert result.title == "A title" and "`vidcom2 bench` on a machine" in result.provenance
@@ -492,13 +496,13 @@ def test_a_model_card_takes_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"rows": [{}]}', '{"birth_certificate": {"device": "x"}, "rows": [1]}'])
-def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_result_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content)
     with pytest.raises(OptionError, match="is no result file of `vidcom2 bench`"):
         read_results(tmp_path / "r.json")
 
 
-def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
+def test_plots_show_the_methods_that_were_measured(tmp_path: Path) -> None:
     every = made_up()
     rows = figures(every)
     assert [path.name for path in draw_all(rows, "t", tmp_path / "a.json")] == ["a-stages.png", "a-ratios.png"]
@@ -527,10 +531,10 @@ def test_the_command_measures_a_checkpoint(family: Family, clip: str, tmp_path: 
     found = {row["method"]: row["figures"] for row in content["rows"]}
     per_frame, frames = family.case.tokens_per_frame, family.case.scored_frames(8)
     newlines = family.case.video_tokens(8) - frames * per_frame
-    if family.case.frames_stand_apart:  # whose processor leaves small frames as they are: 80 x 48 pixels
+    if family.case.frames_stand_apart:  # their processor leaves small frames at 80 x 48 pixels
         per_frame = 2 * 4
     assert found["all tokens"]["turns"][0]["video_tokens"] == frames * per_frame + newlines
-    for method in ("random", "vidcom2"):  # equal numbers, since the rounding is exact
+    for method in ("random", "vidcom2"):  # the numbers are equal, since the rounding is exact
         assert found[method]["turns"][0]["video_tokens"] == math.floor(0.25 * per_frame * frames) + newlines
         assert found[method]["settings"]["compression_rounding"] == "exact"
         assert len(found[method]["turns"]) == 2
@@ -567,7 +571,7 @@ def test_quick_prints_its_tables(tmp_path: Path) -> None:
         (["--compression-newlines", "all", "--quick"], "`compression_newlines` is no setting of"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
     code, _, error = vidcom2("bench", *arguments, "-o", tmp_path / "out")
     assert code == 2 and message in " ".join(error.replace("│", " ").split())
     assert not list(tmp_path.glob("out/*"))
@@ -577,13 +581,13 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("page", pages_tables.PAGES)
-def test_the_tables_in_the_pages_are_those_of_the_result_files(page: str) -> None:
+def test_the_tables_in_the_pages_equal_the_result_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert tables_in(text, "bench") and filled(text, "bench", pages_tables.blocks()) == text
 
 
 def test_the_savings_in_the_result_files_are_medians_over_their_rounds() -> None:
-    """By plain arithmetic, for each file that the pages show."""
+    """Plain arithmetic checks each file that the pages show."""
     for path in pages_tables.FILES.values():
         content, rows = read_results(path)
         assert not content["birth_certificate"]["vidcom2_dirty"]

@@ -1,4 +1,4 @@
-"""Settings for one call, configs of other classes, positions of the survivors, and limits of length."""
+"""Settings for one call, configs of other classes, positions of the kept tokens, and limits of length."""
 
 import logging
 from pathlib import Path
@@ -40,7 +40,7 @@ NEEDS = {"vision_update_ratio": {"vision_method": "changed_patches"}}  # setting
 
 @only(lambda family, name: name not in ("vision_method", "vision_update_ratio") or family.siglip)
 @pytest.mark.parametrize("name", CHANGED)
-def test_a_setting_of_one_call_is_that_of_a_model_loaded_with_it(family: Family, name: str) -> None:
+def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family, name: str) -> None:
     setting = {name: CHANGED[name], **NEEDS.get(name, {})}
     both, _ = batch_of_two(family)
     loaded = family.load(**{"retention_ratio": RETENTION_RATIO} | setting)
@@ -52,7 +52,7 @@ def test_a_setting_of_one_call_is_that_of_a_model_loaded_with_it(family: Family,
         assert torch.equal(one.indices, other.indices)
     unchanged = {"vision_chunk_frames"} | ({"compression_positions"} if family.case.mrope else set())
     same = torch.equal(loaded(**both).logits[:, -1], family.model(**both).logits[:, -1])
-    assert same == (name in unchanged), "the setting does something"
+    assert same == (name in unchanged), "does the setting change the logits?"
 
 
 def test_a_bad_setting_of_one_call_is_refused(family: Family) -> None:
@@ -63,7 +63,7 @@ def test_a_bad_setting_of_one_call_is_refused(family: Family) -> None:
 
 
 @pytest.mark.parametrize("name", ["compression_newlines", "spatial_pool_mode"])
-def test_what_belongs_to_the_model_is_refused_in_one_call(family: Family, name: str) -> None:
+def test_a_setting_that_belongs_to_the_model_is_refused_in_one_call(family: Family, name: str) -> None:
     for call in (family.model, family.model.generate):
         with pytest.raises(ValueError, match=rf"`{name}` is 'all' in one call"):
             call(**family.one_video(), **{name: "all"})
@@ -73,7 +73,7 @@ def test_what_belongs_to_the_model_is_refused_in_one_call(family: Family, name: 
 
 
 @only(lambda family: family.native)
-def test_a_stock_config_is_converted_with_all_that_it_says(family: Family) -> None:
+def test_a_stock_config_is_converted_with_all_its_fields(family: Family) -> None:
     stock = AutoConfig.from_pretrained(family.folder)
     stock.something_of_the_users = 7
     inputs = family.one_video()
@@ -90,7 +90,7 @@ def test_a_stock_config_is_converted_with_all_that_it_says(family: Family) -> No
     assert torch.equal(half(**inputs).logits, family.load(retention_ratio=0.5)(**inputs).logits)
 
 
-def test_a_setting_beside_a_config_leaves_the_callers_config_alone(family: Family) -> None:
+def test_a_setting_beside_a_config_does_not_change_the_callers_config(family: Family) -> None:
     config = family.case.config_class.from_pretrained(family.folder)
     assert family.case.model_class(config, retention_ratio=0.5).config.retention_ratio == 0.5
     assert config.retention_ratio == 0.25
@@ -115,14 +115,14 @@ def test_a_users_subclass_loads_stock_checkpoints(family: Family, tmp_path: Path
     assert torch.equal(model.eval()(**inputs).logits, family.load()(**inputs).logits)
 
 
-# -- positions of the survivors ---------------------------------------------------------------------------------------
+# -- positions of the kept tokens -------------------------------------------------------------------------------------
 
 
 @only(lambda family: not family.mrope)
-def test_original_positions_are_those_of_the_full_prompt(family: Family) -> None:
+def test_original_positions_equal_those_of_the_full_prompt(family: Family) -> None:
     inputs = family.one_video()
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
-    # A cache, since Transformers takes a prompt with gaps for several prompts where there is neither mask nor cache.
+    # There is a cache, since without cache and mask Transformers takes a prompt with gaps for several prompts.
     mask = torch.ones(1, len(remaining), dtype=torch.long)
     theirs = family.stock(inputs_embeds=embeddings, position_ids=remaining[None], attention_mask=mask)
     ours = family.model(**inputs, compression_positions="original")
@@ -131,7 +131,7 @@ def test_original_positions_are_those_of_the_full_prompt(family: Family) -> None
 
 
 @pytest.mark.parametrize("positions", ["original", "consecutive"])
-def test_with_either_positions_turns_and_loops_go_on_as_in_starting_anew(family: Family, positions: str) -> None:
+def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: Family, positions: str) -> None:
     model = family.load(retention_ratio=RETENTION_RATIO, compression_positions=positions)
     both, _ = batch_of_two(family)
     turn = run(model, both, return_dict_in_generate=True)
@@ -139,14 +139,14 @@ def test_with_either_positions_turns_and_loops_go_on_as_in_starting_anew(family:
     ids = torch.cat([turn.sequences, question], dim=1)
     new = torch.ones_like(ids[:, both["input_ids"].shape[1] :])
     second = {"input_ids": ids, "attention_mask": torch.cat([both["attention_mask"], new], dim=1)}
-    anew = model(**second, **family.videos_of(both)).logits[:, -1]
+    from_scratch = model(**second, **family.videos_of(both)).logits[:, -1]
     out = run(model, second, past_key_values=turn.past_key_values, return_dict_in_generate=True, output_logits=True)
-    torch.testing.assert_close(out.logits[0], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
     prompt = both["input_ids"].shape[1]
     cache = model(**both, use_cache=True).past_key_values
     for i in range(prompt, ids.shape[1]):
         step = model(input_ids=ids[:, i : i + 1], past_key_values=cache)
-    torch.testing.assert_close(step.logits[:, -1], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(step.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
 @only(lambda family: not family.mrope)
@@ -163,7 +163,7 @@ def test_original_positions_are_refused_where_gaps_mean_several_prompts(family: 
 # -- lengths ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_compressed_prompt_beyond_the_models_positions_is_warned_of(
+def test_a_compressed_prompt_beyond_the_models_positions_causes_a_warning(
     family: Family, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers.utils import logging as transformers_logging

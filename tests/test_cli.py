@@ -42,14 +42,14 @@ def vidcom2(*arguments: str) -> tuple[int, str, str]:
 
 
 def save_tiny(folder: Path, seed: int = 0) -> Path:
-    """A tiny stock LLaVA-OneVision in a folder; of each seed with other weights."""
+    """Save a tiny stock LLaVA-OneVision in a folder. Each seed gives other weights."""
     for part in tiny_llava_onevision(image_size=84, seed=seed):
         part.save_pretrained(folder)
     return folder
 
 
 def write_video(path: Path, num_frames: int, size: tuple[int, int] = (96, 64), codec: str = "libx264") -> Path:
-    """Frame i is of one grey, 10·i."""
+    """Write a video whose frame i has one grey level, 10·i."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=5)
         stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
@@ -78,7 +78,7 @@ def folder_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
-def test_without_arguments_run_answers_truly_and_says_that_it_is_a_demo() -> None:
+def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> None:
     code, shown, _ = vidcom2("run", "--repeats", 1)
     assert code == 0
     assert "Demo" in shown and "is a toy" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
@@ -90,7 +90,7 @@ def test_without_arguments_run_answers_truly_and_says_that_it_is_a_demo() -> Non
     assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
 
 
-def test_another_method_answers_beside_ours(tiny_folder: Path) -> None:
+def test_run_compares_with_another_method(tiny_folder: Path) -> None:
     _, shown, _ = vidcom2("run", "--model", tiny_folder, "--against", "random", *FAST, "--json")
     run = json.loads(shown)
     assert run["other_method"] == "random" and run["other"]["video_tokens"] < run["uncompressed"]["video_tokens"]
@@ -99,7 +99,7 @@ def test_another_method_answers_beside_ours(tiny_folder: Path) -> None:
     assert code == 2 and "`compression_method` is 'nothing', but must be one of" in error
 
 
-def test_the_table_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_run_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vidcom2.cli.comparison_table.out", Console(width=80))
     _, shown, _ = vidcom2("run", *FAST)
     assert re.search(
@@ -107,7 +107,7 @@ def test_the_table_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_json_holds_measured_figures_that_fit_together() -> None:
+def test_the_json_of_run_holds_consistent_figures() -> None:
     code, shown, _ = vidcom2("run", "--num-frames", 8, "--max-new-tokens", 3, "--retention-ratio", 0.5, "--json")
     assert code == 0
     run = json.loads(shown)
@@ -183,7 +183,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
     assert seen == [SETTINGS[setting]] * 2
 
 
-def test_what_is_not_given_is_the_checkpoints(tiny_folder: Path, tmp_path: Path) -> None:
+def test_settings_that_are_not_given_come_from_the_checkpoint(tiny_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text()) | {"retention_ratio": 0.5, "compression_window": 4}
     (folder / "config.json").write_text(json.dumps(config))
@@ -192,12 +192,12 @@ def test_what_is_not_given_is_the_checkpoints(tiny_folder: Path, tmp_path: Path)
     assert load_checkpoint(str(tiny_folder)).model.config.retention_ratio == 0.25
 
 
-def test_an_unknown_setting_is_refused_by_its_name(tiny_folder: Path) -> None:
+def test_an_unknown_setting_is_refused_by_name(tiny_folder: Path) -> None:
     with pytest.raises(OptionError, match=r"'compression_speed' is no setting of VidCom².*compression_rounding"):
         load_checkpoint(str(tiny_folder), compression_speed=2)
 
 
-def test_a_device_map_is_for_transformers_to_carry_out(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_map_is_passed_to_transformers(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("accelerate")
     model_class, given = FAMILIES["llava_onevision"].model_class, []
     load = model_class.from_pretrained
@@ -214,7 +214,7 @@ def test_the_shell_completes_commands_and_options() -> None:
         assert CliRunner().invoke(app, [], env=environment, prog_name="vidcom2").stdout.split() == [expected]
 
 
-def test_python_m_vidcom2_is_the_command() -> None:
+def test_python_m_vidcom2_runs_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "vidcom2", "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("vidcom2 ")
 
@@ -232,7 +232,7 @@ def test_frames_are_sampled_evenly_from_first_to_last(
     assert video.seconds.tolist() == pytest.approx([i / 5 for i in expected])
 
 
-def test_a_file_that_ends_early_gives_the_frames_it_has(tmp_path: Path) -> None:
+def test_a_truncated_file_gives_the_frames_it_has(tmp_path: Path) -> None:
     whole = write_video(tmp_path / "v.ts", 30).read_bytes()
     (tmp_path / "cut.ts").write_bytes(whole[: len(whole) * 2 // 3])
     video = read_video(str(tmp_path / "cut.ts"), 4)
@@ -242,7 +242,7 @@ def test_a_file_that_ends_early_gives_the_frames_it_has(tmp_path: Path) -> None:
         read_video(str(tmp_path / "empty.ts"), 4)
 
 
-def test_progress_is_reported_while_frames_decode(tmp_path: Path) -> None:
+def test_progress_is_reported_while_frames_are_decoded(tmp_path: Path) -> None:
     steps = []
     read_video(str(write_video(tmp_path / "v.mp4", 10)), 4, lambda *step: steps.append(step))
     assert [step for step in steps if step[0] == "Decoding"][-1] == ("Decoding", 10, 10)

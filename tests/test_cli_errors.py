@@ -1,4 +1,4 @@
-"""What the command line does about mistakes of the user, broken files, a Hub that is away, and bugs of its own."""
+"""How the command line reports users' mistakes, broken files, an unreachable Hub, and its own bugs."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from vidcom2.finding_checkpoints import find_checkpoint
 
 
 def mistake(*arguments: object) -> str:
-    """The one line that a mistake of the user ends in."""
+    """Run a command with a mistake in it, and return the one line that it prints."""
     code, shown, error = vidcom2(*arguments)
     lines = [line for line in error.splitlines() if line.startswith("Error: ")]
     assert (code, shown, len(lines)) == (2, "", 1) and error.rstrip().endswith(lines[0]), (code, shown, error)
@@ -38,7 +38,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(tiny_folder: Path, tmp_path: Path) -> Path:
-    """A checkpoint that a test may break."""
+    """Copy a checkpoint that a test may break."""
     return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
 
 
@@ -82,7 +82,7 @@ print(json.dumps([heavy, [[result.exit_code, result.stdout, result.stderr] for r
 """
 
 
-def test_what_can_fail_fast_fails_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+def test_early_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     arguments = json.dumps([arguments for arguments, _ in FAST_MISTAKES])
     command = [sys.executable, "-c", IN_A_FRESH_PROCESS, arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
@@ -106,11 +106,11 @@ def test_what_can_fail_fast_fails_before_anything_heavy_is_imported(tmp_path: Pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_that_shows_later_is_one_line_too(arguments: list[str], message: str) -> None:
+def test_a_mistake_that_shows_later_is_reported_in_one_line(arguments: list[str], message: str) -> None:
     assert message in mistake("run", *arguments, *FAST)
 
 
-def test_a_device_is_looked_for_before_models_are_imported(tmp_path: Path) -> None:
+def test_a_missing_device_is_reported_before_models_are_imported(tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"video": "a.mp4", "question": "What?"}')
     commands = [
@@ -133,7 +133,7 @@ def test_a_device_is_looked_for_before_models_are_imported(tmp_path: Path) -> No
     assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == {questions}
 
 
-def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_reported_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_: pytest.fail("decoded"))
     assert "cuda:77" in mistake("run", "--device", "cuda:77")
 
@@ -146,7 +146,7 @@ def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.
         ("flash-attn", ["run", "--attn-implementation", "flash_attention_2"]),
     ],
 )
-def test_a_missing_package_is_named_with_what_installs_it(
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(
     package: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (drawing_file, placement):
@@ -158,7 +158,7 @@ def test_a_missing_package_is_named_with_what_installs_it(
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_unreadable_video_is_one_line(tmp_path: Path) -> None:
+def test_an_unreadable_video_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.mp4").write_text("no video")
     with av.open(str(tmp_path / "sound.wav"), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000)
@@ -215,7 +215,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("harm", "message"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_checkpoint_is_one_line_that_names_the_part(
+def test_a_broken_checkpoint_is_reported_in_one_line_that_names_the_part(
     harm: Callable[[Path], object], message: str, copied: Path
 ) -> None:
     harm(copied)
@@ -223,7 +223,7 @@ def test_a_broken_checkpoint_is_one_line_that_names_the_part(
     assert str(copied) in error and re.search(message, error), error
 
 
-def test_a_conversion_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+def test_an_impossible_conversion_is_reported_in_one_line(tmp_path: Path) -> None:
     to = ["convert-llava-video", tmp_path / "source", tmp_path / "destination"]
     assert "`--spatial-pool-mode` is 'middle', but must be one of average" in mistake(
         *to, "--spatial-pool-mode", "middle"
@@ -231,7 +231,7 @@ def test_a_conversion_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert "there is no folder" in mistake(*to)
 
 
-def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -252,7 +252,7 @@ def no_memory_on_the_gpu() -> None:
     [lambda: torch.empty(10**15), lambda: np.empty(10**15), no_memory_on_the_gpu],
     ids=["torch", "numpy", "cuda"],
 )
-def test_out_of_memory_is_one_line_with_what_helps(
+def test_running_out_of_memory_is_reported_in_one_line_with_remedies(
     allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_: allocate())
@@ -272,7 +272,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
-def test_a_bug_of_ours_keeps_its_traceback_and_says_how_to_report_it(
+def test_a_bug_in_vidcom2_shows_its_traceback_and_how_to_report_it(
     bug: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_: bug())
@@ -303,7 +303,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator
         ("org/empty", None, "has no config.json"),
     ],
 )
-def test_the_hub_is_asked_once_for_what_is_no_folder(
+def test_a_name_that_is_no_folder_is_looked_up_once_on_the_hub(
     name: str, revision: str | None, message: str, hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests, answer = [], hub._answer
@@ -313,12 +313,12 @@ def test_the_hub_is_asked_once_for_what_is_no_folder(
     assert len([path for path in requests if name in path]) == 1
 
 
-def test_a_repo_that_is_there_is_left_to_transformers(hub: LoopbackHub, tmp_path: Path) -> None:
+def test_the_name_of_a_repo_on_the_hub_is_left_to_transformers(hub: LoopbackHub, tmp_path: Path) -> None:
     with hub.online(tmp_path / "home"):
         assert find_checkpoint("org/model") == find_checkpoint("org/model", hub.head("org/model")) == "org/model"
 
 
-def test_a_hub_that_cannot_be_reached_is_said_to_be_the_reason_at_once(
+def test_an_unreachable_hub_is_reported_at_once(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hub.online(tmp_path / "home", waiting=True):
@@ -329,9 +329,9 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_the_reason_at_once(
 
 
 @pytest.mark.slow
-def test_a_revision_is_what_is_loaded(hub: LoopbackHub, tmp_path: Path) -> None:
+def test_the_revision_that_was_asked_for_is_loaded(hub: LoopbackHub, tmp_path: Path) -> None:
     first = hub.head("org/model")
-    hub.commit("org/model", {"config.json": b"{}"})  # the newest cannot be loaded
+    hub.commit("org/model", {"config.json": b"{}"})  # the newest revision cannot be loaded
     command = [sys.executable, "-m", "vidcom2", "run", "--model", "org/model", "--json", *FAST]
     environment = hub.environment(tmp_path / "home")
     for revision, code in (([], 2), (["--revision", first], 0)):
@@ -341,7 +341,7 @@ def test_a_revision_is_what_is_loaded(hub: LoopbackHub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nosuch", "my model"])
-def test_verify_asks_no_hub_for_a_mistyped_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_does_not_look_up_a_mistyped_folder_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.__init__", lambda *args, **kwargs: pytest.fail("the Hub was asked"))
     code, _, error = vidcom2("verify", name)
     assert code == 2 and f"cannot load the model {name!r}: there is no such folder" in " ".join(error.split())

@@ -1,4 +1,4 @@
-"""`torch.compile`: with `"exact"` no size depends on the content, so that one graph serves all videos of a shape."""
+"""`torch.compile` makes one graph for all videos of a shape, since with `"exact"` no size depends on the content."""
 
 import copy
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from transformers import CompileConfig
 from vidcom2 import compress
 
 EXACT = {"compression_rounding": "exact"}
-# Seconds each: one family with M-RoPE and one without.
+# One family with M-RoPE and one without, since each takes seconds.
 pytestmark = only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
 
 
 class CountingBackend:
-    """Runs a graph as it is, and counts graphs. No C compiler is needed. A copy counts along."""
+    """Run graphs as they are, without a C compiler, and count them. A copy of the backend adds to the same count."""
 
     def __init__(self) -> None:
         self.graphs: list[Any] = []
@@ -44,7 +44,7 @@ def backend() -> CountingBackend:
     + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs")],
     ids=lambda settings: ",".join(settings.values() if "compression_window" not in settings else ["window"]),
 )
-def test_the_operator_is_one_graph(settings: dict[str, Any], backend: CountingBackend) -> None:
+def test_the_operator_compiles_to_one_graph(settings: dict[str, Any], backend: CountingBackend) -> None:
     def indices(tokens: Tensor) -> Tensor:
         return compress(tokens, **settings).indices
 
@@ -52,13 +52,13 @@ def test_the_operator_is_one_graph(settings: dict[str, Any], backend: CountingBa
     for seed in range(4):
         tokens = torch.randn(8, 16, 32, generator=torch.Generator().manual_seed(seed))
         if seed == 3:
-            tokens[2, 5] = torch.inf  # what is asked about outside graphs, and computed in them
+            tokens[2, 5] = torch.inf  # asked about outside graphs, and computed inside them
         assert torch.equal(compiled(tokens), indices(tokens))
     assert len(backend.graphs) == 1
 
 
-def test_the_compressed_prefill_is_one_graph(family: Family, backend: CountingBackend) -> None:
-    """Of the language model, over videos of one shape."""
+def test_the_compressed_prefill_compiles_to_one_graph(family: Family, backend: CountingBackend) -> None:
+    """The language model has one graph for all videos of one shape."""
     model = family.load(**EXACT, retention_ratio=0.3)
     plain = copy.deepcopy(model)
     model.model.language_model.compile(fullgraph=True, dynamic=False, backend=backend)
@@ -70,7 +70,7 @@ def test_the_compressed_prefill_is_one_graph(family: Family, backend: CountingBa
 
 
 def test_generation_with_a_static_cache_is_compiled_once(family: Family, backend: CountingBackend) -> None:
-    """Transformers compiles the steps after the prefill, by itself on a GPU."""
+    """Transformers compiles the steps after the prefill. On a GPU it does so by itself."""
     model = family.load(**EXACT, retention_ratio=0.3)
     how = CompileConfig(fullgraph=True, dynamic=False, mode=None, backend=backend)
     how._compile_all_devices = True
@@ -86,7 +86,7 @@ def test_generation_with_a_static_cache_is_compiled_once(family: Family, backend
 def test_torch_compile_of_forward_gives_the_same_logits(family: Family) -> None:
     model = copy.deepcopy(family.model)
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager")  # traces as every backend does; no C compiler needed
+    compiled = torch.compile(model, backend="eager")  # traces like every backend, but needs no C compiler
     for seed in range(2):
         inputs = family.one_video(seed=seed)
         with torch.no_grad():

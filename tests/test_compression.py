@@ -1,4 +1,4 @@
-"""The operator's contract, a sentence a test; tests/oracle.py has the float64 reading that it is held against."""
+"""The operator's contract, one sentence per test. It is compared with the float64 implementation in tests/oracle.py."""
 
 import json
 import math
@@ -25,9 +25,9 @@ ROUNDINGS = ("ceil", "round", "exact")
 FRAME_SCORES = ("mean", "max", "uniform")
 SETTINGS_OF_RELEASED_CODE = {"compression_scoring": "released", "compression_rounding": "round"}
 
-# What float32 may change, measured 5e-7 at most on these sizes: scores by less than SCORE_NOISE; the real-valued
-# budgets, which multiply score noise by M·R/τ, by less than BUDGET_NOISE tokens; variances by less than CHANNEL_NOISE
-# of themselves. Only what the oracle decides by more than that is compared.
+# float32 may change scores by less than SCORE_NOISE (measured: at most 5e-7 on these sizes), the real-valued budgets,
+# which multiply score noise by M·R/τ, by less than BUDGET_NOISE tokens, and variances by less than CHANNEL_NOISE of
+# themselves. Only what the oracle decides by more than that is compared.
 SCORE_NOISE = 1e-5
 BUDGET_NOISE = 1e-3
 CHANNEL_NOISE = 1e-4
@@ -39,7 +39,7 @@ CHANNEL_NOISE = 1e-4
 
 
 def random_video(num_frames: int, tokens_per_frame: int, dim: int, seed: int = 0) -> Tensor:
-    """A scene that its frames change by different amounts, so that frame scores differ by a few temperatures."""
+    """Return a scene that each frame changes by another amount, so that frame scores differ by a few temperatures."""
     generator = torch.Generator().manual_seed(seed)
     scene = torch.randn(1, tokens_per_frame, dim, generator=generator) + torch.randn(1, 1, dim, generator=generator)
     change = torch.randn(num_frames, tokens_per_frame, dim, generator=generator)
@@ -55,7 +55,7 @@ def still_video(num_frames: int, tokens_per_frame: int, dim: int, seed: int = 0)
 
 @st.composite
 def videos(draw: st.DrawFn, non_finite: bool = False) -> Tensor:
-    """Small videos of whole numbers: tokens repeat, cancel and are zero, and float32 sums over them are exact."""
+    """Draw small videos of whole numbers. Tokens repeat, cancel and are zero, and float32 sums over them are exact."""
     num_frames, tokens_per_frame, dim = draw(st.integers(1, 7)), draw(st.integers(1, 12)), draw(st.integers(1, 6))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     largest = draw(st.sampled_from([1, 3, 50]))
@@ -85,7 +85,7 @@ any_settings = st.fixed_dictionaries(
         "compression_video_weight": st.sampled_from([1.0, 2.0, -1.0]),
     }
 )
-# The same examples in every run: a red test is then the change's doing.
+# Every run has the same examples, so that a test fails only because the code has changed.
 examples = settings(max_examples=100, deadline=None, derandomize=True)
 
 
@@ -95,7 +95,7 @@ examples = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def kept_by_frame(result: VideoCompression) -> list[list[int]]:
-    """Positions within each frame of its kept tokens."""
+    """Return the positions of each frame's kept tokens within the frame."""
     kept: list[list[int]] = [[] for _ in result.frame_budgets]
     for index in result.indices.tolist():
         kept[index // result.tokens_per_frame].append(index % result.tokens_per_frame)
@@ -107,12 +107,12 @@ def tensors_of(result: VideoCompression) -> dict[str, Tensor]:
 
 
 def highest(scores: list[float], count: int) -> list[int]:
-    """Positions of the `count` highest scores; ties go to the earlier one."""
+    """Return the positions of the `count` highest scores. Of equal scores the earlier one wins."""
     return sorted(sorted(range(len(scores)), key=lambda m: (-scores[m], m))[:count])
 
 
 def assert_same(got: VideoCompression, expected: VideoCompression, exactly: bool = True) -> None:
-    """The same selection, and the same scores bit for bit or up to float32 noise."""
+    """Assert the same selection, and the same scores bit for bit or up to float32 noise."""
     assert torch.equal(got.indices, expected.indices)
     assert torch.equal(got.frame_budgets, expected.frame_budgets)
     tolerance = 0.0 if exactly else SCORE_NOISE
@@ -121,7 +121,7 @@ def assert_same(got: VideoCompression, expected: VideoCompression, exactly: bool
 
 
 def assert_agrees_with_oracle(got: VideoCompression, expected: OracleCompression) -> None:
-    """Equal up to float32 noise; wherever the oracle decides by more than that, equal."""
+    """Assert equality wherever the oracle decides by more than float32 noise, and elsewhere up to that noise."""
     if expected.channel_margin < CHANNEL_NOISE:
         return
     noise = {"rtol": 0, "atol": SCORE_NOISE, "check_dtype": False}
@@ -133,12 +133,12 @@ def assert_agrees_with_oracle(got: VideoCompression, expected: OracleCompression
         best = highest(scores, budget)
         last_kept = min(scores[m] for m in best)
         for m in set(kept) ^ set(best):
-            assert abs(scores[m] - last_kept) < SCORE_NOISE, f"token {m}: kept {kept}, the oracle keeps {best}"
+            assert abs(scores[m] - last_kept) < SCORE_NOISE, f"token {m}: kept {kept}, but the oracle keeps {best}"
 
 
 @cache
 def decided_video(shape: tuple[int, int, int], **settings: Any) -> tuple[Tensor, OracleCompression]:
-    """A video on which the oracle decides by more than float32 noise, so that nothing is left uncompared."""
+    """Find a video on which the oracle always decides by more than float32 noise, so that everything is compared."""
     for seed in range(20):
         tokens = random_video(*shape, seed=seed)
         expected = oracle_compress(tokens, **settings)
@@ -190,7 +190,7 @@ def test_benchmark_baseline_reproduces_the_released_code(case: dict[str, Any]) -
 @pytest.mark.parametrize("frame_score", FRAME_SCORES)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_agrees_with_oracle(scoring: str, rounding: str, frame_score: str, window: int | None) -> None:
+def test_compress_agrees_with_the_oracle(scoring: str, rounding: str, frame_score: str, window: int | None) -> None:
     for shape in [(6, 9, 8), (5, 16, 12), (8, 4, 31)]:
         for frame_weight, video_weight in [(1.0, 1.0), (0.25, 2.0), (-1.0, 0.0)]:
             settings = {
@@ -209,7 +209,9 @@ def test_agrees_with_oracle(scoring: str, rounding: str, frame_score: str, windo
 @pytest.mark.parametrize("temperature", [0.003, 0.05, 0.3])
 @pytest.mark.parametrize("ratio", [0.05, 0.55, 0.9])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_agrees_with_oracle_at_any_temperature_and_ratio(rounding: str, ratio: float, temperature: float) -> None:
+def test_compress_agrees_with_the_oracle_at_any_temperature_and_ratio(
+    rounding: str, ratio: float, temperature: float
+) -> None:
     settings = {
         "retention_ratio": ratio,
         "compression_rounding": rounding,
@@ -221,7 +223,7 @@ def test_agrees_with_oracle_at_any_temperature_and_ratio(rounding: str, ratio: f
 
 @examples
 @given(tokens=videos(), settings=any_settings)
-def test_agrees_with_oracle_on_any_video(tokens: Tensor, settings: dict[str, Any]) -> None:
+def test_compress_agrees_with_the_oracle_on_any_video(tokens: Tensor, settings: dict[str, Any]) -> None:
     assert_agrees_with_oracle(compress(tokens, **settings), oracle_compress(tokens, **settings))
 
 
@@ -252,7 +254,7 @@ def test_result_has_the_documented_shapes_and_dtypes() -> None:
 
 @examples
 @given(tokens=videos(non_finite=True), settings=any_settings)
-def test_each_frame_keeps_its_highest_scores_and_ties_keep_the_earlier(
+def test_each_frame_keeps_its_highest_scores_and_the_earlier_of_equal_ones(
     tokens: Tensor, settings: dict[str, Any]
 ) -> None:
     got = compress(tokens, **settings)
@@ -261,8 +263,8 @@ def test_each_frame_keeps_its_highest_scores_and_ties_keep_the_earlier(
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_equal_tokens_keep_the_earlier_ones(scoring: str) -> None:
-    # 64 equal tokens a frame: an unstable sort of that many does not keep their order.
+def test_the_earlier_of_equal_tokens_are_kept(scoring: str) -> None:
+    # An unstable sort of as many as 64 equal tokens does not keep their order.
     got = compress(torch.ones(3, 64, 8), 0.25, compression_scoring=scoring)
     assert kept_by_frame(got) == [list(range(16))] * 3
 
@@ -271,7 +273,7 @@ def test_equal_tokens_keep_the_earlier_ones(scoring: str) -> None:
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_static_video_keeps_exactly_the_ratio_of_each_frame(dtype: torch.dtype, rounding: str, scoring: str) -> None:
-    # R·M is whole in each, but 0.07 · 100 = 7.000000000000001 and 0.29 · 100 = 28.999999999999996 in floats.
+    # R·M is a whole number in each case, but in floats 0.07 · 100 = 7.000000000000001, 0.29 · 100 = 28.999999999999996.
     sizes = [
         (196, 0.25, 49),
         (169, 1 / 13, 13),
@@ -291,7 +293,7 @@ def test_static_video_keeps_exactly_the_ratio_of_each_frame(dtype: torch.dtype, 
 @pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_static_video_of_a_real_size_keeps_49_of_196(dtype: torch.dtype, scoring: str) -> None:
-    # 32 frames of 896 channels are several blocks, the last of them smaller: where float32 noise would show.
+    # 32 frames of 896 channels make several blocks, the last of them smaller, where float32 noise would show.
     tokens = still_video(32, 196, 896).to(dtype)
     assert compress(tokens, 0.25, compression_scoring=scoring).frame_budgets.tolist() == [49] * 32
 
@@ -307,7 +309,7 @@ def test_ceil_rounds_a_fraction_up_and_round_rounds_it_half_to_even() -> None:
 
 @examples
 @given(tokens=videos(non_finite=True), settings=any_settings)
-def test_exact_total_depends_on_the_sizes_alone(tokens: Tensor, settings: dict[str, Any]) -> None:
+def test_exact_total_depends_only_on_the_sizes(tokens: Tensor, settings: dict[str, Any]) -> None:
     got = compress(tokens, **settings | {"compression_rounding": "exact"})
     assert len(got.indices) == expected_exact_total(*tokens.shape[:2], settings["retention_ratio"])
     assert got.frame_budgets.sum() == len(got.indices)
@@ -315,7 +317,7 @@ def test_exact_total_depends_on_the_sizes_alone(tokens: Tensor, settings: dict[s
 
 @pytest.mark.parametrize("ratio", [1e-12, 0.01, 0.07, 0.29, 0.5, 0.9, 0.999, 1.0])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 100), (7, 1), (5, 13), (32, 196), (64, 182)])
-def test_exact_total_is_the_contracts_formula(shape: tuple[int, int], ratio: float) -> None:
+def test_exact_total_follows_the_formula_of_the_contract(shape: tuple[int, int], ratio: float) -> None:
     num_frames, tokens_per_frame = shape
     got = compress(random_video(num_frames, tokens_per_frame, 8), ratio, compression_rounding="exact")
     num_tokens = num_frames * tokens_per_frame
@@ -324,18 +326,18 @@ def test_exact_total_is_the_contracts_formula(shape: tuple[int, int], ratio: flo
     assert got.frame_budgets.min() >= 1 and got.frame_budgets.max() <= tokens_per_frame
 
 
-def test_exact_gives_what_a_full_frame_cannot_take_to_the_others() -> None:
+def test_exact_rounding_gives_tokens_that_a_full_frame_cannot_take_to_the_others() -> None:
     tokens = still_video(8, 20, 16)
     tokens[3] = random_video(1, 20, 16, seed=1)[0]
     ceil = compress(tokens, 0.75, compression_rounding="round").frame_budgets
     exact = compress(tokens, 0.75, compression_rounding="exact").frame_budgets
     assert ceil[3] == exact[3] == 20  # σ_3 is nearly 1: frame 3 asks for 0.75 · (2 - 1/8) · 20 = 28
     assert ceil.sum() < 0.75 * 8 * 20 == exact.sum()
-    # The 100 tokens left for 7 equal frames: 14.29 each, and the ties of the remainders go to the earlier frames.
+    # 7 equal frames share the 100 tokens that are left, 14.29 each. Equal remainders go to the earlier frames.
     assert exact.tolist() == [15, 15, 14, 20, 14, 14, 14, 14]
 
 
-def test_exact_gives_the_remainder_of_equal_frames_to_the_earlier() -> None:
+def test_exact_rounding_gives_the_remainder_of_equal_frames_to_the_earlier_ones() -> None:
     assert compress(still_video(4, 5, 8), 0.3, compression_rounding="exact").frame_budgets.tolist() == [2, 2, 1, 1]
 
 
@@ -358,7 +360,7 @@ def test_permuting_frames_of_any_video_permutes_budgets(tokens: Tensor, rounding
     order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
     if oracle_compress(tokens, **settings).budget_margin > BUDGET_NOISE:
         budgets, permuted = (compress(video, **settings).frame_budgets for video in (tokens, tokens[order]))
-        if rounding == "exact":  # which of several equal frames gets the remainder is a matter of their order
+        if rounding == "exact":  # the order of equal frames decides which of them gets the remainder
             budgets, permuted = budgets[order].sort().values, permuted.sort().values
         else:
             budgets = budgets[order]
@@ -386,7 +388,7 @@ def test_uniform_frame_score_gives_every_frame_the_same_budget() -> None:
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_window_of_the_whole_video_equals_none(scoring: str) -> None:
+def test_window_of_the_whole_video_equals_no_window(scoring: str) -> None:
     tokens = random_video(5, 9, 8)
     for window in (5, 6, 1000):
         got = compress(tokens, compression_scoring=scoring, compression_window=window)
@@ -394,13 +396,13 @@ def test_window_of_the_whole_video_equals_none(scoring: str) -> None:
 
 
 def test_even_window_reaches_one_frame_further_into_the_past() -> None:
-    # Frame 0 points elsewhere than the others. Frame 1 sees it through a window of 2 (frames 0 and 1), frame 2 not.
+    # Frame 0 points elsewhere than the others. Through a window of 2, frame 1 sees it and frame 2 does not.
     tokens = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])[:, None]
     u = compress(tokens, compression_window=2).frame_uniqueness
     torch.testing.assert_close(u, torch.tensor([-math.sqrt(0.5), -math.sqrt(0.5), -1.0, -1.0]))
 
 
-def test_one_frame_keeps_the_ratio() -> None:
+def test_a_video_of_one_frame_keeps_the_ratio() -> None:
     for rounding in ROUNDINGS:
         got = compress(random_video(1, 36, 16), 0.25, compression_rounding=rounding)
         assert got.frame_budgets.tolist() == [9]
@@ -408,14 +410,14 @@ def test_one_frame_keeps_the_ratio() -> None:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_one_token_a_frame_is_always_kept(scoring: str, rounding: str) -> None:
+def test_the_only_token_of_each_frame_is_always_kept(scoring: str, rounding: str) -> None:
     got = compress(random_video(7, 1, 16), 0.01, compression_scoring=scoring, compression_rounding=rounding)
     assert got.indices.tolist() == list(range(7))
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("ratio", [5e-324, 1e-310, 1e-9, 0.001])  # 5e-324 is the smallest float: 1 / it is inf
-def test_tiny_ratio_keeps_one_token_a_frame(ratio: float, rounding: str) -> None:
+@pytest.mark.parametrize("ratio", [5e-324, 1e-310, 1e-9, 0.001])  # 1 / 5e-324, the smallest float, is inf
+def test_tiny_ratio_keeps_one_token_per_frame(ratio: float, rounding: str) -> None:
     got = compress(random_video(6, 9, 8), ratio, compression_rounding=rounding)
     assert got.frame_budgets.tolist() == [1] * 6
     assert kept_by_frame(got) == [[m] for m in got.token_uniqueness.argmax(dim=1).tolist()]
@@ -439,12 +441,12 @@ def test_ratio_of_one_keeps_everything(tokens: Tensor, settings: dict[str, Any])
 def test_scaling_any_video_by_a_power_of_two_changes_nothing(
     tokens: Tensor, settings: dict[str, Any], exponent: int
 ) -> None:
-    # Powers of two are exact in float32: not one bit of a score may move.
+    # Powers of two are exact in float32, so no bit of a score may change.
     assert_same(compress(tokens * 2.0**exponent, **settings), compress(tokens, **settings))
 
 
-def test_zero_token_is_similar_to_nothing() -> None:
-    tokens = random_video(4, 9, 8) + 3  # all tokens point the same way, so that 0 is the highest score there
+def test_zero_token_has_similarity_zero() -> None:
+    tokens = random_video(4, 9, 8) + 3  # all tokens point the same way, so 0 is the highest score
     tokens[1, 2] = 0
     got = compress(tokens, 0.25)
     assert got.token_uniqueness[1, 2] == 0
@@ -459,7 +461,7 @@ def test_black_video_keeps_the_first_tokens_of_each_frame(scoring: str) -> None:
     assert got.token_uniqueness.isfinite().all()
 
 
-def test_centre_of_length_zero_is_similar_to_nothing() -> None:
+def test_tokens_have_similarity_zero_to_a_centre_of_length_zero() -> None:
     scene = random_video(1, 4, 8) + 2
     got = compress(torch.cat([scene, -scene]), 0.5)
     assert got.frame_uniqueness.tolist() == [0, 0]
@@ -467,7 +469,7 @@ def test_centre_of_length_zero_is_similar_to_nothing() -> None:
     assert got.frame_budgets.tolist() == [2, 2]
 
 
-def test_weights_leave_one_uniqueness_or_turn_the_choice_around() -> None:
+def test_scores_are_the_weighted_sum_of_both_uniquenesses() -> None:
     tokens = random_video(6, 9, 8)
 
     def scores(frame_weight: float, video_weight: float) -> Tensor:
@@ -482,7 +484,7 @@ def test_weights_leave_one_uniqueness_or_turn_the_choice_around() -> None:
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
-@pytest.mark.parametrize("weight", [2.0**99, 2.0**-60])  # about the largest that is accepted; powers of two are exact
+@pytest.mark.parametrize("weight", [2.0**99, 2.0**-60])  # about the largest accepted weight; powers of two are exact
 def test_weights_of_any_size_rank_the_tokens(weight: float, scoring: str) -> None:
     tokens = random_video(4, 9, 8)
     weights = {"compression_frame_weight": weight, "compression_video_weight": weight}
@@ -491,7 +493,7 @@ def test_weights_of_any_size_rank_the_tokens(weight: float, scoring: str) -> Non
     assert torch.equal(got.indices, compress(tokens, compression_scoring=scoring).indices)
 
 
-def test_weights_do_not_touch_the_frame_budgets() -> None:
+def test_weights_do_not_change_the_frame_budgets() -> None:
     tokens = random_video(6, 9, 8)
     got = compress(tokens, compression_frame_weight=-3, compression_video_weight=0.1)
     assert torch.equal(got.frame_budgets, compress(tokens).frame_budgets)
@@ -529,7 +531,7 @@ def test_videos_with_non_finite_tokens_agree_with_the_oracle(tokens: Tensor, set
 
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_non_finite_tokens_do_not_change_the_others(scoring: str) -> None:
-    # The same video with one token more in each frame, which is nan: all scores of the others stay.
+    # The same video with one more token in each frame, which is nan: the scores of the others stay.
     tokens = random_video(6, 9, 12)
     longer = torch.cat([tokens[:, :4], torch.full((6, 1, 12), math.nan), tokens[:, 4:]], dim=1)
     expected, got = (compress(video, compression_scoring=scoring) for video in (tokens, longer))
@@ -582,7 +584,7 @@ def test_every_float_dtype_is_scored_in_float32(scoring: str, dtype: torch.dtype
 
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_scores_are_float32_under_autocast_too(scoring: str) -> None:
-    # Left to itself, autocast turns matrix products to half precision: mixed-precision training would choose otherwise.
+    # Autocast runs matrix products in half precision. Mixed-precision training would then choose other tokens.
     tokens = random_video(6, 49, 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = compress(tokens, compression_scoring=scoring)
@@ -591,7 +593,7 @@ def test_scores_are_float32_under_autocast_too(scoring: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_strides_do_not_matter(scoring: str, dtype: torch.dtype) -> None:
+def test_strides_do_not_change_the_result(scoring: str, dtype: torch.dtype) -> None:
     tokens = random_video(6, 9, 32).to(dtype)
     expected = compress(tokens, compression_scoring=scoring)
     wider = torch.cat([tokens, tokens], dim=-1)
@@ -627,7 +629,7 @@ def test_gradient_flows_through_the_kept_features_and_not_through_the_selection(
     assert torch.equal(tokens.grad, kept.view(4, 9, 8))
 
 
-def test_compresses_in_inference_mode() -> None:
+def test_compress_works_in_inference_mode() -> None:
     tokens = random_video(4, 9, 8)
     with torch.inference_mode():
         got = compress(tokens.clone())
@@ -637,12 +639,12 @@ def test_compresses_in_inference_mode() -> None:
 @pytest.mark.parametrize("frames_per_block", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_blocks_do_not_matter(
+def test_block_size_does_not_change_the_result(
     scoring: str, dtype: torch.dtype, frames_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_frames, tokens_per_frame, dim = 7, 9, 32  # with 2, 3 and 4 frames a block the last one is smaller
+    num_frames, tokens_per_frame, dim = 7, 9, 32  # with 2, 3 or 4 frames per block the last block is smaller
     tokens = random_video(num_frames, tokens_per_frame, dim)
-    # Every other channel hardly varies within a frame and much between them: it takes all blocks to see its variance.
+    # Every other channel varies little within a frame and much between frames, so only all blocks show its variance.
     tokens[..., ::2] = 0.1 * tokens[..., ::2] + torch.arange(num_frames)[:, None, None]
     tokens[3, 4] = math.nan
     tokens = tokens.to(dtype)
@@ -665,7 +667,7 @@ def test_a_frame_larger_than_a_block_is_one_block(dtype: torch.dtype, monkeypatc
 
 
 class ParallelSteps(TorchDispatchMode):
-    """Names the operations that are large enough for torch to spread over the cores, views aside."""
+    """Collect the names of operations, except views, that are large enough for torch to spread over the cores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -683,14 +685,14 @@ class ParallelSteps(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("scoring", "dtype", "steps"),
     [
-        ("paper", torch.float32, 5),  # norms and sums of tokens, centres and their norms, products of both
-        ("paper", torch.bfloat16, 7),  # and the conversion, twice
-        ("released", torch.float32, 9),  # and before it channel variance and masking, after it two for the Gaussians
+        ("paper", torch.float32, 5),  # norms and sums of the tokens, centres and their norms, products of both
+        ("paper", torch.bfloat16, 7),  # these, and the conversion twice
+        ("released", torch.float32, 9),  # these, channel variance and masking before, two for the Gaussians after
         ("released", torch.bfloat16, 11),
     ],
 )
 def test_cpu_scores_a_video_in_few_parallel_steps(scoring: str, dtype: torch.dtype, steps: int) -> None:
-    # Each waits for its slowest thread: with 146 of them a busy core made compress 10 times slower.
+    # Each step waits for its slowest thread. With 146 steps, one busy core made compress 10 times slower.
     tokens = random_video(32, 196, 896).to(dtype)  # LLaVA-OneVision-0.5B
     with ParallelSteps() as parallel:
         compress(tokens, compression_scoring=scoring)
@@ -700,10 +702,10 @@ def test_cpu_scores_a_video_in_few_parallel_steps(scoring: str, dtype: torch.dty
 @pytest.mark.parametrize("non_finite", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
 def test_channel_variance_is_the_float64_variance_of_the_finite_tokens(dtype: torch.dtype, non_finite: bool) -> None:
-    tokens = 4 + random_video(6, 49, 64) * torch.logspace(-1, 0, 64)  # small beside its mean, as real channels are
+    tokens = 4 + random_video(6, 49, 64) * torch.logspace(-1, 0, 64)  # small beside the mean, as in real channels
     if non_finite:
         tokens[1, 2, 3], tokens[4, 5] = math.nan, math.inf
-    tokens = tokens.to(dtype)  # of float8_e4m3fn inf is no value: it becomes its nan
+    tokens = tokens.to(dtype)  # float8_e4m3fn has no inf, which becomes nan there
     finite = tokens.double().isfinite().all(dim=-1)
     expected = tokens.double()[finite].var(dim=0, correction=0)
     for layout in (tokens, tokens.transpose(0, 1).contiguous().transpose(0, 1)):
@@ -714,10 +716,10 @@ def test_channel_variance_is_the_float64_variance_of_the_finite_tokens(dtype: to
 
 @pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("method", ["vidcom2", "random"])
-def test_default_dtype_of_the_process_does_not_matter(method: str, scoring: str) -> None:
+def test_default_dtype_of_the_process_does_not_change_the_result(method: str, scoring: str) -> None:
     tokens = random_video(6, 9, 32)
     if method == "random":
-        scoring = "paper"  # it has none of its own
+        scoring = "paper"  # this method has no scoring of its own
     expected = compress(tokens, compression_method=method, compression_scoring=scoring)
     before = torch.get_default_dtype()
     try:
@@ -731,8 +733,8 @@ def test_default_dtype_of_the_process_does_not_matter(method: str, scoring: str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("frame_score", FRAME_SCORES)
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_exact_asks_nothing_of_the_device(scoring: str, frame_score: str, dtype: torch.dtype) -> None:
-    # A meta tensor has no values: whoever asks for one gets an error.
+def test_exact_rounding_reads_nothing_from_the_device(scoring: str, frame_score: str, dtype: torch.dtype) -> None:
+    # A meta tensor has no values, so reading one raises an error.
     tokens = torch.empty(8, 36, 16, dtype=dtype, device="meta")
     for window in (None, 4):
         got = compress(
@@ -748,7 +750,7 @@ def test_exact_asks_nothing_of_the_device(scoring: str, frame_score: str, dtype:
 
 
 class DeviceReads(TorchDispatchMode):
-    """Counts the values that Python asks of tensors, and operations whose output size depends on values."""
+    """Count the values that Python reads from tensors, and the operations whose output size depends on values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -756,7 +758,7 @@ class DeviceReads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         waits = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
-        # Whether a block holds non-finite tokens is a bool, asked on the CPU alone, where it costs nothing.
+        # Whether a block holds non-finite tokens is a bool, which is read only on the CPU, where it costs nothing.
         if waits and args[0].dtype != torch.bool:
             self.count += 1
         return func(*args, **(kwargs or {}))
@@ -795,14 +797,14 @@ def test_gpu_keeps_the_tokens_that_the_cpu_keeps(scoring: str, rounding: str) ->
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_random_baseline_keeps_the_same_share_of_each_frame_and_the_same_tokens_every_time() -> None:
+def test_random_baseline_keeps_the_same_share_of_each_frame_and_the_same_tokens_in_every_call() -> None:
     tokens = random_video(6, 20, 8)
     got = compress(tokens, 0.25, compression_method="random")
     assert got.frame_budgets.tolist() == [5] * 6
     assert len({tuple(kept) for kept in kept_by_frame(got)}) > 1
     before = torch.random.get_rng_state()
     assert_same(compress(tokens + 1, 0.25, compression_method="random"), got)
-    assert torch.equal(torch.random.get_rng_state(), before)  # the caller's random numbers are the caller's
+    assert torch.equal(torch.random.get_rng_state(), before)  # the caller's random state is not touched
 
 
 @pytest.mark.parametrize(
@@ -823,13 +825,13 @@ def test_random_baseline_keeps_the_same_share_of_each_frame_and_the_same_tokens_
     ],
     ids=repr,
 )
-def test_refuses_what_is_no_video(video_tokens: Any, got: str) -> None:
+def test_compress_refuses_anything_but_a_float_video(video_tokens: Any, got: str) -> None:
     with pytest.raises(ValueError) as error:
         compress(video_tokens)
     assert "`video_tokens`" in str(error.value) and got in str(error.value)
 
 
-def test_sizes_without_values_are_enough_where_the_total_follows_from_them_alone() -> None:
+def test_meta_tensors_are_accepted_only_where_their_sizes_determine_the_total() -> None:
     sizes = torch.ones(8, 9, 4, device="meta")
     assert len(compress(sizes, compression_rounding="exact").indices) == 18
     for more in ({}, {"retention_ratio": 1.0}, {"compression_method": "random"}):

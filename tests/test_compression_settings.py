@@ -1,4 +1,4 @@
-"""Every setting: what it accepts, what it refuses and how, wherever it is set."""
+"""What every setting accepts and refuses, wherever it is set, and what its errors say."""
 
 import inspect
 import math
@@ -37,7 +37,7 @@ DEFAULTS = {
 WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
 WRONG_RATIOS += [[0.25], 0.25j, 10**400, np.float32(2), np.True_, torch.tensor(0.25)]
 WRONG_NUMBERS = [math.nan, math.inf, -math.inf, "1", None, True, [1.0], 10**400, np.float64("nan")]
-WRONG_WEIGHTS = [*WRONG_NUMBERS, 1e39, -1e31]  # scores are float32: larger weights would make them inf or nan
+WRONG_WEIGHTS = [*WRONG_NUMBERS, 1e39, -1e31]  # larger weights would make the float32 scores inf or nan
 WRONG_FRAMES = [0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)]
 WRONG_NAMES = ["unknown", "", "Paper", "MEAN", " ceil", None, True, 0, 1.0, ["paper"], {}, np.array(["paper", "ceil"])]
 
@@ -109,11 +109,11 @@ def video() -> Tensor:
     return torch.randn(4, 9, 8, generator=torch.Generator().manual_seed(0))
 
 
-def test_tables_cover_every_setting() -> None:
+def test_tables_of_values_cover_every_setting() -> None:
     assert list(REFUSED) == list(ACCEPTED) == list(DEFAULTS) == list(SETTING_NAMES)
 
 
-def test_defaults_are_the_designs() -> None:
+def test_defaults_are_those_of_the_design() -> None:
     assert {field.name: field.default for field in fields(CompressionSettings)} == DEFAULTS
     assert {name: getattr(CompressionSettings(), name) for name in DEFAULTS} == DEFAULTS
 
@@ -127,26 +127,26 @@ def test_compress_has_the_same_settings_with_the_same_defaults() -> None:
 
 
 @pytest.mark.parametrize(("name", "default"), DEFAULTS.items())
-def test_compress_without_a_setting_uses_its_default(name: str, default: Any) -> None:
+def test_compress_uses_the_default_of_a_setting_that_is_not_given(name: str, default: Any) -> None:
     assert torch.equal(compress(video(), **{name: default}).indices, compress(video()).indices)
 
 
 @refused
-def test_constructor_refuses(name: str, value: Any) -> None:
+def test_constructor_refuses_a_bad_value(name: str, value: Any) -> None:
     with pytest.raises(ValueError) as error:
         CompressionSettings(**{name: value})
     assert_says_what_is_accepted(error, name, value)
 
 
 @two_refused
-def test_compress_refuses(name: str, value: Any) -> None:
+def test_compress_refuses_a_bad_value(name: str, value: Any) -> None:
     with pytest.raises(ValueError) as error:
         compress(video(), **{name: value})
     assert_says_what_is_accepted(error, name, value)
 
 
 @two_refused
-def test_assignment_refuses_and_leaves_the_old_value(name: str, value: Any) -> None:
+def test_assignment_refuses_a_bad_value_and_keeps_the_old_one(name: str, value: Any) -> None:
     settings = CompressionSettings(**READ_BY.get(name, {}) | {name: ACCEPTED[name][-1][0]})
     before = getattr(settings, name)
     with pytest.raises(ValueError) as error:
@@ -161,12 +161,12 @@ def test_accepted_values_are_stored_in_one_type(name: str, value: Any, stored: A
     setattr(assigned, name, value)
     for got in (getattr(CompressionSettings(**READ_BY.get(name, {}) | {name: value}), name), getattr(assigned, name)):
         assert got == stored
-        assert type(got) is type(stored)  # plain types: what config.json can hold
+        assert type(got) is type(stored)  # plain types, which config.json can hold
     assert checked_setting(name, value) == stored
 
 
 @accepted
-def test_compress_accepts(name: str, value: Any, stored: Any) -> None:
+def test_compress_accepts_every_good_value(name: str, value: Any, stored: Any) -> None:
     given, same = (compress(video(), **READ_BY.get(name, {}) | {name: each}) for each in (value, stored))
     assert torch.equal(given.indices, same.indices)
 
@@ -178,12 +178,12 @@ def test_unknown_setting_is_an_error() -> None:
         compress(video(), compression_ratio=0.5)
 
 
-def test_settings_are_named_never_positional() -> None:
+def test_settings_are_keyword_only() -> None:
     with pytest.raises(TypeError):
         CompressionSettings(0.5)
 
 
-def test_settings_with_another_ratio_leave_the_original() -> None:
+def test_settings_with_another_ratio_do_not_change_the_original() -> None:
     original = CompressionSettings(retention_ratio=0.5, compression_rounding="exact", compression_window=4)
     assert original.compression_settings() == original
     changed = original.compression_settings(retention_ratio=0.15)

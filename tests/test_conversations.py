@@ -1,4 +1,4 @@
-"""Turns on a cache: a conversation's state lives with it, through other chats, copies and row operations."""
+"""A conversation's state lives with its cache, through other chats, copies and row operations."""
 
 import copy
 import pickle
@@ -28,7 +28,7 @@ def first_turn(family: Family, kind: str) -> Any:
 
 
 def other_chats(family: Family, model: Any) -> None:
-    """Calls for other users, between two turns."""
+    """Make calls for other users between two turns."""
     run(model, family.inputs(family.prompt("Is it?", images=1), images=[make_image(5)]))
     run(model, family.one_video(seed=5, num_frames=4))
     model(**family.inputs("So?"))
@@ -37,12 +37,12 @@ def other_chats(family: Family, model: Any) -> None:
 @pytest.mark.parametrize("second", ["video", "text"])
 @pytest.mark.parametrize("first", ["image", "text", "video"])
 @pytest.mark.parametrize("by", ["generate", "forward"])
-def test_chats_that_take_turns_on_one_model_equal_each_alone(family: Family, first: str, second: str, by: str) -> None:
+def test_interleaved_chats_on_one_model_equal_each_chat_alone(family: Family, first: str, second: str, by: str) -> None:
     inputs = first_turn(family, first)
     other = family.inputs(family.prompt("And here?", videos=1), videos=[make_video(7)])
 
     def conversation(between: Callable[[], Any]) -> Tensor:
-        model = copy.deepcopy(family.model)  # which has met nobody
+        model = copy.deepcopy(family.model)  # a copy that has answered nobody yet
         if by == "generate":
             turn = run(model, inputs, return_dict_in_generate=True)
             said, cache = turn.sequences, turn.past_key_values
@@ -65,7 +65,7 @@ def test_chats_that_take_turns_on_one_model_equal_each_alone(family: Family, fir
 
 
 @pytest.mark.parametrize("first", ["image", "text", "video"])
-def test_hand_written_loops_that_take_turns_on_one_model_equal_each_alone(family: Family, first: str) -> None:
+def test_interleaved_hand_written_loops_on_one_model_equal_each_loop_alone(family: Family, first: str) -> None:
     inputs = first_turn(family, first)
 
     def step(between: Callable[[Any], Any], ratio: float) -> Tensor:
@@ -82,8 +82,8 @@ def test_hand_written_loops_that_take_turns_on_one_model_equal_each_alone(family
 @only(lambda family, first: first != "image" or family.mrope)
 @torch.no_grad()
 @pytest.mark.parametrize("first", ["image", "text", "video"])
-def test_an_image_after_a_turn_equals_starting_anew_in_a_hand_written_loop(family: Family, first: str) -> None:
-    """The stock Qwen2-VL gives such an image the positions of text."""
+def test_an_image_after_a_turn_equals_a_run_from_scratch_in_a_hand_written_loop(family: Family, first: str) -> None:
+    """The stock Qwen2-VL gives such an image positions of text."""
     inputs = first_turn(family, first)
     image = family.inputs(family.prompt("And this?", images=1), images=[make_image(9)])
     ids = torch.cat([inputs["input_ids"], image["input_ids"]], dim=1)
@@ -92,7 +92,7 @@ def test_an_image_after_a_turn_equals_starting_anew_in_a_hand_written_loop(famil
     if first == "image":
         images = {name: torch.cat([family.images_of(inputs)[name], images[name]]) for name in images}
     types = {"mm_token_type_ids": family.model.model.token_types(ids)} if family.case.mrope else {}
-    anew = family.model(input_ids=ids, **media, **images, **types).logits[:, -1]
+    from_scratch = family.model(input_ids=ids, **media, **images, **types).logits[:, -1]
     cache = family.model(**inputs, use_cache=True).past_key_values
     second = {"input_ids": image["input_ids"]} | family.images_of(image)
     if family.case.mrope:
@@ -101,14 +101,14 @@ def test_an_image_after_a_turn_equals_starting_anew_in_a_hand_written_loop(famil
     labels[:, -3:] = image["input_ids"][:, -3:]
     continued = family.model(**second, past_key_values=copy.deepcopy(cache)).logits
     assert continued.shape[1] == image["input_ids"].shape[1]
-    torch.testing.assert_close(continued[:, -1], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(continued[:, -1], from_scratch, rtol=0, atol=1e-5)
     with_loss = family.model(**second, past_key_values=cache, labels=labels)
     expected = torch.nn.functional.cross_entropy(continued[0, -4:-1], labels[0, -3:])
     torch.testing.assert_close(with_loss.loss, expected)
 
 
 @pytest.mark.parametrize("first", ["image", "text"])
-def test_a_video_after_an_uncompressed_turn_equals_starting_anew(family: Family, first: str) -> None:
+def test_a_video_after_an_uncompressed_turn_equals_a_run_from_scratch(family: Family, first: str) -> None:
     inputs = first_turn(family, first)
     video = family.one_video()
     turn = run(family.model, inputs, return_dict_in_generate=True)
@@ -123,19 +123,21 @@ def test_a_video_after_an_uncompressed_turn_equals_starting_anew(family: Family,
         output_logits=True,
     )
     images = family.images_of(inputs) if first == "image" else {}
-    anew = run(family.model, {"input_ids": ids} | media | images, return_dict_in_generate=True, output_logits=True)
-    assert torch.equal(continued.sequences, anew.sequences)
-    torch.testing.assert_close(torch.stack(continued.logits), torch.stack(anew.logits), rtol=0, atol=1e-5)
+    from_scratch = run(
+        family.model, {"input_ids": ids} | media | images, return_dict_in_generate=True, output_logits=True
+    )
+    assert torch.equal(continued.sequences, from_scratch.sequences)
+    torch.testing.assert_close(torch.stack(continued.logits), torch.stack(from_scratch.logits), rtol=0, atol=1e-5)
 
 
 @only(lambda family: family.mrope)
 @pytest.mark.parametrize("by", ["a second turn", "a hand-written loop"])
-def test_after_a_long_video_of_small_frames_positions_go_on_as_in_starting_anew(family: Family, by: str) -> None:
-    """64 frames of few tokens: M-RoPE's largest position is the video's last frame, not the text's last token."""
+def test_positions_after_a_long_video_of_small_frames_equal_a_run_from_scratch(family: Family, by: str) -> None:
+    """With 64 frames of few tokens, M-RoPE's largest position is the video's last frame, not the text's last token."""
     inputs = family.one_video("?", num_frames=64)
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
-    anew = family.model(input_ids=ids, **family.videos_of(inputs)).logits[:, -1]
+    from_scratch = family.model(input_ids=ids, **family.videos_of(inputs)).logits[:, -1]
     if by == "a second turn":
         out = run(
             family.model,
@@ -150,11 +152,11 @@ def test_after_a_long_video_of_small_frames_positions_go_on_as_in_starting_anew(
         cache = family.model(**inputs, use_cache=True).past_key_values
         for i in range(prompt, ids.shape[1]):
             continued = family.model(input_ids=ids[:, i : i + 1], past_key_values=cache).logits[:, -1]
-    torch.testing.assert_close(continued, anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(continued, from_scratch, rtol=0, atol=1e-5)
 
 
 def loop(family: Family, inputs: Any, change: Callable[[Any], Tensor | None], masked: bool) -> tuple[Tensor, Tensor]:
-    """Logits of a token after the prompt, on its cache after `change`, and as the changed rows alone give them."""
+    """Return a token's logits after the prompt, on the cache after `change`, and those of the changed rows alone."""
     mask = inputs["attention_mask"]
     cache = family.model(**inputs, use_cache=True).past_key_values
     rows = change(cache)
@@ -194,7 +196,7 @@ def repeated(cache: Any) -> Tensor:
 @only(lambda family, change: not family.recurrent or change not in (selected, repeated))
 @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
 @pytest.mark.parametrize("change", [reordered, reordered_and_repeated, selected, repeated])
-def test_the_memory_of_the_prompt_follows_the_rows_of_the_cache(family: Family, change: Callable, masked: bool) -> None:
+def test_a_caches_memory_of_the_prompt_follows_its_rows(family: Family, change: Callable, masked: bool) -> None:
     both, _ = batch_of_two(family)
     logits, expected = loop(family, both, change, masked)
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
@@ -227,7 +229,7 @@ def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(fami
     with pytest.raises(ValueError, match="cropped to 10 tokens, into a prompt"):
         run(family.model, {"input_ids": torch.cat([inputs["input_ids"], token], dim=1)}, past_key_values=cache)
 
-    # Nor do other tokens in their place make it whole.
+    # Other tokens in place of the cropped ones do not make it whole.
     cache = cropped(10)
     with using(cache):
         family.model.get_decoder()(token.expand(-1, 300), past_key_values=cache)
@@ -236,7 +238,7 @@ def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(fami
 
 
 @only(lambda family: not family.recurrent)
-def test_an_answer_may_be_cropped_away(family: Family) -> None:
+def test_an_answer_may_be_cropped_from_the_cache(family: Family) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, return_dict_in_generate=True)
     cache = turn.past_key_values
@@ -247,7 +249,7 @@ def test_an_answer_may_be_cropped_away(family: Family) -> None:
 
 
 @only(lambda family: family.mrope)  # the others have no token types
-def test_token_types_of_an_earlier_turn_are_no_hindrance(family: Family) -> None:
+def test_token_types_left_over_from_an_earlier_turn_do_no_harm(family: Family) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
@@ -257,7 +259,7 @@ def test_token_types_of_an_earlier_turn_are_no_hindrance(family: Family) -> None
 
 
 @only(lambda family: family.mrope)
-def test_another_models_cache_with_images_is_refused_before_a_video(family: Family) -> None:
+def test_a_video_after_another_models_cache_with_images_is_refused(family: Family) -> None:
     image = first_turn(family, "image")
     turn = run(family.stock, image, return_dict_in_generate=True)
     video = family.one_video()
@@ -267,7 +269,7 @@ def test_another_models_cache_with_images_is_refused_before_a_video(family: Fami
 
 
 @only(lambda family: family.native)
-def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(family: Family) -> None:
+def test_the_stock_class_cannot_continue_a_cache_that_custom_generate_filled(family: Family) -> None:
     from vidcom2.modeling.custom_generate import generate
 
     inputs = family.one_video()
@@ -281,7 +283,7 @@ def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(f
     ):
         with pytest.raises(ValueError, match="another model cannot continue it"):
             call()
-    assert turn.past_key_values.get_seq_length() == length, "nothing is lost"
+    assert turn.past_key_values.get_seq_length() == length, "the refused call changed the cache"
     step = {"input_ids": torch.tensor([[20]])}
     expected = family.model(**step, past_key_values=intact).logits
     assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(turn.past_key_values)).logits, expected)
@@ -290,7 +292,7 @@ def test_the_stock_class_cannot_go_on_from_a_cache_that_custom_generate_filled(f
 
 
 def test_nothing_of_a_conversation_stays_on_the_model(family: Family) -> None:
-    """So that two threads, or two users, cannot meet there."""
+    """Two threads, or two users, could otherwise get in each other's way."""
     model = copy.deepcopy(family.model)
     before = {name for name, value in vars(model.model).items() if value is not None}
     for kind in ("image", "text", "video"):
@@ -307,7 +309,7 @@ def test_nothing_of_a_conversation_stays_on_the_model(family: Family) -> None:
     assert {name for name, value in vars(model.model).items() if value is not None} == before
 
 
-# Images of two turns have different sizes, which M-RoPE families alone take; anew, one ratio is that of both videos.
+# The images of two turns differ in size, which only M-RoPE families take. From scratch, both videos have one ratio.
 @only(
     lambda family, turns, ratios: (
         (turns != "image image" or family.mrope) and (turns != "video video" or ratios[0] == ratios[1])
@@ -319,8 +321,8 @@ def test_nothing_of_a_conversation_stays_on_the_model(family: Family) -> None:
 @pytest.mark.parametrize(
     "turns", ["text image", "image image", "text video", "image video", "video image", "video video"]
 )
-def test_media_after_any_turn_equal_starting_anew(family: Family, turns: str, ratios: tuple, by: str) -> None:
-    """In Qwen2-VL's stock class they don't: positions of a second turn's images and videos are those of text."""
+def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: str, ratios: tuple, by: str) -> None:
+    """In Qwen2-VL's stock class they do not: a second turn's images and videos get positions of text."""
     first, second = turns.split()
     one = first_turn(family, first)
     other = first_turn(family, second)
@@ -334,7 +336,7 @@ def test_media_after_any_turn_equal_starting_anew(family: Family, turns: str, ra
         }
     ratio = ratios[0] if first == "video" else ratios[1]
     types = {"mm_token_type_ids": family.model.model.token_types(ids)} if family.case.mrope else {}
-    anew = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
+    from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
     cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
     new = {"video": family.videos_of, "image": family.images_of}[second](other)
     if by == "forward":
@@ -351,12 +353,12 @@ def test_media_after_any_turn_equal_starting_anew(family: Family, turns: str, ra
             output_logits=True,
         )
         logits = out.logits[0]
-    torch.testing.assert_close(logits, anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits, from_scratch, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["text", "image", "video"])
 @pytest.mark.parametrize("padded", [False, True], ids=["one row", "padded"])
-def test_a_loop_may_pass_a_mask_that_grows(family: Family, kind: str, padded: bool) -> None:
+def test_a_loop_may_pass_a_growing_mask(family: Family, kind: str, padded: bool) -> None:
     if padded:
         texts = [family.prompt("Hello."), family.prompt("Hello, and what is new?")]
         inputs = family.inputs(*texts) if kind == "text" else None
@@ -375,7 +377,7 @@ def test_a_loop_may_pass_a_mask_that_grows(family: Family, kind: str, padded: bo
 
 
 @torch.no_grad()
-def test_positions_of_the_caller_in_a_loop_leave_out_the_padding_all_the_same(family: Family) -> None:
+def test_padding_stays_masked_when_a_loop_passes_positions(family: Family) -> None:
     both, _ = batch_of_two(family)
     cache = family.model(**both, use_cache=True).past_key_values
     known = cache.cached_prompt
@@ -391,7 +393,7 @@ def test_positions_of_the_caller_in_a_loop_leave_out_the_padding_all_the_same(fa
 
 @pytest.mark.parametrize("name", ["prompt_lookup_num_tokens", "assistant_model"])
 def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> None:
-    """Transformers feeds the prompt twice there."""
+    """Transformers would feed the prompt twice."""
     value = 3 if name == "prompt_lookup_num_tokens" else family.stock
     for kind in ("text", "video"):
         turn = run(family.model, first_turn(family, kind), return_dict_in_generate=True)
@@ -400,7 +402,7 @@ def test_speculation_on_a_filled_cache_is_refused(family: Family, name: str) -> 
             run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values, **{name: value})
 
 
-def test_beams_of_a_compressed_prompt_cannot_be_gone_on_from_nor_begin_on_a_cache(family: Family) -> None:
+def test_beams_can_neither_continue_a_cache_nor_be_continued(family: Family) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, num_beams=3, num_return_sequences=3, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"].expand(3, -1)], dim=1)
@@ -423,7 +425,7 @@ def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong
 
 
 LONG = "Tell me all that you know of it, and leave nothing out. " * 3
-# What each row of a batch asks in each turn; the first row's first turn is longer than the other's whole video.
+# What each row of a batch asks in each turn. The first row's first turn is longer than the other row's whole video.
 BATCHES = {
     "long text": [[("text", LONG), ("video", "What?")], [("text", "Why?")] * 2, [("text", "And?")] * 2],
     "long image": [[("image", LONG), ("video", "What?")], [("text", "Why?")] * 2, [("video", "And here?")] * 2],
@@ -437,7 +439,7 @@ BATCHES = {
 
 
 def asked(family: Family, row: int, turn: int, kind: str, question: str) -> tuple[str, dict[str, list]]:
-    """The text of a row's turn, and its media."""
+    """Return the text of a row's turn, and its media."""
     prompt = family.prompt(question, videos=int(kind == "video"), images=int(kind == "image"))
     seed = 10 * turn + row
     return prompt, {
@@ -449,11 +451,11 @@ def asked(family: Family, row: int, turn: int, kind: str, question: str) -> tupl
 def conversation_of(
     family: Family, rows: list[int], turns: list, answers: list[Tensor], by: str, ratio: float
 ) -> list[Tensor]:
-    """For each turn the logits (rows, vocabulary) after it, in a conversation whose answers are given.
+    """Return the logits (rows, vocabulary) after each turn of a conversation whose answers are given.
 
     Args:
-        answers: for each turn, the tokens (all rows, n) that are said after it.
-        by: "generate", or which mask a hand-written loop passes.
+        answers: for each turn, the tokens (all rows, n) of the answer.
+        by: "generate", or the mask that a hand-written loop passes.
     """
     said = torch.empty(len(rows), 0, dtype=torch.long)
     mask, cache, result = said, None, []
@@ -512,10 +514,10 @@ def conversation_of(
         ("video later", "loop, mask over what is left", RETENTION_RATIO),
     ],
 )
-def test_a_batch_whose_longest_prompt_is_not_shortened_goes_on_as_each_alone(
+def test_a_batch_whose_longest_prompt_is_not_shortened_continues_as_each_row_alone(
     family: Family, kind: str, by: str, ratio: float
 ) -> None:
-    """There the compressed batch is as long as the caller's, and a mask's width says nothing about its meaning."""
+    """Such a compressed batch is as long as the caller's, so a mask's width does not tell what it covers."""
     turns = BATCHES[kind]
     rows = list(range(len(turns[0])))
     answers = [torch.randint(20, 100, (len(rows), 3)) for _ in turns]
@@ -527,13 +529,13 @@ def test_a_batch_whose_longest_prompt_is_not_shortened_goes_on_as_each_alone(
 
 
 def rebuilt(cache: Any) -> DynamicCache:
-    """From its keys and values, as a cache that was stored or moved to another process."""
+    """Rebuild a cache from its keys and values, as if it had been stored or moved to another process."""
     return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in cache.layers])
 
 
 @only(lambda family: not family.recurrent)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_rebuilt_cache_goes_on_with_its_memory_and_is_refused_without(family: Family, ratio: float) -> None:
+def test_a_rebuilt_cache_continues_with_its_memory_and_is_refused_without(family: Family, ratio: float) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, retention_ratio=ratio, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
@@ -547,7 +549,7 @@ def test_a_rebuilt_cache_goes_on_with_its_memory_and_is_refused_without(family: 
 
 
 @only(lambda family: not family.recurrent)
-def test_a_rebuilt_cache_of_an_uncompressed_prompt_goes_on_as_in_the_stock_class(family: Family) -> None:
+def test_a_rebuilt_cache_of_an_uncompressed_prompt_continues_as_in_the_stock_class(family: Family) -> None:
     inputs = family.one_video()
     turn = run(family.stock, inputs, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
@@ -560,7 +562,7 @@ def test_a_rebuilt_cache_of_an_uncompressed_prompt_goes_on_as_in_the_stock_class
     assert torch.equal(run(family.model, second, **uncompressed), expected)
 
 
-def test_the_memory_of_another_cache_is_refused(family: Family) -> None:
+def test_a_cache_refuses_the_memory_of_another(family: Family) -> None:
     long, short = family.one_video(num_frames=8), family.inputs("Hello.")
     memory = family.model.cache_memory(family.model(**long, use_cache=True).past_key_values)
     cache = family.model(**short, use_cache=True).past_key_values

@@ -1,4 +1,4 @@
-"""`convert_llava_video`: bit for bit, complete or not at all, and whatever does not fit is refused by its name."""
+"""`convert_llava_video` keeps every bit, finishes or leaves nothing, and refuses by name whatever does not fit."""
 
 import itertools
 import json
@@ -41,7 +41,7 @@ def convert(folder: Path, **kwargs: Any) -> Conversion:
 @pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_weights_come_out_bit_for_bit_under_their_new_names(
+def test_weights_are_converted_bit_for_bit_to_their_new_names(
     tmp_path: Path, num_shards: int, tied: bool, dtype: torch.dtype
 ) -> None:
     weights = write_original(tmp_path / "original", tied=tied, num_shards=num_shards, dtype=dtype)
@@ -65,8 +65,8 @@ def test_weights_come_out_bit_for_bit_under_their_new_names(
     assert state.keys() - written.keys() == ({"lm_head.weight"} if tied else set())
 
 
-def test_the_names_are_those_of_transformers_5(tmp_path: Path) -> None:
-    """facts/models.md A6, right-hand column."""
+def test_weights_get_the_names_of_transformers_5(tmp_path: Path) -> None:
+    """The names are in facts/models.md A6, in the right-hand column."""
     pairs = {
         "lm_head.weight": "lm_head.weight",
         "model.embed_tokens.weight": "model.language_model.embed_tokens.weight",
@@ -83,7 +83,7 @@ def test_the_names_are_those_of_transformers_5(tmp_path: Path) -> None:
     assert renamed("model.vision_resampler.weight") is None
 
 
-def test_the_config_says_what_the_sources_says(tmp_path: Path) -> None:
+def test_the_config_keeps_the_fields_of_the_source(tmp_path: Path) -> None:
     write_original(tmp_path / "original", text_config={"model_type": "stray"}, vision_config={"model_type": "stray"})
     convert(tmp_path)
     config = json.loads((tmp_path / "converted" / "config.json").read_text())
@@ -95,11 +95,11 @@ def test_the_config_says_what_the_sources_says(tmp_path: Path) -> None:
     assert not text["use_sliding_window"]
     assert vision["num_hidden_layers"] == Sizes().tower_layers - 1 and not vision["vision_use_head"]
     assert config["vision_feature_layer"] == -1 and config["vision_aspect_ratio"] == "anyres_max_9"
-    assert config["image_grid_pinpoints"][:3] == [[98, 98], [196, 98], [294, 98]]  # the original says width first
+    assert config["image_grid_pinpoints"][:3] == [[98, 98], [196, 98], [294, 98]]  # the original puts the width first
     assert (config["retention_ratio"], config["dtype"]) == (0.25, "float32")
 
 
-def test_the_pooling_mode_is_average_and_the_sources_wish_is_told(tmp_path: Path) -> None:
+def test_the_pooling_mode_is_average_and_a_note_names_the_sources_mode(tmp_path: Path) -> None:
     write_original(tmp_path / "original")
     result = convert(tmp_path)
     assert result.spatial_pool_mode == "average" and "'bilinear'" in result.notes[0] and "'average'" in result.notes[0]
@@ -111,7 +111,7 @@ def test_the_pooling_mode_is_average_and_the_sources_wish_is_told(tmp_path: Path
         assert json.loads((tmp_path / "converted" / file).read_text())["spatial_pool_mode"] == "bilinear"
 
 
-def test_tokenizer_processor_and_generation_config_come_along(tmp_path: Path) -> None:
+def test_tokenizer_processor_and_generation_config_are_written_too(tmp_path: Path) -> None:
     write_original(tmp_path / "original", add_time_instruction=False)
     assert "<video>" not in (tmp_path / "original" / "tokenizer.json").read_text()
     convert(tmp_path)
@@ -129,7 +129,7 @@ def test_tokenizer_processor_and_generation_config_come_along(tmp_path: Path) ->
 
 
 def test_a_qwen2_tokenizer_of_vocabulary_and_merges_is_read(tmp_path: Path) -> None:
-    """As the released checkpoints have it, beside a config.json whose `model_type` is "llava"."""
+    """The released checkpoints have one, beside a config.json whose `model_type` is "llava"."""
     from tokenizers import pre_tokenizers
 
     write_original(tmp_path / "original")
@@ -158,7 +158,7 @@ def test_a_qwen2_tokenizer_of_vocabulary_and_merges_is_read(tmp_path: Path) -> N
         assert "<video>\nWhat?" in template.apply_chat_template(chat, tokenize=False)
 
 
-def test_progress_counts_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converter, "COPY_BYTES", 10_000)
     write_original(tmp_path / "original")
     seen = []
@@ -169,7 +169,7 @@ def test_progress_counts_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert max(b - a for a, b in itertools.pairwise(done)) <= 10_000
 
 
-def test_other_tools_read_the_files(tmp_path: Path) -> None:
+def test_other_tools_can_read_the_files(tmp_path: Path) -> None:
     write_original(tmp_path / "original", num_shards=1)
     convert(tmp_path)
     with safe_open(tmp_path / "converted" / "model.safetensors", "pt") as file:
@@ -213,8 +213,8 @@ def test_a_killed_run_leaves_nothing_that_loads_and_the_next_run_cleans_up(tmp_p
     assert (tmp_path / "converted" / "config.json").exists()
 
 
-def test_a_second_conversion_to_one_destination_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    """As of jobs that convert a checkpoint if it is missing, and that start together."""
+def test_a_second_conversion_to_the_same_destination_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    """Jobs that start together may each convert a checkpoint that is missing."""
     weights = write_original(tmp_path / "original")
     refusals = []
 
@@ -229,7 +229,7 @@ def test_a_second_conversion_to_one_destination_is_refused_and_harms_nothing(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["converted", "original"]
 
 
-def test_a_folder_of_the_users_is_not_taken_for_a_conversion(tmp_path: Path) -> None:
+def test_a_users_folder_is_not_mistaken_for_an_unfinished_conversion(tmp_path: Path) -> None:
     write_original(tmp_path / "original")
     mine = [tmp_path / "converted.incomplete", tmp_path / "converted.incomplete-0123abcd"]
     for folder in mine:
@@ -277,13 +277,13 @@ def test_a_missing_key_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [LAYER, VISION_LAYER, "model.embed_tokens.weight"])
-def test_another_shape_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_weight_of_the_wrong_shape_is_refused(tmp_path: Path, name: str) -> None:
     write_original(tmp_path / "original", num_shards=1)
     rewrite(tmp_path / "original", lambda tensors: tensors.update({name: tensors[name][1:].clone()}))
     refused(tmp_path, rf"{re.escape(repr(name))} in model\.safetensors has shape \[.*\], but config\.json asks for \[")
 
 
-def test_another_dtype_is_refused(tmp_path: Path) -> None:
+def test_a_weight_of_the_wrong_dtype_is_refused(tmp_path: Path) -> None:
     write_original(tmp_path / "original", num_shards=1)
     rewrite(tmp_path / "original", lambda tensors: tensors.update({LAYER: tensors[LAYER].to(torch.int8)}))
     refused(tmp_path, rf"'{LAYER}' in model\.safetensors is I8")
@@ -307,7 +307,7 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "weights.pth"])
-def test_pickles_are_refused_unread(tmp_path: Path, name: str) -> None:
+def test_pickles_are_refused_without_being_read(tmp_path: Path, name: str) -> None:
     write_original(tmp_path / "original", num_shards=1)
     (tmp_path / "original" / "model.safetensors").unlink()
     (tmp_path / "original" / name).write_bytes(b"not even a pickle")
@@ -315,7 +315,7 @@ def test_pickles_are_refused_unread(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "../model.safetensors", "/etc/model.safetensors"])
-def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     write_original(tmp_path / "original")
     index = {"weight_map": {"lm_head.weight": name}}
     (tmp_path / "original" / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -329,7 +329,7 @@ def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, damage: bytes)
     refused(tmp_path, r"model\.safetensors' is no safetensors file")
 
 
-def test_a_shard_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_refused(tmp_path: Path) -> None:
     write_original(tmp_path / "original")
     shard = tmp_path / "original" / "model-00002-of-00003.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
@@ -373,7 +373,7 @@ def test_a_pooling_mode_outside_the_accepted_set_is_refused(tmp_path: Path) -> N
         convert(tmp_path, spatial_pool_mode="mean")
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_original(tmp_path / "original")
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(converter.shutil, "disk_usage", lambda path: usage)

@@ -1,4 +1,4 @@
-"""`vidcom2 eval`: what is asked, what counts as right, what it comes to, and what interruptions and bad input leave."""
+"""`vidcom2 eval`: its questions, what counts as right, its figures, and what interruptions and bad input leave."""
 
 import json
 import math
@@ -38,13 +38,13 @@ def frames_of(seed: int, num_frames: int) -> Video:
 
 
 def read(source: str, num_frames: int) -> Video:
-    """Of "3 6" the video number 3, of 6 frames."""
+    """Return video number 3 with 6 frames for "3 6"."""
     seed, length = map(int, source.split())
     return frames_of(seed, min(length, num_frames))
 
 
 def asked(*videos: str) -> list[Question]:
-    """A question about each of the videos, of different lengths."""
+    """Return a question about each of the videos. The questions differ in length."""
     return [Question(str(i), video, "What happens" + " now" * i + "?") for i, video in enumerate(videos)]
 
 
@@ -74,8 +74,8 @@ def checkpoint(folder: Path) -> Checkpoint:
         ("a DOG!", 1),
         ("Three.", 2),
         ("A", 0),
-        ("A dog", 1),  # the text of an option goes before a letter
-        ("A dog runs", None),  # an article is no letter
+        ("A dog", 1),  # an option's text takes precedence over a letter
+        ("A dog runs", None),  # an article does not count as a letter
         ("D", None),
         ("I think B", None),
         ("", None),
@@ -93,7 +93,7 @@ def test_case_spaces_and_punctuation_around_words_do_not_count() -> None:
     assert Question("1", "v", "?").is_correct("anything") is None
 
 
-def test_options_are_shown_with_letters_and_agreement_is_on_the_option() -> None:
+def test_options_are_shown_with_letters_and_agreement_compares_options() -> None:
     question = Question("1", "v", "Which?", answers=("dog",), choices=("cat", "dog"))
     assert question.prompt.startswith("Which?\nA. cat\nB. dog\n")
     assert question.agree("B", "dog!") and not question.agree("A", "dog") and question.agree("Hm.", "hm")
@@ -108,7 +108,7 @@ def write_lines(path: Path, *lines: Any) -> Path:
     return path
 
 
-def test_the_lines_of_the_file_are_the_questions(tmp_path: Path) -> None:
+def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
     path = write_lines(
         tmp_path / "questions.jsonl",
         {"video": "clips/a.mp4", "question": "Which?", "choices": ["cat", "dog"], "answer": "b", "source": "mine"},
@@ -144,7 +144,7 @@ GOOD = {"video": "a.mp4", "question": "What?"}
         (GOOD | {"id": "1"}, "`id` is '1', which an earlier line has"),
     ],
 )
-def test_a_bad_line_is_named_before_a_model_loads(line: Any, reason: str, tmp_path: Path) -> None:
+def test_a_bad_line_is_reported_before_a_model_is_loaded(line: Any, reason: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "q.jsonl", GOOD, "", line)
     with pytest.raises(OptionError, match=rf"line 3 of .*q.jsonl' is no question: .*{reason}"):
         read_questions(path)
@@ -159,7 +159,7 @@ def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
             read_questions(path)
 
 
-def test_candidates_are_each_method_at_each_ratio() -> None:
+def test_every_method_is_a_candidate_at_every_ratio() -> None:
     found = candidates_of("random, vidcom2:compression_scoring=released:compression_window=8", "0.5,.25")
     released = {"compression_method": "vidcom2", "compression_scoring": "released", "compression_window": 8}
     assert [each.overrides for each in found] == [
@@ -183,7 +183,7 @@ def test_candidates_are_each_method_at_each_ratio() -> None:
         ("vidcom2", "half", "`--ratios` has 'half'"),
     ],
 )
-def test_other_candidates_are_refused(methods: str, ratios: str, reason: str) -> None:
+def test_bad_candidates_are_refused(methods: str, ratios: str, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         candidates_of(methods, ratios)
 
@@ -202,7 +202,7 @@ def tower_runs(family: Family) -> Iterator[list[int]]:
 
 
 @pytest.mark.usefixtures("methods_restored")
-def test_answers_are_those_of_each_question_alone_and_the_tower_runs_once_a_video(
+def test_answers_equal_those_of_each_question_alone_and_the_tower_runs_once_per_video(
     family: Family, tower_runs: list[int], tmp_path: Path
 ) -> None:
     users = ["vidcom2", use_method("inner_contrast"), use_method("merged_in_time")]
@@ -231,10 +231,10 @@ def test_answers_are_those_of_each_question_alone_and_the_tower_runs_once_a_vide
             kept = family.model.get_video_features(**family.videos_of(inputs), **overrides).video_compressions[0]
             assert row["answers"][label]["kept_share"] == len(kept.indices) / kept.num_tokens
     texts = Counter(answer["text"] for row in rows for answer in row["answers"].values())
-    assert len(texts) > 3  # a model that always says the same would pass
+    assert len(texts) > 3  # otherwise a model with only one answer would pass
 
 
-def test_batches_change_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_the_batch_size_does_not_change_the_answers(checkpoint: Checkpoint, tmp_path: Path) -> None:
     questions = asked("0 8", "1 4", "1 4", "2 5", "3 8")
     found = [
         evaluate(
@@ -245,16 +245,16 @@ def test_batches_change_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_positions_reach_generate(folder: Path, tmp_path: Path) -> None:
+def test_the_setting_of_positions_reaches_generate(folder: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(str(folder), device="cpu")
-    checkpoint.model.generation_config.use_cache = False  # with which the model refuses gaps between positions
+    checkpoint.model.generation_config.use_cache = False  # without a cache the model refuses gaps between positions
     candidates = candidates_of("vidcom2,vidcom2:compression_positions=original", "0.5")
     (row,) = evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", max_new_tokens=2, read=read)
     assert "text" in row["answers"]["vidcom2 0.5"]
     assert '`compression_positions="original"` leaves gaps' in row["answers"][candidates[1].label]["refused"]
 
 
-def test_a_callable_may_answer(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_candidate_may_be_a_function(checkpoint: Checkpoint, tmp_path: Path) -> None:
     seen = []
 
     def halved(model: Any, batch: Batch, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -273,7 +273,7 @@ def test_a_callable_may_answer(checkpoint: Checkpoint, tmp_path: Path) -> None:
 # -- interruptions and errors -----------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_run_goes_on_and_doubles_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_continued_and_repeats_nothing(checkpoint: Checkpoint, tmp_path: Path) -> None:
     questions, candidates = asked("0 4", "1 4", "2 4", "3 4", "4 4"), candidates_of("random", "0.5")
     whole, halted = tmp_path / "whole.jsonl", tmp_path / "halted.jsonl"
     evaluate(checkpoint, questions, candidates, whole, batch_size=2, read=read)
@@ -290,15 +290,15 @@ def test_an_interrupted_run_goes_on_and_doubles_nothing(checkpoint: Checkpoint, 
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=killed)
-    assert len(halted.read_text().splitlines()) == 2  # what the batches before came to
+    assert len(halted.read_text().splitlines()) == 2  # the answers of the batches before
     with halted.open("a") as file:
-        file.write('{"id": "2", "given": {"vi')  # killed while writing
+        file.write('{"id": "2", "given": {"vi')  # as if killed while writing
     evaluate(checkpoint, questions, candidates, halted, batch_size=2, read=noting)
     assert read_here == ["2 4", "3 4", "4 4"]
     assert halted.read_text() == whole.read_text()
 
 
-def test_a_bad_video_is_an_error_row_and_asked_again_next_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_bad_video_gives_an_error_row_and_is_tried_again_next_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
     questions, candidates, path = asked("0 4", "bad", "bad", "1 4"), candidates_of("random", "0.5"), tmp_path / "a"
     tries: list[str] = []
 
@@ -317,7 +317,7 @@ def test_a_bad_video_is_an_error_row_and_asked_again_next_time(checkpoint: Check
     assert Counter(json.loads(line)["id"] for line in path.read_text().splitlines()) == dict.fromkeys("0123", 1)
 
 
-def test_running_out_of_memory_is_an_error_row_and_a_bug_is_not(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_running_out_of_memory_gives_an_error_row_and_a_bug_is_raised(checkpoint: Checkpoint, tmp_path: Path) -> None:
     def failing(error: Exception) -> list[Candidate]:
         def answer(model: Any, batch: Batch, max_new_tokens: int) -> Any:
             if batch.inputs["attention_mask"].all():  # the batch of one question
@@ -336,7 +336,9 @@ def test_running_out_of_memory_is_an_error_row_and_a_bug_is_not(checkpoint: Chec
 
 
 @pytest.mark.usefixtures("methods_restored")
-def test_a_ratio_that_a_method_refuses_is_no_figure_but_a_reason(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_ratio_that_a_method_refuses_is_shown_with_the_reason_and_no_figure(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
     @register_compression_method("shy")
     def shy(video: Any, settings: Any) -> VideoCompression:
         if settings.retention_ratio < 0.2:
@@ -363,13 +365,13 @@ def test_a_ratio_that_a_method_refuses_is_no_figure_but_a_reason(checkpoint: Che
     # Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17, 1998, Table I.
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
-def test_wilsons_interval_is_that_of_the_literature(successes: int, n: int, low: float, high: float) -> None:
+def test_wilsons_interval_equals_the_literatures(successes: int, n: int, low: float, high: float) -> None:
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
     assert wilson(n - successes, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
 
 
 def test_the_paired_interval_resamples_videos() -> None:
-    # Of a video with differences 1, 1 and one with 0, there are four pairs: means 1, 2/3 twice, and 0.
+    # Two videos, with differences 1, 1 and with 0, can be drawn in four pairs, with means 1, 2/3 twice, and 0.
     assert paired_interval([1, 1, 0], ["a", "a", "b"]) == (0.0, 1.0)
     rng = np.random.default_rng(1)
     differences = rng.choice([-1, 0, 1], size=400, p=[0.15, 0.75, 0.1]).tolist()
@@ -377,12 +379,12 @@ def test_the_paired_interval_resamples_videos() -> None:
     half = 1.96 * np.std(differences) / math.sqrt(400)  # by the central limit theorem
     assert (low, high) == pytest.approx((np.mean(differences) - half, np.mean(differences) + half), abs=0.1 * half)
     fourfold = paired_interval(np.repeat(differences, 4).tolist(), np.repeat(range(400), 4).astype(str).tolist())
-    assert fourfold == pytest.approx((low, high), abs=1e-9)  # copies of a question tell nothing new
+    assert fourfold == pytest.approx((low, high), abs=1e-9)  # copies of a question add no information
     assert paired_interval(differences, list(map(str, range(400)))) == (low, high)
 
 
-def test_no_difference_seen_is_not_no_difference() -> None:
-    # The exact binomial interval of 0 of 10 ends at 0.3085, of 0 of 20 at 0.1684.
+def test_the_paired_interval_of_equal_answers_is_not_empty() -> None:
+    # The exact binomial interval ends at 0.3085 for 0 of 10, and at 0.1684 for 0 of 20.
     assert paired_interval([0] * 10, list("abcdefghij")) == pytest.approx((-0.3085, 0.3085), abs=5e-5)
     assert paired_interval([0] * 40, [str(i % 20) for i in range(40)]) == pytest.approx((-0.1684, 0.1684), abs=5e-5)
     assert paired_interval([0, 1], ["a", "a"]) is None
@@ -393,7 +395,7 @@ def test_no_difference_seen_is_not_no_difference() -> None:
 
 @pytest.fixture(scope="module")
 def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Questions on three clips and a missing one; those of a kind have, by the model's own answers, a known truth."""
+    """Write questions about three clips and a missing one. Their right answers are taken from the model's own."""
     home = tmp_path_factory.mktemp("data")
     lines = []
     for i in range(3):
@@ -426,7 +428,7 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     return output
 
 
-def test_the_figures_are_those_of_the_answers(output: Path, data: Path) -> None:
+def test_the_figures_follow_from_the_answers(output: Path, data: Path) -> None:
     content = json.loads((output / "results.json").read_text())
     rows = [json.loads(line) for line in (output / "answers.jsonl").read_text().splitlines()]
     assert content["errors"] == 1 and [row["given"] for row in rows] == read_lines(data)
@@ -451,7 +453,7 @@ def test_the_figures_are_those_of_the_answers(output: Path, data: Path) -> None:
             assert found["difference"] == pytest.approx(changed / 9)
             assert found["difference_low"] <= found["difference"] <= found["difference_high"]
         seen.add(found["accuracy"])
-    assert len(seen) > 1  # else the counts above would agree by chance
+    assert len(seen) > 1  # otherwise the counts above would agree by chance
     tokens = torch.randn(6, 9, 8)
     shares = {r: len(compress(tokens, r, compression_method="random").indices) / 54 for r in (0.5, 0.2)}
     assert {found["retention_ratio"]: found["kept_share"] for found in figures[3:]} == pytest.approx(shares)
@@ -461,7 +463,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_results_say_where_they_come_from(output: Path, data: Path, folder: Path) -> None:
+def test_the_results_state_their_provenance(output: Path, data: Path, folder: Path) -> None:
     import hashlib
 
     certificate = json.loads((output / "results.json").read_text())["birth_certificate"]
@@ -472,7 +474,9 @@ def test_the_results_say_where_they_come_from(output: Path, data: Path, folder: 
     assert str(folder) not in (output / "results.json").read_text()
 
 
-def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Path, folder: Path) -> None:
+def test_the_same_command_continues_a_run_and_another_command_is_refused(
+    output: Path, data: Path, folder: Path
+) -> None:
     before = (output / "answers.jsonl").read_text()
     code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
     assert code == 0, error
@@ -490,7 +494,7 @@ def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Pat
     assert code == 2 and "is no run of `vidcom2 eval`. Name another --output" in error
 
 
-def test_answers_are_given_back_for_the_model_that_gave_them_alone(data: Path, tmp_path: Path) -> None:
+def test_recorded_answers_are_reused_only_for_the_model_that_gave_them(data: Path, tmp_path: Path) -> None:
     first, second = (save_tiny(tmp_path / f"exp{i}" / "final", seed=i) for i in range(2))
     two, output = ("--limit", 2), tmp_path / "out"
     code, _, error = vidcom2(*command(first, data, output, *two))
@@ -510,7 +514,9 @@ def test_answers_are_given_back_for_the_model_that_gave_them_alone(data: Path, t
     assert vidcom2(*command(link, data, output, *two))[0] == 0  # the same folder
 
 
-def test_what_answers_depend_on_must_be_the_same(folder: Path, data: Path, tmp_path: Path) -> None:
+def test_a_run_is_continued_only_if_settings_modules_and_videos_are_unchanged(
+    folder: Path, data: Path, tmp_path: Path
+) -> None:
     clip, module = tmp_path / "clip.mp4", tmp_path / f"methods_{tmp_path.name}.py"
     clip.write_bytes((data.parent / "0.mp4").read_bytes())
     module.write_text("kept = 1\n")
@@ -531,14 +537,14 @@ def test_what_answers_depend_on_must_be_the_same(folder: Path, data: Path, tmp_p
     code, _, error = vidcom2(*arguments)
     assert code == 2 and "has the answer about another video of question '1'" in error
 
-    record = tmp_path / "out" / "run.json"  # as vidcom2 wrote it before it looked at weights
+    record = tmp_path / "out" / "run.json"  # as written by a vidcom2 that did not look at weights yet
     content = json.loads(record.read_text())
     record.write_text(json.dumps({name: content[name] for name in ("arguments", "commits")}))
     code, _, error = vidcom2(*arguments)
     assert code == 2 and "was written by an earlier vidcom2, and does not say which weights" in error
 
 
-def test_answers_of_another_model_are_no_answers_in_python(folder: Path, tmp_path: Path) -> None:
+def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, tmp_path: Path) -> None:
     questions, candidates, path = asked("0 4", "1 4"), candidates_of("random", "0.5"), tmp_path / "a.jsonl"
     arguments = {"num_frames": 4, "read": read}
     own = load_checkpoint(str(folder), device="cpu")
@@ -579,7 +585,7 @@ def test_a_second_run_on_the_same_folder_is_refused(folder: Path, data: Path, tm
         evaluate(load_checkpoint(str(folder), device="cpu"), asked("0 4"), [], tmp_path / "a.jsonl", read=read)
 
 
-def test_settings_are_for_the_methods_that_read_them(data: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_setting_that_no_method_reads_is_refused(data: Path, folder: Path, tmp_path: Path) -> None:
     released = ["--compression-scoring", "released", "--limit", 2]
     code, _, error = vidcom2(*command(folder, data, tmp_path / "a", *released))
     assert code == 0, error
@@ -589,7 +595,7 @@ def test_settings_are_for_the_methods_that_read_them(data: Path, folder: Path, t
     assert code == 2 and "No such option" in error
 
 
-def test_without_answers_there_is_agreement_alone(data: Path, folder: Path, tmp_path: Path) -> None:
+def test_questions_without_right_answers_give_only_agreement(data: Path, folder: Path, tmp_path: Path) -> None:
     lines = [{**line, "video": str(data.parent / line["video"])} for line in read_lines(data)[:4]]
     path = write_lines(tmp_path / "q.jsonl", *({name: line[name] for name in GOOD} for line in lines))
     code, shown, error = vidcom2(*command(folder, path, tmp_path / "out"))
@@ -599,13 +605,13 @@ def test_without_answers_there_is_agreement_alone(data: Path, folder: Path, tmp_
     assert "accuracy" not in shown and "agreement" in shown and (tmp_path / "out" / "results.png").is_file()
 
 
-def test_nothing_answered_is_one_error(folder: Path, tmp_path: Path) -> None:
+def test_an_evaluation_without_a_single_answer_ends_in_one_error(folder: Path, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "q.jsonl", GOOD)
     code, _, error = vidcom2(*command(folder, path, tmp_path / "out"))
     assert code == 2 and "none of the 1 questions could be answered. The first: there is no video file" in error
 
 
-def test_publish_takes_the_results(output: Path, folder: Path, tmp_path: Path) -> None:
+def test_publish_puts_the_results_into_the_card(output: Path, folder: Path, tmp_path: Path) -> None:
     table = read_result(output / "results.json", ["tiny-model"]).table
     assert table.startswith("| method | ratio | kept, % | accuracy, % | difference, points | agreement, % |")
     base = ["publish", "--base", folder, "--repo", "org/model", "--dry-run", "--verify", "none", "-o", tmp_path / "x"]

@@ -1,4 +1,4 @@
-"""What a model is known by: where its folder lies and what is in it, or the commit of its Hub repo."""
+"""A model is identified by its folder's path and contents, or by the commit of its Hub repo."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model") / "tiny-model")
 
 
-def test_a_folder_is_known_by_its_path_and_its_files(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_identified_by_its_path_and_its_files(folder: Path, tmp_path: Path) -> None:
     identity = model_identity(str(folder))
     assert identity["model"] == str(folder) and identity["model_commit"] is None
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= identity["model_files"].keys()
@@ -37,14 +37,14 @@ def test_a_folder_is_known_by_its_path_and_its_files(folder: Path, tmp_path: Pat
     assert model_files(moved).keys() - identity["model_files"].keys() == {"additional_chat_templates/short.jinja"}
 
 
-def test_the_toy_is_known_by_its_files_wherever_it_is_installed() -> None:
+def test_the_toy_is_identified_by_its_files_wherever_it_is_installed() -> None:
     identity = model_identity(None)
     assert identity["model"] == TOY_NAME and "model.safetensors" in identity["model_files"]
     assert all(each.startswith("sha256 ") for each in identity["model_files"].values())
     assert load_checkpoint(device="cpu").identity == identity
 
 
-def test_a_large_file_is_known_by_its_size_its_time_and_samples(
+def test_a_large_file_is_identified_by_its_size_its_time_and_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fingerprints, "HASHED_BYTES", 1000)
@@ -55,7 +55,9 @@ def test_a_large_file_is_known_by_its_size_its_time_and_samples(
         os.utime(path, (time, time))
         seen.add(fingerprint(path))
     assert len(seen) == 4 and not any("sha256" in each for each in seen)
-    assert len({digest({"model.safetensors": each}) for each in seen}) == 3  # whenever it was copied
+    assert (
+        len({digest({"model.safetensors": each}) for each in seen}) == 3
+    )  # its time, which a copy changes, does not count
     for changed in (0, size):  # the samples reach both ends
         path.write_bytes(b"a" * changed + b"c" + b"a" * (size - changed))
         os.utime(path, (1, 1))
@@ -63,7 +65,7 @@ def test_a_large_file_is_known_by_its_size_its_time_and_samples(
     assert len(seen) == 6
 
 
-def test_a_hub_repo_is_known_by_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_repo_is_identified_by_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = tmp_path / "models--org--tiny"
     shutil.copytree(folder, repo / "snapshots" / COMMIT)
     (repo / "refs").mkdir()

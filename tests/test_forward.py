@@ -19,7 +19,7 @@ from vidcom2.modeling.prompt.prompt_positions import labels_at
 
 
 def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
-    """The prompt itself, without placeholders and padding."""
+    """Return the prompt itself as labels, without placeholders and padding."""
     config = family.model.config
     ignored = (inputs["input_ids"] == config.video_token_id) | (inputs["input_ids"] == config.image_token_id)
     return inputs["input_ids"].masked_fill(ignored | (inputs["attention_mask"] == 0), -100)
@@ -28,7 +28,7 @@ def labels_of(family: Family, inputs: BatchFeature) -> Tensor:
 # -- features ---------------------------------------------------------------------------------------------------------
 
 
-def test_video_features_are_the_parents_at_the_indices_of_the_operator(family: Family) -> None:
+def test_video_features_equal_the_parents_at_the_indices_of_the_operator(family: Family) -> None:
     inputs = family.inputs(family.prompt("?", videos=2), videos=[make_video(0), make_video(1)])
     theirs = family.stock.get_video_features(**family.videos_of(inputs))
     ours = family.model.get_video_features(**family.videos_of(inputs))
@@ -53,9 +53,7 @@ def test_at_ratio_1_every_video_feature_stays(family: Family) -> None:
 
 
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_video_features_have_the_parents_fields_in_its_order_and_then_what_was_kept(
-    family: Family, ratio: float
-) -> None:
+def test_video_features_have_the_parents_fields_first_and_the_compressions_last(family: Family, ratio: float) -> None:
     videos = family.videos_of(family.one_video())
     names = list(family.stock.get_video_features(**videos))
     features = family.model.get_video_features(**videos, retention_ratio=ratio)
@@ -67,7 +65,7 @@ def test_video_features_have_the_parents_fields_in_its_order_and_then_what_was_k
 
 
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_config_that_asks_for_tuples_gets_them_of_videos_and_is_refused_where_the_parent_fails(
+def test_a_config_that_asks_for_tuples_is_honoured_or_refused_where_the_parent_fails(
     family: Family, ratio: float
 ) -> None:
     inputs = make_prompt(family, "image_and_video")
@@ -111,7 +109,7 @@ def test_every_setting_reaches_the_operator(family: Family) -> None:
 
 
 @pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video", "image", "text"])
-def test_at_ratio_1_forward_is_the_parents_bit_for_bit(family: Family, kind: str) -> None:
+def test_at_ratio_1_forward_equals_the_parents_bit_for_bit(family: Family, kind: str) -> None:
     inputs = make_prompt(family, kind)
     labels = labels_of(family, inputs)
     theirs = family.stock(**inputs, labels=labels)
@@ -124,13 +122,13 @@ def test_at_ratio_1_forward_is_the_parents_bit_for_bit(family: Family, kind: str
     for ours, other in zip(
         family.uncompressing(**inputs, return_dict=False, use_cache=False),
         family.stock(**inputs, return_dict=False, use_cache=False),
-        strict=False,  # Transformers 5.19 appends the `rope_deltas` of whatever prompt came before
+        strict=False,  # Transformers 5.19 appends the `rope_deltas` of an earlier prompt
     ):
         assert torch.equal(ours, other)
 
 
 @pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])
-def test_logits_and_loss_are_those_of_the_prompt_compressed_by_hand(family: Family, kind: str) -> None:
+def test_logits_and_loss_equal_those_of_the_prompt_compressed_by_hand(family: Family, kind: str) -> None:
     inputs = make_prompt(family, kind)
     labels = labels_of(family, inputs)
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
@@ -138,26 +136,26 @@ def test_logits_and_loss_are_those_of_the_prompt_compressed_by_hand(family: Fami
     theirs = family.stock(inputs_embeds=embeddings, labels=labels[:, remaining], **positions)
     ours = family.model(**inputs, labels=labels)
     torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-5, atol=1e-6)
-    # A row for each position of the prompt: its own, or that of the last token kept before it.
+    # Each position of the prompt has a row, either its own or that of the last kept token before it.
     last_kept = [max(i for i in remaining.tolist() if i <= position) for position in range(labels.shape[1])]
     assert ours.prompt_positions[0].tolist() == last_kept
     rows = [remaining.tolist().index(i) for i in last_kept]
     torch.testing.assert_close(ours.logits, theirs.logits[:, rows], rtol=0, atol=1e-5)
 
 
-def test_hidden_states_of_chosen_layers_are_those_of_all_layers(family: Family) -> None:
+def test_hidden_states_of_chosen_layers_equal_those_among_all_layers(family: Family) -> None:
     inputs = family.one_video()
     for model, stock in ((family.model, family.stock), (family.model.model, family.stock.model)):
         every = model(**inputs, output_hidden_states=True).hidden_states
         chosen = model(**inputs, output_hidden_states=[1]).hidden_states
         theirs = stock(**inputs, output_hidden_states=[1]).hidden_states
         assert [layer is None for layer in chosen] == [layer is None for layer in theirs]
-        if len(theirs) < len(every):  # Transformers 5.19, which does not know lists of layers
+        if len(theirs) < len(every):  # Transformers 5.19 does not take lists of layers
             continue
         assert all(torch.equal(one, every[i]) for i, one in enumerate(chosen) if one is not None)
 
 
-def test_in_training_with_labels_there_are_only_the_rows_of_the_compressed_prompt(family: Family) -> None:
+def test_training_with_labels_returns_only_the_rows_of_the_compressed_prompt(family: Family) -> None:
     inputs = make_prompt(family, "image_and_video")
     labels = labels_of(family, inputs)
     _, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
@@ -185,10 +183,10 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
         torch.testing.assert_close(together.logits[row, own], separate.logits[0], rtol=0, atol=1e-5)
         start = own.int().argmax()
         assert torch.equal(positions[row, own] - start, separate.prompt_positions[0])
-        assert (positions[row, :start] == -1).all(), "nothing stands before the prompt"
+        assert (positions[row, :start] == -1).all(), "a token stands before the prompt"
 
 
-def test_prompt_positions_leave_out_dropped_video_tokens_only(family: Family) -> None:
+def test_prompt_positions_leave_out_only_dropped_video_tokens(family: Family) -> None:
     inputs = make_prompt(family, "image_and_video")
     positions = family.model(**inputs).prompt_positions[0]
     is_video = inputs["input_ids"][0] == family.model.config.video_token_id
@@ -198,7 +196,7 @@ def test_prompt_positions_leave_out_dropped_video_tokens_only(family: Family) ->
     assert own[is_video].sum() == kept
 
 
-def test_a_batch_of_text_and_video_has_the_loss_of_its_labels(family: Family) -> None:
+def test_the_loss_of_a_batch_of_text_and_video_is_the_mean_over_all_labels(family: Family) -> None:
     prompts = [family.prompt("Hello."), family.prompt("What happens?", videos=1)]
     both = family.inputs(*prompts, videos=[make_video(0)])
     alone = [family.inputs(prompts[0]), family.inputs(prompts[1], videos=[make_video(0)])]
@@ -218,7 +216,7 @@ def test_a_hand_written_decoding_loop_gives_the_tokens_of_generate(family: Famil
     expected = family.model.generate(**both, max_new_tokens=5, do_sample=False)[:, both["input_ids"].shape[1] :]
     with torch.no_grad():
         out = family.model(**both, use_cache=True, logits_to_keep=1)
-        family.model(**family.one_video())  # another conversation in between
+        family.model(**family.one_video())  # another conversation comes in between
         mask = both["attention_mask"]
         assert out.logits.shape[1] == 1
         tokens = []
@@ -261,7 +259,7 @@ def test_a_video_after_a_cached_turn_is_compressed_by_forward(family: Family) ->
     torch.testing.assert_close(out.logits[:, -1], whole.logits[:, -1], rtol=0, atol=1e-5)
 
 
-def test_the_argument_names_of_forward_are_the_parents(family: Family) -> None:
+def test_forward_has_the_parents_argument_names(family: Family) -> None:
     import inspect
 
     ours = list(inspect.signature(family.case.model_class.forward).parameters)
@@ -331,7 +329,7 @@ def test_trainer_trains_and_evaluates(family: Family, tmp_path: Path) -> None:
     assert again.config.retention_ratio == RETENTION_RATIO
 
 
-def test_images_alone_are_never_touched(family: Family) -> None:
+def test_image_features_equal_the_parents(family: Family) -> None:
     inputs = family.inputs(family.prompt("?", images=1), images=[make_image(0)])
     ours, theirs = (
         model.get_image_features(**family.images_of(inputs)).pooler_output for model in (family.model, family.stock)

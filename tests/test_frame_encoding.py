@@ -1,4 +1,4 @@
-"""Frames are encoded a few at a time, and repeated ones once: with the features of the parent, which does neither."""
+"""Frames are encoded a few at a time, and repeated ones once, with the features of a parent that does neither."""
 
 import copy
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CLOSE = {"rtol": 0, "atol": 1e-6}
 
 @contextmanager
 def frames_per_call(family: Family) -> Iterator[list[int]]:
-    """How many frames the vision tower is given in each call."""
+    """Collect how many frames the vision tower gets in each call."""
     model, seen = family.model.model, []
     tower = model.visual if family.case.mrope else model.vision_tower
 
@@ -38,7 +38,7 @@ def frames_per_call(family: Family) -> Iterator[list[int]]:
 
 
 def two_videos(family: Family) -> BatchFeature:
-    """Of other lengths where the family can, which shares a chunk between them."""
+    """Make two videos of different lengths where the family takes them, so that they share a chunk."""
     lengths = (6, 10) if family.case.mrope else (8, 8)
     videos = [make_video(seed, length) for seed, length in enumerate(lengths)]
     return family.inputs(family.prompt("?", videos=2), videos=videos)
@@ -50,14 +50,14 @@ def split(lengths: list[int], chunk: int | None) -> list[int]:
 
 
 def all_features(encoded: Any) -> list[Tensor]:
-    """(placeholders, dim) of each video, and what the first decoder layers add to them."""
+    """Return (placeholders, dim) of each video, and what the first decoder layers add to them."""
     layers = encoded.pooler_output, *(encoded.get("deepstack_features") or [])
     return [video.flatten(0, -2) for layer in layers for video in layer]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, None])
 @torch.no_grad()
-def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> None:
+def test_encoding_in_chunks_gives_the_parents_features(family: Family, chunk: int | None) -> None:
     inputs = family.videos_of(two_videos(family))
     expected = family.stock.model.get_video_features(**inputs, return_dict=True)
     with frames_per_call(family) as seen:
@@ -70,7 +70,7 @@ def test_chunks_have_the_parents_features(family: Family, chunk: int | None) -> 
 
 
 @torch.no_grad()
-def test_chunks_have_the_towers_states_too(family: Family) -> None:
+def test_encoding_in_chunks_gives_the_towers_states_too(family: Family) -> None:
     inputs = family.videos_of(two_videos(family))
     (_, whole), (_, parts) = (
         family.model.model.encode_videos(
@@ -87,7 +87,7 @@ def test_chunks_have_the_towers_states_too(family: Family) -> None:
 @pytest.mark.parametrize("chunk", [2, None])
 @torch.no_grad()
 def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> None:
-    """A slide show: the first slide is back at the end, and encoded again. The second video starts with its last."""
+    """In a slide show the first slide comes back at the end, and is encoded again. The next video starts with it."""
     per_frame = family.case.files_frames_per_frame
     first, second, third = make_video(0, 3 * per_frame).reshape(3, per_frame, *make_video(0, 1).shape[1:])
     slides = np.concatenate([first, first, first, second, second, third, first])
@@ -104,7 +104,7 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
         assert len(video.tower_states) == len(video.tokens) == 7
 
 
-def test_frames_that_are_trained_on_are_each_encoded(family: Family) -> None:
+def test_repeated_frames_are_each_encoded_in_training(family: Family) -> None:
     frame = make_video(0, 1)
     inputs = family.videos_of(family.inputs(family.prompt("?", videos=1), videos=[np.concatenate([frame] * 8)]))
     with frames_per_call(family) as seen:
@@ -114,8 +114,8 @@ def test_frames_that_are_trained_on_are_each_encoded(family: Family) -> None:
     assert seen == [family.case.scored_frames(8), 1]
 
 
-def test_chunks_train_as_one_call(family: Family) -> None:
-    """Also the newline behind a video of LLaVA-OneVision."""
+def test_training_in_chunks_gives_the_gradients_of_one_call(family: Family) -> None:
+    """The newline behind a video of LLaVA-OneVision is trained as well."""
     inputs, model = family.videos_of(two_videos(family)), copy.deepcopy(family.model.model)
     gradients = []
     for chunk in (3, None):
@@ -131,7 +131,7 @@ def test_chunks_train_as_one_call(family: Family) -> None:
 
 
 @torch.no_grad()
-def test_the_setting_bounds_the_tower_wherever_videos_are_encoded(family: Family) -> None:
+def test_chunk_frames_limits_the_tower_wherever_videos_are_encoded(family: Family) -> None:
     inputs, setting = family.one_video(num_frames=8), {"vision_chunk_frames": 2}
     for call in (
         lambda: family.model(**inputs, **setting),
@@ -145,7 +145,7 @@ def test_the_setting_bounds_the_tower_wherever_videos_are_encoded(family: Family
 
 
 @torch.no_grad()
-def test_the_towers_own_states_are_those_of_one_call(family: Family) -> None:
+def test_asking_for_the_towers_states_encodes_in_one_call(family: Family) -> None:
     inputs = family.videos_of(family.one_video())
     with frames_per_call(family) as seen:
         outputs = family.model.get_video_features(**inputs, vision_chunk_frames=2, output_hidden_states=True)
@@ -156,7 +156,7 @@ def test_the_towers_own_states_are_those_of_one_call(family: Family) -> None:
 
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
 @torch.no_grad()
-def test_generate_holds_no_states_of_the_tower(family: Family, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_keeps_no_states_of_the_tower(family: Family, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, seen = family.one_video(), []
     prefill = family.model.prepare_inputs_for_generation
 
@@ -175,17 +175,17 @@ def test_generate_holds_no_states_of_the_tower(family: Family, ratio: float, mon
     }
 
 
-def test_a_plan_of_no_repeats_and_one_chunk_is_one_call() -> None:
+def test_frames_without_repeats_in_one_chunk_are_planned_as_one_call() -> None:
     frames = torch.arange(6.0)[:, None]
     with torch.no_grad():
         assert plan_frames([frames], None, {}).is_one_call and plan_frames([frames], 6, {}).is_one_call
         assert not plan_frames([frames], 5, {}).is_one_call
         assert not plan_frames([frames[[0, 0, 1]]], None, {}).is_one_call
-        broken = torch.full((3, 1), torch.nan)  # equal to nothing
+        broken = torch.full((3, 1), torch.nan)  # nan equals nothing
         assert plan_frames([broken], None, {}).is_one_call
 
 
 @torch.no_grad()
-def test_what_was_computed_for_all_frames_goes_to_one_call() -> None:
+def test_arguments_computed_for_all_frames_are_planned_as_one_call() -> None:
     frames: Tensor = torch.zeros(6, 1)
     assert plan_frames([frames], 2, {"video_cu_seqlens": frames}).is_one_call

@@ -1,4 +1,4 @@
-"""`generate` in every mode: the parent bit for bit at retention_ratio=1.0, the compressed prompt below."""
+"""`generate` in every mode: the parent bit for bit at retention_ratio=1.0, and the compressed prompt below that."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,20 +62,20 @@ def make_prompt(family: Family, kind: str) -> BatchFeature:
 
 def defaults(model: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"do_sample": False, "pad_token_id": PAD}
-    if model._is_stateful:  # the next turn would take a pad token for padding, which states that read it cannot hide
+    if model._is_stateful:  # the next turn would read a pad token as padding, which linear attention cannot hide
         settings["suppress_tokens"] = [PAD, model.config.image_token_id, model.config.video_token_id]
     return settings
 
 
 def run(model: torch.nn.Module, inputs: BatchFeature, **kwargs: Any) -> Any:
     torch.manual_seed(0)
-    # A mode's pad token: the tiny checkpoint has no generation config.
+    # A mode may name the pad token, since the tiny checkpoint has no generation config.
     settings = {"max_new_tokens": NEW} | defaults(model) | kwargs
     return model.generate(**inputs, **{name: value for name, value in settings.items() if value is not None})
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Equal to the last bit, through tuples and lists."""
+    """Assert equality to the last bit, through tuples and lists."""
     if isinstance(theirs, Tensor):
         assert torch.equal(ours, theirs)
     elif isinstance(theirs, (tuple, list)):
@@ -88,13 +88,13 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 @pytest.fixture
 def whole_media_for_beams(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stock Qwen3.5 of Transformers 5.19 repeats each patch for beams, and compares as later ones are:
-    tests/test_linear_attention.py."""
+    """Let the stock Qwen3.5 repeat media for beams as later releases do. Transformers 5.19 repeats each patch instead:
+    see tests/test_linear_attention.py."""
     monkeypatch.setattr(family.case.stock_class, "input_modalities", family.case.model_class.input_modalities)
 
 
 def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
-    """LLaVA-NeXT-Video before Transformers 5.21 where `generate` repeats videos: it counts their frames, not tokens."""
+    """Say whether LLaVA-NeXT-Video before Transformers 5.21 repeats videos, for which it counts frames, not tokens."""
     if kind not in PROMPTS or MODES[mode].keys().isdisjoint(REPEATING):
         return False
     features = family.stock.get_video_features(**family.videos_of(family.one_video())).pooler_output
@@ -104,7 +104,7 @@ def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
 @pytest.mark.usefixtures("whole_media_for_beams")
 @pytest.mark.parametrize("kind", [*PROMPTS, "image", "text"])
 @pytest.mark.parametrize("mode", MODES)
-def test_at_ratio_1_generate_is_the_parents_bit_for_bit(family: Family, mode: str, kind: str) -> None:
+def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode: str, kind: str) -> None:
     inputs = make_prompt(family, kind)
     kwargs = MODES[mode] | {"return_dict_in_generate": True, "output_scores": True, "output_hidden_states": True}
     if fails_in_the_parent(family, mode, kind):
@@ -133,7 +133,7 @@ def test_a_prompt_without_video_takes_the_parents_path(family: Family, mode: str
 
 @pytest.mark.parametrize("kind", PROMPTS)
 @pytest.mark.parametrize("mode", MODES)
-def test_the_cache_holds_the_compressed_prompt_and_the_tokens_are_the_hand_made_prompts(
+def test_the_cache_and_the_tokens_are_those_of_the_prompt_compressed_by_hand(
     family: Family, short_length: Callable, mode: str, kind: str
 ) -> None:
     inputs = make_prompt(family, kind)
@@ -148,15 +148,15 @@ def test_the_cache_holds_the_compressed_prompt_and_the_tokens_are_the_hand_made_
     if mode != "no_cache":
         assert short_length(inputs) <= full_length - family.case.video_tokens(8) // 2
         assert ours.past_key_values.get_seq_length() == short_length(inputs) + new.shape[1] - 1
-    if mode not in ("repetition_penalty", "no_repeat_ngram", "no_cache", "chunked_prefill"):  # without input_ids
+    if mode not in ("repetition_penalty", "no_repeat_ngram", "no_cache", "chunked_prefill"):  # these need input_ids
         kwargs = defaults(family.stock) | MODES[mode]
         torch.manual_seed(0)
         assert torch.equal(new, new_tokens(family, inputs, RETENTION_RATIO, NEW, **kwargs))
 
 
 def test_two_videos_and_an_image_in_a_padded_batch_give_the_tokens_that_the_slow_oracle_keeps(family: Family) -> None:
-    """Each prompt by itself, pruned by plain loops in float64, in the stock model."""
-    lengths = (8, 6, 10) if family.case.mrope else (8, 8, 8)  # the others take videos of one length in a call
+    """The stock model runs each prompt by itself, compressed by plain loops in float64."""
+    lengths = (8, 6, 10) if family.case.mrope else (8, 8, 8)  # other families take only videos of one length in a call
     media = {"videos": [make_video(*each) for each in enumerate(lengths)], "images": [make_image(3)]}
     prompts = [family.prompt("Compare both with it.", videos=2, images=1), family.prompt("Why?", videos=1)]
     both = family.inputs(*prompts, **media)
@@ -187,7 +187,7 @@ def test_decoding_with_the_cache_equals_recomputing_without_one(family: Family, 
     assert ours.tolist() == tokens_without_cache(family, inputs, RETENTION_RATIO, NEW)
 
 
-def test_no_state_is_left_from_one_call_to_the_next(family: Family) -> None:
+def test_one_call_leaves_no_state_for_the_next(family: Family) -> None:
     text, video = family.inputs(family.prompt("Hello.")), family.one_video()
     model = family.load(retention_ratio=RETENTION_RATIO)
 
@@ -199,7 +199,7 @@ def test_no_state_is_left_from_one_call_to_the_next(family: Family) -> None:
     first = results()
     run(model, make_prompt(family, "two_videos"))
     model(**make_prompt(family, "image_and_video"))
-    model(**make_prompt(family, "image"))  # takes the parent's path, which leaves its positions on the model
+    model(**make_prompt(family, "image"))  # takes the parent's path, which leaves positions on the model
     assert_same(results(), first)
 
 
@@ -219,7 +219,7 @@ def test_prefill_sees_the_compressed_length_and_decoding_one_token_at_a_time(
     assert lengths == [short_length(inputs)] + [1] * (NEW - 1)
 
 
-# A still video and one with a cut keep different numbers of tokens: rows of a batch differ in compressed length.
+# A still video and one with a cut keep different numbers of tokens, so rows of a batch differ in compressed length.
 BATCH_VIDEOS = (make_video(0), make_video(1)[[0] * 8])
 BATCH_QUESTIONS = ("What happens?", "And now something longer: who is there, and why?")
 
@@ -261,7 +261,7 @@ def test_a_batch_without_attention_mask_infers_the_padding(family: Family) -> No
     assert torch.equal(run(family.model, unmasked), run(family.model, both))
 
 
-def test_right_padded_prompts_are_answered_as_one_by_one(family: Family) -> None:
+def test_right_padded_prompts_get_the_answers_of_each_alone(family: Family) -> None:
     family.processor.tokenizer.padding_side = "right"
     try:
         both, alone = batch_of_two(family)
@@ -273,7 +273,7 @@ def test_right_padded_prompts_are_answered_as_one_by_one(family: Family) -> None
         assert torch.equal(together[row, : len(separate)], separate)
 
 
-def test_text_and_video_prompts_share_a_batch(family: Family) -> None:
+def test_text_and_video_prompts_can_share_a_batch(family: Family) -> None:
     prompts = [family.prompt("Hello, who are you?"), family.prompt("What happens?", videos=1)]
     both = family.inputs(*prompts, videos=[make_video(0)])
     together = run(family.model, both)[:, both["input_ids"].shape[1] :]
@@ -281,7 +281,7 @@ def test_text_and_video_prompts_share_a_batch(family: Family) -> None:
         assert torch.equal(together[row], run(family.model, inputs)[0, inputs["input_ids"].shape[1] :])
 
 
-def test_everything_that_return_dict_offers_is_over_the_compressed_prompt(
+def test_scores_attentions_and_hidden_states_cover_the_compressed_prompt(
     family: Family, short_length: Callable
 ) -> None:
     inputs = family.one_video()
@@ -353,7 +353,7 @@ def test_max_and_min_length_count_the_callers_prompt(family: Family, source: str
         assert kwargs["generation_config"].max_length == limits["max_length"], "the caller's object was changed"
 
 
-def test_min_length_keeps_the_end_token_away_until_then(family: Family) -> None:
+def test_min_length_suppresses_the_end_token_until_it_is_reached(family: Family) -> None:
     inputs = family.one_video()
     prompt = inputs["input_ids"].shape[1]
     first = int(run(family.model, inputs, max_new_tokens=1)[0, -1])
@@ -370,7 +370,7 @@ def test_a_max_length_below_the_prompt_is_refused_in_the_callers_numbers(family:
         run(family.model, inputs, max_new_tokens=None, max_length=prompt - 1)
 
 
-def test_stop_strings_stop(family: Family) -> None:
+def test_stop_strings_end_the_answer(family: Family) -> None:
     inputs = family.one_video()
     tokenizer = family.processor.tokenizer
     letters = {i for i in range(len(tokenizer)) if tokenizer.decode([i]).isalpha() and tokenizer.decode([i]).isascii()}
@@ -382,7 +382,7 @@ def test_stop_strings_stop(family: Family) -> None:
     assert out.shape[1] == inputs["input_ids"].shape[1] + stop_at + 1
 
 
-def test_hooks_of_the_caller_see_the_full_prompt(family: Family) -> None:
+def test_the_callers_hooks_see_the_full_prompt(family: Family) -> None:
     both, _ = batch_of_two(family)
     prompts = both["input_ids"]
     seen = {"processor": [], "criteria": [], "prefix": []}
@@ -418,7 +418,7 @@ def test_hooks_of_the_caller_see_the_full_prompt(family: Family) -> None:
 
 
 @only(lambda family: not family.recurrent)
-def test_prompt_lookup_gives_the_greedy_tokens_but_no_placeholders(family: Family) -> None:
+def test_prompt_lookup_gives_the_greedy_tokens_and_no_placeholders(family: Family) -> None:
     placeholders = [family.model.config.image_token_id, family.model.config.video_token_id]
     for seed in range(3):
         inputs = family.one_video("ab ab ab ab cd cd", seed=seed)
@@ -431,7 +431,7 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     config = Qwen2Config(**{k: v for k, v in text.to_dict().items() if k != "rope_parameters"})
     assistant = Qwen2ForCausalLM(config).eval()
     inputs = family.one_video()
-    if family.case.mrope:  # the stock class hands 4 rows of positions to the assistant, and fails
+    if family.case.mrope:  # the stock class passes 4 rows of positions to the assistant and fails
         refusal = "assisted generation is not supported" if family.case.recurrent else "`assistant_model` cannot follow"
         with pytest.raises(ValueError, match=refusal):
             run(family.model, inputs, assistant_model=assistant)
@@ -454,7 +454,7 @@ def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None
     assert torch.equal(continued.sequences, whole)
     assert continued.past_key_values.get_seq_length() == length + 1 + question.shape[1] + NEW - 1
 
-    # And a third, with another video in it.
+    # A third turn has another video in it.
     other = family.inputs(family.prompt("And here?", videos=1), videos=[make_video(7)])
     third = {"input_ids": torch.cat([continued.sequences, other["input_ids"]], dim=1)}
     third["attention_mask"] = torch.ones_like(third["input_ids"])
@@ -469,7 +469,7 @@ def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None
 
 
 @pytest.mark.parametrize("mode", ["repetition_penalty", "no_repeat_ngram"])
-def test_a_second_turn_looks_back_at_the_whole_conversation(family: Family, mode: str) -> None:
+def test_penalties_of_a_second_turn_see_the_whole_conversation(family: Family, mode: str) -> None:
     first = family.one_video()
     turn = run(family.model, first, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(family.prompt("Why?"))["input_ids"]], dim=1)
@@ -500,7 +500,7 @@ def test_a_video_may_follow_a_cached_text_turn(family: Family) -> None:
     assert torch.equal(run(family.model, inputs, past_key_values=turn.past_key_values), run(family.model, inputs))
 
 
-def test_a_cache_that_was_cropped_or_is_of_another_batch_is_refused(family: Family) -> None:
+def test_a_cropped_cache_or_one_of_another_batch_is_refused(family: Family) -> None:
     inputs = family.one_video()
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
@@ -509,7 +509,7 @@ def test_a_cache_that_was_cropped_or_is_of_another_batch_is_refused(family: Fami
     with pytest.raises(ValueError, match="whole conversation"):
         run(family.model, {"input_ids": ids[:, :5]}, past_key_values=turn.past_key_values)
     if family.case.recurrent:
-        return  # Transformers refuses to crop: tests/test_linear_attention.py
+        return  # Transformers refuses to crop it, see tests/test_linear_attention.py
     turn.past_key_values.crop(10 - turn.past_key_values.get_seq_length())
     with pytest.raises(ValueError, match=r"cropped to 10 tokens"):
         run(family.model, {"input_ids": ids}, past_key_values=turn.past_key_values)
@@ -517,12 +517,12 @@ def test_a_cache_that_was_cropped_or_is_of_another_batch_is_refused(family: Fami
 
 def test_a_static_cache_has_room_for_the_compressed_prompt_and_no_more(family: Family, short_length: Callable) -> None:
     inputs = family.one_video()
-    model = family.load(retention_ratio=RETENTION_RATIO)  # a model remembers the longest static cache it had
+    model = family.load(retention_ratio=RETENTION_RATIO)  # a model remembers its longest static cache
     out = run(model, inputs, cache_implementation="static", return_dict_in_generate=True)
     assert out.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 
 
-def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_used_again(family: Family) -> None:
+def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: Family) -> None:
     inputs = family.one_video()
     kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}
     cache = run(family.model, inputs, **kwargs).past_key_values
@@ -535,9 +535,7 @@ def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_used_again(fami
     assert torch.equal(ours, theirs)
 
 
-def test_an_empty_cache_of_the_caller_is_filled_with_the_compressed_prompt(
-    family: Family, short_length: Callable
-) -> None:
+def test_the_callers_empty_cache_is_filled_with_the_compressed_prompt(family: Family, short_length: Callable) -> None:
     inputs = family.one_video()
     cache = DynamicCache(config=family.model.config.get_text_config())
     out = run(family.model, inputs, past_key_values=cache, min_new_tokens=NEW)
@@ -556,7 +554,7 @@ def test_retention_ratio_can_be_set_for_one_call(family: Family, short_length: C
     assert family.model.config.retention_ratio == RETENTION_RATIO
 
 
-def test_features_encoded_beforehand_are_used(family: Family) -> None:
+def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
     inputs = family.one_video()
     features = family.model.get_video_features(**family.videos_of(inputs))
     prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -611,7 +609,7 @@ def test_a_custom_loop_that_prepares_its_own_inputs_is_refused(family: Family) -
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_attention_kernels_and_dtypes(
+def test_every_attention_kernel_and_dtype_generates(
     family: Family, short_length: Callable, attention: str, dtype: torch.dtype
 ) -> None:
     inputs = family.one_video()
@@ -640,10 +638,10 @@ def test_flash_attention_2_without_its_package_raises_the_parents_import_error(f
     assert messages[0].replace(family.case.stock_class.__name__, family.case.model_class.__name__) == messages[1]
 
 
-def test_a_kernel_that_is_called_as_flash_attention_gives_the_same_tokens(
+def test_a_kernel_called_like_flash_attention_gives_the_same_tokens(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mask is the padding of the compressed prompt, or None; it takes what is causal for granted."""
+    """Such a kernel is causal by itself. Its mask is the padding of the compressed prompt, or None."""
     seen = []
 
     def emulated(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
@@ -651,7 +649,7 @@ def test_a_kernel_that_is_called_as_flash_attention_gives_the_same_tokens(
         seen.append(mask is not None)
         causal = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
         allowed = causal if mask is None else causal & mask.bool()[:, None, None]
-        allowed = allowed | ~allowed.any(-1, keepdim=True)  # rows of padding, whatever comes of them
+        allowed = allowed | ~allowed.any(-1, keepdim=True)  # rows of padding, whose output does not matter
         out = nn.functional.scaled_dot_product_attention(
             query, key, value, allowed, scale=kwargs["scaling"], enable_gqa=True
         )

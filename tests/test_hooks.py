@@ -1,4 +1,4 @@
-"""Logits processors and stopping criteria in `generate`: the caller's and its own act as on the full prompt."""
+"""Logits processors and stopping criteria, the caller's and those of `generate`, act as on the full prompt."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ def new(out: Tensor, inputs: Any) -> Tensor:
     return out[:, inputs["input_ids"].shape[1] :]
 
 
-def test_a_length_criterion_of_the_caller_replaces_that_of_generate(family: Family) -> None:
+def test_the_callers_length_criterion_replaces_that_of_generate(family: Family) -> None:
     inputs = family.one_video()
     limit = StoppingCriteriaList([MaxLengthCriteria(inputs["input_ids"].shape[1] + 9)])
     for ratio in (0.25, 1.0):
@@ -32,7 +32,7 @@ def test_a_length_criterion_of_the_caller_replaces_that_of_generate(family: Fami
         assert new(out, inputs).shape[1] == 9
 
 
-def test_an_end_token_criterion_of_the_caller_replaces_that_of_generate(family: Family) -> None:
+def test_the_callers_end_token_criterion_replaces_that_of_generate(family: Family) -> None:
     inputs = family.one_video()
     greedy = new(run(family.model, inputs), inputs)[0].tolist()
     stop = StoppingCriteriaList([EosTokenCriteria(greedy[2])])
@@ -48,7 +48,7 @@ def test_finished_rows_are_padded(family: Family) -> None:
     assert (out[0, greedy[0].tolist().index(end) + 1 :] == 256).all()
 
 
-# Settings, a processor of the same type, and the settings with which `generate` makes that one.
+# Settings, a processor of the same type, and the settings from which `generate` makes that processor.
 PROCESSORS: dict[str, tuple[dict, Callable, dict]] = {
     "repetition_penalty": (
         {"repetition_penalty": 5.0},
@@ -69,16 +69,16 @@ PROCESSORS: dict[str, tuple[dict, Callable, dict]] = {
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
-def test_a_processor_of_the_caller_replaces_that_of_generate(family: Family, kind: str) -> None:
+def test_the_callers_processor_replaces_that_of_generate(family: Family, kind: str) -> None:
     settings, processor, same = PROCESSORS[kind]
     inputs = family.one_video()
     out = run(family.model, inputs, logits_processor=LogitsProcessorList([processor()]), **settings)
     assert torch.equal(out, run(family.model, inputs, **same))
-    assert not torch.equal(out, run(family.model, inputs, **settings)), "the two processors differ"
+    assert not torch.equal(out, run(family.model, inputs, **settings)), "both processors give the same tokens"
 
 
 def shown_to_processors(family: Family, inputs: Any, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[tuple]:
-    """(name of the processor, the sequence it was shown, arguments it was made with) of each call."""
+    """Record for each call the processor's name, the sequence it was shown, and the arguments it was made with."""
     from transformers.generation import logits_process, utils
 
     seen = []
@@ -121,7 +121,7 @@ LOOKING_BACK = {
 
 
 @pytest.mark.parametrize("kind", LOOKING_BACK)
-def test_what_generate_makes_of_its_settings_is_shown_the_full_prompt(
+def test_processors_that_generate_makes_see_the_full_prompt(
     family: Family, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     both, _ = batch_of_two(family)
@@ -142,8 +142,8 @@ def test_what_generate_makes_of_its_settings_is_shown_the_full_prompt(
             assert torch.equal(torch.as_tensor(one), torch.as_tensor(other)), name
 
 
-def test_a_watermark_is_made_of_the_full_prompt(family: Family) -> None:
-    """As by the caller's own processor, which sees the full prompt; its context reaches back to the video."""
+def test_a_watermark_is_computed_from_the_full_prompt(family: Family) -> None:
+    """It equals that of the caller's own processor, which sees the full prompt. Its context includes the video."""
     inputs = family.one_video()
     settings = {"seeding_scheme": "selfhash", "bias": 20.0}
     context = inputs["input_ids"].shape[1] - 1
@@ -155,8 +155,8 @@ def test_a_watermark_is_made_of_the_full_prompt(family: Family) -> None:
 
 
 class Grammar:
-    """As the processors of grammar libraries: it is first called on the prompt, takes in one token of each row a call
-    from then on, and masks the scores in place. This grammar wants each token to be the one before it, plus 1."""
+    """A processor like those of grammar libraries. Its first call gets the prompt, each later call one more token of
+    each row. It masks the scores in place. In this grammar each token is the one before it, plus 1."""
 
     def __init__(self) -> None:
         self.length: int | None = None
@@ -168,7 +168,7 @@ class Grammar:
         return scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).scatter(1, wanted[:, None], False), -1e9)
 
 
-def test_a_processor_with_a_state_takes_in_a_token_a_call(family: Family) -> None:
+def test_a_processor_with_a_state_gets_one_token_per_call(family: Family) -> None:
     both, _ = batch_of_two(family)
     out = new(run(family.model, both, logits_processor=LogitsProcessorList([Grammar()])), both)
     assert out.tolist() == [list(range(20, 20 + NEW))] * 2
@@ -179,7 +179,7 @@ def test_ngrams_of_the_dropped_tokens_are_not_repeated(family: Family) -> None:
     ids = inputs["input_ids"][0].tolist()
     video = family.model.config.video_token_id
     wanted = torch.full((len(family.processor.tokenizer),), -1e4)
-    wanted[ids[0]] = 0.0  # the answer wants to be the prompt's first token, again and again
+    wanted[ids[0]] = 0.0  # the answer would repeat the prompt's first token again and again
 
     def insist(input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores + wanted

@@ -1,4 +1,4 @@
-"""From nothing to answers: repos are published to a Hub on loopback, and a user with an empty cache runs them by name.
+"""Repos are published to a Hub on loopback, and a user with an empty cache runs them by name.
 
 The user's process cannot import `vidcom2`, and talks to the Hub over HTTP with the client's default settings.
 """
@@ -109,7 +109,7 @@ print(json.dumps(report))
 
 @dataclass
 class World:
-    """A Hub with stock checkpoints on it, a publisher in this process, and a user somewhere else."""
+    """A Hub with stock checkpoints, a publisher in this process, and a user in another."""
 
     hub: LoopbackHub
     folder: Path
@@ -139,8 +139,8 @@ class World:
         return json.loads(result.stdout.splitlines()[-1])
 
     def run_card_snippets(self, repos: list[str]) -> None:
-        """The Python of these cards as it stands there, with a video file and PyAV alone to read it; each block must
-        print an answer."""
+        """Run the Python of these cards as it is, with a video file and only PyAV to read it. Each block must print an
+        answer."""
         blocks = []
         for repo in repos:
             card = self.hub.read(repo, "README.md").decode()
@@ -168,7 +168,7 @@ class World:
         return processor(text=[prompt], videos=[make_video(0)], do_sample_frames=False, return_tensors="pt")
 
     def expected(self, case: ModelCase, **settings: Any) -> list[int]:
-        """New tokens by the class of the package; of the stock class without settings."""
+        """Return the new tokens of the package's class, or of the stock class if there are no settings."""
         inputs = self.inputs(case)
         model = (case.model_class if settings else case.stock_class).from_pretrained(self.bases[case.name], **settings)
         out = model.generate(**inputs, max_new_tokens=8, do_sample=False)
@@ -186,7 +186,7 @@ def one_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             with torch.no_grad():
                 for parameter in stock.parameters():
                     if parameter.ndim > 1:
-                        parameter.mul_(2)  # or random weights answer nearly the same to any video
+                        parameter.mul_(2)  # otherwise random weights give nearly the same answer to any video
             for part in (stock, processors[case.name]):
                 part.save_pretrained(bases[case.name])
             hub.seed(f"org/{case.name}-base", bases[case.name])
@@ -203,12 +203,12 @@ def world(one_world: World) -> World:
 
 
 def written(world: World) -> list[Request]:
-    """Requests that could have changed something on the Hub."""
+    """Return the requests that could have changed something on the Hub."""
     return [request for request in world.hub.requests if request.method not in ("GET", "HEAD")]
 
 
 @pytest.mark.slow
-def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world: World) -> None:
+def test_a_user_with_an_empty_cache_can_run_every_published_repo_by_name(world: World) -> None:
     for case in MODELS:
         names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}", "--verify", "none")
         world.publish(*names, "--retention-ratio", RATIO, "--tag", "v1")
@@ -229,7 +229,7 @@ def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world:
         tokens = [world.expected(case, retention_ratio=ratio, **exact) for ratio in ratios[:2]]
         tokens.append(world.expected(case, retention_ratio=RATIO))
         stock = world.expected(case)
-        assert len({str(row) for row in [*tokens, stock]}) >= 3, "the ratios make a difference"
+        assert len({str(row) for row in [*tokens, stock]}) >= 3, "the ratios make no difference"
         assert found["classes"] == [case.model_class.__name__] * 3
         assert found["ratios"] == ratios
         assert found["tokens"] == tokens
@@ -249,7 +249,7 @@ def test_a_user_with_an_empty_cache_runs_every_published_repo_by_its_name(world:
 
 
 @pytest.mark.slow
-def test_verify_takes_a_repo_by_its_name_and_revision(world: World) -> None:
+def test_verify_takes_a_repo_by_name_and_revision(world: World) -> None:
     case, repo = MODELS[2], "org/verified"
     names = ("--base", f"org/{case.name}-base", "--repo", repo)
     out = world.publish(*names, "--tag", "v1", "--verify", "twin", "--compression-method", "random")
@@ -261,7 +261,7 @@ def test_verify_takes_a_repo_by_its_name_and_revision(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(
+def test_neither_a_dry_run_nor_a_failed_rehearsal_sends_anything(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -279,8 +279,8 @@ def test_a_dry_run_sends_nothing_and_a_red_rehearsal_neither(
     tensors = load_file(base / "model.safetensors")
     lm_head = tensors.pop("language_model.lm_head.weight")
     for weights, expected, reason in (
-        (tensors | {"lm_head.weight": lm_head, "surplus": torch.ones(2)}, 1, "surplus"),  # by the rehearsal
-        (tensors, 2, "lm_head"),  # when the figure is drawn
+        (tensors | {"lm_head.weight": lm_head, "surplus": torch.ones(2)}, 1, "surplus"),  # found by the rehearsal
+        (tensors, 2, "lm_head"),  # found when the figure is drawn
     ):
         save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
         code, out, error = vidcom2("publish", *names)
@@ -313,7 +313,7 @@ def test_a_dry_run_of_a_folder_needs_no_network(
 
 
 @pytest.mark.parametrize("via", ["push_to_hub", "save_pretrained"])
-def test_pushing_never_writes_over_a_file_that_this_project_did_not_write(
+def test_pushing_never_overwrites_a_file_that_this_project_did_not_write(
     via: str, world: World, tmp_path: Path
 ) -> None:
     config = MODELS[0].config_class(retention_ratio=0.4)
@@ -338,7 +338,7 @@ def test_pushing_never_writes_over_a_file_that_this_project_did_not_write(
     push(f"ada/new-by-{via}")
     assert world.hub.files(f"ada/new-by-{via}").keys() >= {"config.json", *code_of(MODELS[0].model_class)}
 
-    # As an older version would have pushed it; then as its user changed it.
+    # First as an older version would have pushed it, then as its user changed it.
     fields = json.loads(world.hub.read(repo, "config.json"))
     fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(b"older").hexdigest()
     world.hub.commit(repo, {"config.json": json.dumps(fields).encode(), "compression.py": b"older"}, "older")
@@ -374,7 +374,7 @@ BASE = ("--base", "org/qwen2_vl-base")
         (("verify", "org/offline"), "the Hub is not asked for 'org/offline', since HF_HUB_OFFLINE"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_takes_long(
+def test_mistakes_are_reported_in_one_line_before_anything_takes_long(
     arguments: tuple, reason: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", arguments[1] == "org/offline")
@@ -434,9 +434,9 @@ print(json.dumps(loaded | {"tokens": tokens, "answer": answer}))
 
 
 @pytest.mark.slow
-def test_a_tuned_model_goes_to_the_hub_with_its_code_and_settings(world: World) -> None:
+def test_a_tuned_model_is_pushed_with_its_code_and_settings(world: World) -> None:
     pytest.importorskip("peft")
-    case = MODELS[1]  # which has a processor of its own besides
+    case = MODELS[1]  # a family that also has its own processor
     repo, mine = "org/to-be-tuned", "ada/tuned"
     world.publish("--base", f"org/{case.name}-base", "--repo", repo, "--verify", "none")
     tuned = world.user(TUNER, "hf_test", repo=repo, mine=mine)

@@ -1,4 +1,4 @@
-"""Who calls the inner model, or replaces `forward`, runs the language model on the compressed prompt all the same."""
+"""Code that calls the inner model or replaces `forward` still runs the language model on the compressed prompt."""
 
 import ast
 import copy
@@ -21,7 +21,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 @contextmanager
 def language_model_lengths(model: Any) -> Iterator[list[int]]:
-    """How many tokens each call of the language model sees."""
+    """Collect how many tokens each call of the language model sees."""
     lengths: list[int] = []
 
     def look(module: Any, args: Any, kwargs: Any) -> None:
@@ -34,8 +34,8 @@ def language_model_lengths(model: Any) -> Iterator[list[int]]:
         hook.remove()
 
 
-def test_what_stands_for_a_video_is_told_by_one_hook() -> None:
-    """Not by its token's id here and there. Beside it `generate` suppresses the id, and an error names it."""
+def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
+    """The code does not compare token ids elsewhere. Only `generate`, which suppresses the id, and an error use it."""
     root, compared = Path(__file__).parents[1], []
     for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
         for path in (root / top).rglob("*.py"):
@@ -45,7 +45,7 @@ def test_what_stands_for_a_video_is_told_by_one_hook() -> None:
     assert sorted(compared) == ["compressed_generation.py", *["prompt_compression.py"] * 2]
 
 
-def test_a_family_may_tell_its_placeholders_in_its_own_way(family: Family) -> None:
+def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) -> None:
     inputs, model = family.one_video(), family.load()
     assert torch.equal(model.model.is_video(inputs["input_ids"]), inputs["input_ids"] == model.config.video_token_id)
     model.model.is_video = lambda input_ids: torch.zeros_like(input_ids, dtype=torch.bool)
@@ -55,7 +55,9 @@ def test_a_family_may_tell_its_placeholders_in_its_own_way(family: Family) -> No
 
 
 @pytest.mark.parametrize("kind", ["one_video", "two_videos", "image_and_video"])
-def test_hidden_states_of_the_inner_model_are_those_of_the_prompt_compressed_by_hand(family: Family, kind: str) -> None:
+def test_hidden_states_of_the_inner_model_equal_those_of_the_prompt_compressed_by_hand(
+    family: Family, kind: str
+) -> None:
     inputs = make_prompt(family, kind)
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
     theirs = family.stock.model(inputs_embeds=embeddings, **position_arguments(family, inputs, remaining))
@@ -79,20 +81,20 @@ def test_the_inner_model_takes_the_settings_of_a_call(family: Family) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "image"])
-def test_the_inner_model_without_video_is_the_parents_bit_for_bit(family: Family, kind: str) -> None:
+def test_the_inner_model_without_video_equals_the_parents_bit_for_bit(family: Family, kind: str) -> None:
     inputs = make_prompt(family, kind)
     ours, theirs = (model.model(**inputs).last_hidden_state for model in (family.model, family.stock))
     assert torch.equal(ours, theirs)
 
 
 def labels_after_the_first(family: Family, inputs: Any) -> Tensor:
-    """Without those of each prompt's first token, which other libraries predict from the padding before it."""
+    """Return labels without each prompt's first token, which other libraries predict from the padding before it."""
     is_first = inputs["attention_mask"].cumsum(dim=1) == 1
     return labels_of(family, inputs).masked_fill(is_first, -100)
 
 
 def fused_heads(family: Family, training: bool) -> tuple[Any, Any]:
-    """Our model with TRL's fused head, which replaces `forward` and calls `base_model`, and one without."""
+    """Return our model without and with TRL's fused head, which replaces `forward` and calls `base_model`."""
     utils = pytest.importorskip("trl.trainer.utils")
     plain = copy.deepcopy(family.model).train(training)
     fused = copy.deepcopy(family.model).train(training)
@@ -101,7 +103,7 @@ def fused_heads(family: Family, training: bool) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in PEFT"])
-def test_the_loss_of_trls_fused_head_is_the_models_own(family: Family, wrapped: bool) -> None:
+def test_the_loss_of_trls_fused_head_equals_the_models_own(family: Family, wrapped: bool) -> None:
     plain, fused = fused_heads(family, training=True)
     if wrapped:
         peft = pytest.importorskip("peft")
@@ -117,7 +119,7 @@ def test_the_loss_of_trls_fused_head_is_the_models_own(family: Family, wrapped: 
     with language_model_lengths(fused.get_base_model() if wrapped else fused) as lengths:
         loss = fused(**both, labels=labels, fused_lm_head=True).loss
     expected = plain(**both, labels=labels)
-    assert lengths == [expected.logits.shape[1]], "the language model saw the compressed prompt"
+    assert lengths == [expected.logits.shape[1]], "the language model did not see the compressed prompt"
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
     loss.backward()
     expected.loss.backward()
@@ -129,8 +131,8 @@ def test_the_loss_of_trls_fused_head_is_the_models_own(family: Family, wrapped: 
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-3, atol=1e-6)
 
 
-def test_trls_log_probabilities_stand_at_the_callers_tokens(family: Family) -> None:
-    """As its DPO, GRPO and RLOO trainers take them: prompts padded on the left, completions on the right."""
+def test_trls_log_probabilities_are_those_of_the_callers_tokens(family: Family) -> None:
+    """TRL's DPO, GRPO and RLOO trainers pad prompts on the left and completions on the right."""
     plain, fused = fused_heads(family, training=False)
     both, alone, num_completion = completions(family)
     labels = both["input_ids"].masked_fill(both["attention_mask"] == 0, -100)
@@ -143,7 +145,7 @@ def test_trls_log_probabilities_stand_at_the_callers_tokens(family: Family) -> N
 
 
 def completions(family: Family) -> tuple[dict[str, Tensor], list[tuple[dict[str, Tensor], int]], int]:
-    """A batch as trainers by reinforcement build it, its rows alone with the lengths of their completions, and the
+    """Build a batch as trainers by reinforcement do. Return it, its rows alone with their completions' lengths, and the
     width of the completions in the batch."""
     prompts, rows = batch_of_two(family)
     tokens = [torch.tensor([[10, 11, 12, 13]]), torch.tensor([[20, 21]])]
@@ -188,7 +190,7 @@ def slices(length: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", slices(9))
-def test_logits_to_keep_takes_what_the_parent_takes(family: Family, kind: str) -> None:
+def test_logits_to_keep_takes_every_form_that_the_parent_takes(family: Family, kind: str) -> None:
     from transformers import modeling_utils
 
     if not hasattr(modeling_utils, "slice_logits_to_keep") and kind in ("indices of each prompt", "mask"):
@@ -207,15 +209,15 @@ def test_logits_to_keep_takes_what_the_parent_takes(family: Family, kind: str) -
 
 
 @dataclass
-class OutputOfAnother(CausalLMOutputWithPast):
+class OutputOfAnotherLibrary(CausalLMOutputWithPast):
     token_accuracy: Tensor | None = None
 
 
-def test_a_forward_that_another_library_replaced_gets_the_loss_of_the_compressed_prompt(
+def test_a_forward_replaced_by_another_library_gets_the_loss_of_the_compressed_prompt(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Liger patches: a `forward` that calls the inner model and computes the loss itself, on the instance or in the
-    parent class, and gives an output of its own."""
+    """Liger patches in this way: its `forward`, on the instance or in the parent class, calls the inner model, computes
+    the loss itself, and returns its own kind of output."""
     both, _ = batch_of_two(family, images=True)
     labels = labels_after_the_first(family, both)
     expected = family.model(**both, labels=labels).loss
@@ -228,7 +230,7 @@ def test_a_forward_that_another_library_replaced_gets_the_loss_of_the_compressed
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        return OutputOfAnother(loss=loss, logits=logits, token_accuracy=logits.mean())
+        return OutputOfAnotherLibrary(loss=loss, logits=logits, token_accuracy=logits.mean())
 
     on_instance = copy.copy(family.model)
     on_instance.__dict__["forward"] = replaced.__get__(on_instance)
@@ -248,7 +250,7 @@ def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkey
     model = copy.deepcopy(family.model).train()
 
     def fused_loss(hidden_states: Tensor, lm_head_weight: Tensor, labels: Tensor | None, **kwargs: Any) -> Tensor:
-        """In place of the kernel, which needs a GPU."""
+        """Replace the kernel, which needs a GPU."""
         logits = hidden_states @ lm_head_weight.T
         return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
@@ -270,7 +272,7 @@ def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkey
 
 
 def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
-    """`cpu_offload` has a module's own weights only while its `forward` runs; `image_newline` is such a one."""
+    """`cpu_offload` loads a module's own weights, such as `image_newline`, only while its `forward` runs."""
     accelerate = pytest.importorskip("accelerate")
     inputs = family.one_video()
     expected = family.model(**inputs).logits
@@ -291,7 +293,7 @@ def one_process(tmp_path: Path) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def test_fsdp_shards_the_inner_model_as_a_unit_of_its_own(family: Family, one_process: None) -> None:
+def test_fsdp_can_shard_the_inner_model_as_a_separate_unit(family: Family, one_process: None) -> None:
     from torch.distributed.fsdp import fully_shard
 
     both, _ = batch_of_two(family, images=True)
@@ -310,6 +312,6 @@ def test_fsdp_shards_the_inner_model_as_a_unit_of_its_own(family: Family, one_pr
     for name, weight in sharded.named_parameters():
         if name in gradients:
             torch.testing.assert_close(weight.grad.full_tensor(), gradients[name], rtol=1e-4, atol=1e-6)
-    inputs = family.one_video()  # without an image, for which `generate` of Transformers leaves the hooks aside
+    inputs = family.one_video()  # without an image, for which Transformers' `generate` bypasses the hooks
     tokens = sharded.eval().generate(**inputs, max_new_tokens=3, do_sample=False)
     assert torch.equal(tokens, family.model.generate(**inputs, max_new_tokens=3, do_sample=False))

@@ -1,4 +1,4 @@
-"""Families with linear attention: its states hold no padding, and what would put some there is refused."""
+"""The states of linear attention hold no padding, and whatever would put some there is refused."""
 
 import copy
 from collections.abc import Callable
@@ -19,7 +19,7 @@ GAP = "linear attention cannot leave them out"
 
 
 def states(cache: Any) -> list[Tensor]:
-    """What the layers of linear attention keep, a row for each prompt."""
+    """Return the states of the layers of linear attention, a row for each prompt."""
     linear = [layer for layer in cache.layers if hasattr(layer, "recurrent_states")]
     assert linear
     return [state for layer in linear for state in (layer.conv_states[0], layer.recurrent_states[0])]
@@ -30,7 +30,7 @@ def answered(family: Family, inputs: Any, **kwargs: Any) -> Any:
 
 
 def next_turn(turn: Any, inputs: BatchFeature, questions: list[Tensor]) -> dict[str, Tensor]:
-    """The conversations of a batch with a question more, padded on its left."""
+    """Append a question, padded on its left, to each conversation of a batch."""
     length = max(len(question) for question in questions)
     ids = torch.stack([torch.nn.functional.pad(each, (length - len(each), 0), value=33) for each in questions])
     mask = torch.tensor([[0] * (length - len(each)) + [1] * len(each) for each in questions])
@@ -50,7 +50,7 @@ def questions(family: Family, *texts: str) -> list[Tensor]:
 def test_padding_of_the_compressed_prompt_does_not_reach_the_states(family: Family, images: bool) -> None:
     both, alone = batch_of_two(family, images)
     together = family.model(**both, use_cache=True)
-    assert together.past_key_values.cached_prompt.is_padded, "or nothing is tested"
+    assert together.past_key_values.cached_prompt.is_padded, "without padding nothing is tested"
     for row, inputs in enumerate(alone):
         separate = family.model(**inputs, use_cache=True)
         torch.testing.assert_close(together.logits[row, -1], separate.logits[0, -1], **CLOSE)
@@ -61,11 +61,11 @@ def test_padding_of_the_compressed_prompt_does_not_reach_the_states(family: Fami
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("by", ["generate", "forward"])
-def test_a_second_turn_of_a_batch_equals_each_alone(family: Family, by: str, kind: str) -> None:
+def test_a_second_turn_of_a_batch_equals_each_row_alone(family: Family, by: str, kind: str) -> None:
     both, alone = batch_of_two(family)
 
     def second_turn(inputs: BatchFeature) -> list[Tensor]:
-        """Logits of both turns, and the states after them."""
+        """Return the logits of both turns, and the states after them."""
         cache = StaticCache(family.model.config.get_text_config(), max_cache_len=200) if kind == "static" else None
         turn = answered(family, inputs, past_key_values=cache)
         question = questions(family, "Why") * len(inputs["input_ids"])
@@ -84,7 +84,7 @@ def test_a_second_turn_of_a_batch_equals_each_alone(family: Family, by: str, kin
 
 
 def video_turn(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same videos again, of which the prompts keep different numbers of tokens: for `generate` and `forward`."""
+    """Ask about the same videos again, of which the prompts keep different numbers of tokens."""
     whole = {
         "input_ids": torch.cat([turn.sequences, inputs["input_ids"]], dim=1),
         "attention_mask": torch.ones(2, turn.sequences.shape[1] + inputs["input_ids"].shape[1], dtype=torch.long),
@@ -100,7 +100,7 @@ def longer_question(family: Family, turn: Any, inputs: BatchFeature) -> tuple[di
 
 
 def hidden_answer(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict[str, Any], dict[str, Any]]:
-    """As of a prompt that was answered before the others."""
+    """Mask the end of a prompt's answer, as if it had been answered before the others."""
     whole = next_turn(turn, inputs, questions(family, "Why") * 2)
     whole["attention_mask"][1, inputs["input_ids"].shape[1] + 2 : turn.sequences.shape[1]] = 0
     return whole, whole | {"input_ids": whole["input_ids"][:, turn.sequences.shape[1] - 1 :]}
@@ -108,7 +108,7 @@ def hidden_answer(family: Family, turn: Any, inputs: BatchFeature) -> tuple[dict
 
 @torch.no_grad()
 @pytest.mark.parametrize("second", [video_turn, longer_question, hidden_answer])
-def test_padding_between_tokens_is_refused_and_loses_nothing(family: Family, second: Callable) -> None:
+def test_padding_between_tokens_is_refused_and_leaves_the_cache_intact(family: Family, second: Callable) -> None:
     both, _ = batch_of_two(family)
     turn = answered(family, both)
     for_generate, for_forward = second(family, turn, both)
@@ -118,18 +118,18 @@ def test_padding_between_tokens_is_refused_and_loses_nothing(family: Family, sec
     with pytest.raises(ValueError, match=GAP):
         family.model(**for_forward, past_key_values=cache)
     with_positions = {name: each for name, each in for_forward.items() if name in ("input_ids", "attention_mask")}
-    if "attention_mask" in with_positions:  # of the caller's own, who wants nothing compressed
+    if "attention_mask" in with_positions:  # the caller's own mask and positions, where nothing is to be compressed
         positions = torch.arange(with_positions["input_ids"].shape[1]).expand(4, 2, -1)
         with pytest.raises(ValueError, match=GAP):
             family.model(**with_positions, position_ids=positions, past_key_values=cache)
-    going_on = next_turn(turn, both, questions(family, "Why") * 2)
-    expected = run(family.model, going_on, past_key_values=intact)
-    assert torch.equal(run(family.model, going_on, past_key_values=cache), expected)
+    continued = next_turn(turn, both, questions(family, "Why") * 2)
+    expected = run(family.model, continued, past_key_values=intact)
+    assert torch.equal(run(family.model, continued, past_key_values=cache), expected)
 
 
 @torch.no_grad()
-def test_a_loop_goes_on_while_finished_prompts_are_masked(family: Family) -> None:
-    """Nothing follows what they hide."""
+def test_a_loop_continues_while_finished_prompts_are_masked(family: Family) -> None:
+    """Nothing follows the hidden tokens of a finished prompt."""
     both, _ = batch_of_two(family)
     mask = both["attention_mask"]
     cache = family.model(**both, use_cache=True).past_key_values
@@ -144,8 +144,8 @@ def test_a_loop_goes_on_while_finished_prompts_are_masked(family: Family) -> Non
         family.model(input_ids=step, attention_mask=mask, past_key_values=cache)
 
 
-def test_prompts_padded_on_the_right_are_not_gone_on_from(family: Family) -> None:
-    """All tokens: the compressed prompt is padded on the left wherever the caller's padding was."""
+def test_prompts_padded_on_the_right_cannot_be_continued(family: Family) -> None:
+    """That holds with all tokens. A compressed prompt is padded on the left, wherever the caller's padding was."""
     family.processor.tokenizer.padding_side = "right"
     try:
         both, _ = batch_of_two(family)
@@ -161,14 +161,14 @@ def test_prompts_padded_on_the_right_are_not_gone_on_from(family: Family) -> Non
 
 
 @torch.no_grad()
-def test_what_the_refusals_rest_on_holds_in_the_stock_class(family: Family) -> None:
-    """Left padding is left out, several tokens go on from the states, and padding between tokens changes what follows.
-    If that last one fails, Transformers leaves it out, and the refusal can go."""
+def test_the_stock_class_has_the_limits_that_the_refusals_rest_on(family: Family) -> None:
+    """Left padding is skipped, several tokens continue the states, and padding between tokens changes what follows.
+    If the last part fails, Transformers skips such padding, and the refusal can go."""
     ids = family.inputs("A question, and after it another one.")["input_ids"]
     whole = family.stock(ids).logits[:, -1]
 
-    def going_on(padding_before: int, padding_between: int) -> Tensor:
-        """The last logits with the ids in two turns, and padding before and between them."""
+    def continued(padding_before: int, padding_between: int) -> Tensor:
+        """Return the last logits with the ids in two turns, and padding before and between them."""
         before, between = torch.full((1, padding_before), 33), torch.full((1, padding_between), 33)
         first, second = torch.cat([before, ids[:, :20]], dim=1), torch.cat([between, ids[:, 20:]], dim=1)
         mask = torch.cat([0 * before, ids[:, :20], 0 * between, ids[:, 20:]], dim=1).ne(0).long()
@@ -180,23 +180,23 @@ def test_what_the_refusals_rest_on_holds_in_the_stock_class(family: Family) -> N
             second, attention_mask=mask, position_ids=order[..., first.shape[1] :], past_key_values=cache
         ).logits[:, -1]
 
-    torch.testing.assert_close(going_on(0, 0), whole, **CLOSE)
-    torch.testing.assert_close(going_on(5, 0), whole, **CLOSE)
-    assert (going_on(0, 5) - whole).abs().max() > 1e-3
+    torch.testing.assert_close(continued(0, 0), whole, **CLOSE)
+    torch.testing.assert_close(continued(5, 0), whole, **CLOSE)
+    assert (continued(0, 5) - whole).abs().max() > 1e-3
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image_and_video", "image"])
-def test_beams_look_at_the_media_of_their_prompt(family: Family, kind: str, ratio: float) -> None:
-    """The first step of each, as of the prompt alone. (With the stock class of Transformers 5.19 it is another.)"""
+def test_beams_see_the_media_of_their_prompt(family: Family, kind: str, ratio: float) -> None:
+    """Each beam's first step equals the prompt's alone. (In the stock class of Transformers 5.19 it does not.)"""
     inputs = make_prompt(family, kind)
     expected = family.model(**inputs, retention_ratio=ratio).logits[:, -1]
     said = answered(family, inputs, num_beams=3, retention_ratio=ratio)
     torch.testing.assert_close(said.logits[0], expected.expand(3, -1), **CLOSE)
 
 
-def test_cropping_and_speculation_are_refused_by_transformers_and_lose_nothing(family: Family) -> None:
+def test_transformers_refuses_cropping_and_speculation_and_leaves_the_cache_intact(family: Family) -> None:
     inputs = family.one_video()
     turn = answered(family, inputs)
     cache, intact = turn.past_key_values, copy.deepcopy(turn.past_key_values)

@@ -1,4 +1,4 @@
-"""What LLaVA-NeXT-Video has of its own: a class token, and patches that are pooled before the projector."""
+"""The peculiarities of LLaVA-NeXT-Video: a class token, and patches that are pooled before the projector."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from vidcom2.tiny.checkpoints import TINY_TOWER
 
 CASE = next(case for case in MODELS if case.name == "llava_next_video")
 CLOSE = {"rtol": 0, "atol": 1e-6}
-# Fields of the config that the tiny checkpoint has at their default.
+# Each changes a field of the config that has its default in the tiny checkpoint.
 VARIANTS = [{}, {"vision_feature_layer": [-2, -1]}, {"spatial_pool_mode": "max"}, {"spatial_pool_mode": "conv"}]
 
 
@@ -39,14 +39,14 @@ def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def states_of(tower: CLIPVisionModel, frames: Tensor, layers: int | list[int], **kwargs: Any) -> Tensor:
-    """(F, patches, V) hidden states of the tower without its class token."""
+    """Return the tower's hidden states (F, patches, V) without its class token."""
     hidden = tower(frames, output_hidden_states=True, **kwargs).hidden_states
     return torch.cat([hidden[layer][:, 1:] for layer in ([layers] if isinstance(layers, int) else layers)], dim=-1)
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
 @torch.no_grad()
-def test_tower_states_are_those_of_the_patches_and_tokens_are_pooled_from_them(
+def test_tower_states_leave_out_the_class_token_and_tokens_are_pooled_from_them(
     variant: Family, chunk: int | None
 ) -> None:
     model, mode = variant.model.model, variant.stock.config.spatial_pool_mode
@@ -79,7 +79,7 @@ def test_variants_of_the_config_generate_the_tokens_of_a_prompt_compressed_by_ha
 
 @torch.no_grad()
 def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
-    """112 × 112 pixels, 8 × 8 patches, for a tower of 6 × 6."""
+    """Frames of 112 × 112 pixels have 8 × 8 patches, for a tower of 6 × 6."""
     pixels = torch.randn(1, 4, 3, 112, 112)
     _, (video,) = variant.model.model.encode_videos(
         pixels, settings=CompressionSettings(), with_tower_states=True, interpolate_pos_encoding=True
@@ -90,7 +90,7 @@ def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
 
 
 @torch.no_grad()
-def test_a_siglip_tower_may_compute_a_share_of_the_patches() -> None:
+def test_a_siglip_tower_can_compute_only_some_of_the_patches() -> None:
     stock, _ = CASE.build(**CASE.build_arguments)
     tower = SiglipVisionConfig(**TINY_TOWER, image_size=84, patch_size=14, vision_use_head=False)
     fields = stock.config.to_dict() | {"vision_config": tower.to_dict(), "vision_feature_select_strategy": "full"}
@@ -98,7 +98,7 @@ def test_a_siglip_tower_may_compute_a_share_of_the_patches() -> None:
     stock = LlavaNextVideoForConditionalGeneration(LlavaNextVideoConfig(**fields)).eval()
     ours = VidCom2LlavaNextVideoForConditionalGeneration(VidCom2LlavaNextVideoConfig(**fields)).eval()
     ours.load_state_dict(stock.state_dict())
-    pixels = torch.randn(1, 1, 3, 84, 84) + 0.1 * torch.randn(1, 6, 3, 84, 84)  # no cuts
+    pixels = torch.randn(1, 1, 3, 84, 84) + 0.1 * torch.randn(1, 6, 3, 84, 84)  # frames without cuts
     whole = stock.get_video_features(pixels).pooler_output[0].flatten(0, -2)
     for share, expected in ((1.0, True), (0.1, False)):
         encoding = {"vision_method": "changed_patches", "vision_update_ratio": share}
@@ -117,7 +117,7 @@ def model() -> VidCom2LlavaNextVideoForConditionalGeneration:
     return model
 
 
-# 6 × 24 patches are as many as 12 × 12, which the parent would pool them as.
+# 6 × 24 patches are as many as 12 × 12, and the parent would pool them as a square.
 @pytest.mark.parametrize("size", [(84, 336), (98, 84)])
 def test_frames_that_are_not_square_are_refused(model: Any, size: tuple[int, int]) -> None:
     pixels = torch.randn(1, 2, 3, *size)
@@ -142,18 +142,18 @@ def scaled(**rope: Any) -> LlamaConfig:
     ("rope", "expected"),
     [
         ({"rope_type": "default"}, 4096),
-        ({"rope_type": "linear", "factor": 2.5}, 10240),  # the 7B: its own 32 frames take 4,608 tokens
+        ({"rope_type": "linear", "factor": 2.5}, 10240),  # the 7B model, whose usual 32 frames take 4,608 tokens
         ({"rope_type": "dynamic", "factor": 2.0}, 8192),
-        # YaRN's `max_position_embeddings` is that of the scaled model.
+        # With YaRN, `max_position_embeddings` already counts the scaled positions.
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
     ],
 )
-def test_scaled_positions_reach_further(rope: dict[str, Any], expected: int) -> None:
+def test_scaled_rotary_positions_allow_longer_prompts(rope: dict[str, Any], expected: int) -> None:
     assert positions_made_for(scaled(**rope)) == expected
     assert positions_made_for(LlamaConfig.from_dict(scaled(**rope).to_dict())) == expected
 
 
-def test_a_prompt_within_scaled_positions_is_not_warned_of(variant: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_within_scaled_positions_causes_no_warning(variant: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr("vidcom2.modeling.prompt.prompt_compression.logger.warning_once", warned.append)
     model, inputs = variant.load(), variant.inputs(variant.prompt("?", videos=1), videos=[make_video(0)])

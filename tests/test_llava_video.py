@@ -1,4 +1,4 @@
-"""LLaVA-Video: its arithmetic against a plain restatement of the original, its newlines, and its processor."""
+"""LLaVA-Video: its arithmetic beside a plain restatement of the original, its newlines, and its processor."""
 
 import json
 import os
@@ -26,13 +26,13 @@ from vidcom2.llava_video.converter import convert_llava_video
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 from vidcom2.tiny.llava_video import tiny_llava_video
 
-SIZES = Sizes()  # 7 x 7 patches: pooled to 3 x 3, or with "bilinear" to 4 x 4
+SIZES = Sizes()  # 7 x 7 patches are pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A converted checkpoint."""
+    """Convert a checkpoint, and return its folder."""
     root = tmp_path_factory.mktemp("llava_video")
     write_original(root / "original", SIZES)
     convert_llava_video(str(root / "original"), str(root / "converted"))
@@ -73,7 +73,7 @@ def one_video(processor: LlavaVideoProcessor, num_frames: int = 4, **kwargs: Any
 
 @torch.no_grad()
 @pytest.mark.parametrize("mode", SPATIAL_POOL_MODES)
-def test_the_tokens_that_enter_the_language_model_are_the_originals(
+def test_the_tokens_that_enter_the_language_model_equal_the_originals(
     folder: Path, weights: dict[str, Tensor], mode: str
 ) -> None:
     model = load(folder, retention_ratio=1.0, spatial_pool_mode=mode)
@@ -101,7 +101,7 @@ def test_the_tokens_that_enter_the_language_model_are_the_originals(
     [(60, 90, 2), (98, 98, 2), (300, 40, 5), (50, 400, 6), (588, 588, 37), (400, 590, 31)],
     ids=["small", "one tile", "tall", "wide", "shrunk", "shrunk and unpadded"],
 )
-def test_the_tokens_of_an_image_are_the_originals(
+def test_the_tokens_of_an_image_equal_the_originals(
     folder: Path,
     model: VidCom2LlavaVideoForConditionalGeneration,
     processor: LlavaVideoProcessor,
@@ -122,7 +122,7 @@ def test_the_tokens_of_an_image_are_the_originals(
 
 
 @torch.no_grad()
-def test_the_tokens_of_one_of_several_images_are_the_originals(
+def test_the_tokens_of_one_of_several_images_equal_the_originals(
     model: VidCom2LlavaVideoForConditionalGeneration, processor: LlavaVideoProcessor, weights: dict[str, Tensor]
 ) -> None:
     images = [make_image(0), make_image(1)]
@@ -140,7 +140,7 @@ def test_frames_are_resized_to_squares_and_scaled_as_the_original_does(processor
     for frame, seen in zip(video, pixels, strict=True):
         resized = Image.fromarray(frame.transpose(1, 2, 0)).resize((98, 98), Image.Resampling.BICUBIC)
         expected = (torch.from_numpy(np.array(resized)).permute(2, 0, 1) / 255 - 0.5) / 0.5
-        assert (seen - expected).abs().max() <= 2 / 255 + 1e-6  # one step of uint8: both round while resizing
+        assert (seen - expected).abs().max() <= 2 / 255 + 1e-6  # one step of uint8, since both round while resizing
 
 
 def test_the_released_grid_has_the_papers_token_counts() -> None:
@@ -158,7 +158,7 @@ def test_the_released_grid_has_the_papers_token_counts() -> None:
 
 
 def rows_by_hand(kept: set[int], num_frames: int, side: int, newlines: str) -> list[int]:
-    """Placeholders of the kept tokens and newlines in the order of their features, frame by frame and row by row."""
+    """Return the placeholders of the kept tokens and newlines, in the order of their features, row by row."""
     order = []
     for frame in range(num_frames):
         after = []
@@ -192,13 +192,13 @@ def test_newlines_are_kept_where_the_setting_says(
     assert torch.equal(features.pooler_output[0], full[order])
     count = {"all": 4 * side, "trailing": 4 * side, "occupied": len({i // side for i in expected.indices.tolist()})}
     assert len(order) == len(expected.indices) + count[newlines]
-    assert count["occupied"] < 4 * side, "some row must be empty for the modes to differ"
+    assert count["occupied"] < 4 * side, "no row is empty, so the modes do not differ"
 
 
 def prompt_by_hand(
     model: VidCom2LlavaVideoForConditionalGeneration, inputs: dict[str, Tensor], newlines: str
 ) -> tuple[Tensor, list[int]]:
-    """Embeddings (1, L', dim) of a prompt with one video, compressed by hand, and the positions that remain."""
+    """Compress a prompt with one video by hand. Return its embeddings (1, L', dim) and the remaining positions."""
     ids = inputs["input_ids"][0]
     (full,) = model.model.parent_video_features(pixel_values_videos=inputs["pixel_values_videos"]).pooler_output
     tokens = torch.stack([t for i, t in enumerate(full) if (i + 1) % 4])
@@ -213,7 +213,7 @@ def prompt_by_hand(
 
 @torch.no_grad()
 @pytest.mark.parametrize("newlines", COMPRESSION_NEWLINES)
-def test_forward_and_generate_are_those_of_the_prompt_compressed_by_hand(
+def test_forward_and_generate_equal_those_of_the_prompt_compressed_by_hand(
     folder: Path, processor: LlavaVideoProcessor, newlines: str
 ) -> None:
     model = load(folder, retention_ratio=0.25, compression_newlines=newlines)
@@ -235,7 +235,7 @@ def test_forward_and_generate_are_those_of_the_prompt_compressed_by_hand(
 
 @torch.no_grad()
 @pytest.mark.parametrize("newlines", COMPRESSION_NEWLINES)
-def test_a_video_that_keeps_all_its_tokens_is_the_uncompressed_one(
+def test_a_video_that_keeps_all_its_tokens_equals_the_uncompressed_one(
     folder: Path, processor: LlavaVideoProcessor, newlines: str
 ) -> None:
     model = load(folder, retention_ratio=1.0, compression_newlines=newlines)
@@ -284,7 +284,7 @@ BAD_SETTINGS = [
 
 
 @pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
-def test_a_bad_setting_is_refused_wherever_it_comes_from(folder: Path, setting: dict, tmp_path: Path) -> None:
+def test_a_bad_setting_is_refused_wherever_it_is_set(folder: Path, setting: dict, tmp_path: Path) -> None:
     ((name, value),) = setting.items()
     match = rf"`{name}` is {value!r}, but must be one of .*The default is".replace("[", r"\[")
     config = VidCom2LlavaVideoConfig()
@@ -304,7 +304,7 @@ def test_a_bad_setting_is_refused_wherever_it_comes_from(folder: Path, setting: 
             AutoProcessor.from_pretrained(folder, **setting)
 
 
-def test_settings_survive_saving_and_a_stock_setting_is_still_checked(folder: Path, tmp_path: Path) -> None:
+def test_settings_survive_saving_and_bad_ones_are_still_refused(folder: Path, tmp_path: Path) -> None:
     settings = {"spatial_pool_mode": "max", "compression_newlines": "trailing", "retention_ratio": 0.4}
     load(folder, **settings).save_pretrained(tmp_path)
     again, info = VidCom2LlavaVideoForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
@@ -344,9 +344,9 @@ def text_of(processor: LlavaVideoProcessor, inputs: dict[str, Tensor], row: int 
     return processor.decode(inputs["input_ids"][row]).replace("<video>", "")
 
 
-def test_the_time_instruction_comes_between_the_video_and_the_question(folder: Path) -> None:
+def test_the_time_instruction_stands_between_the_video_and_the_question(folder: Path) -> None:
     processor = AutoProcessor.from_pretrained(folder)
-    assert processor.add_time_instruction  # as the source's config
+    assert processor.add_time_instruction  # as in the source's config
     inputs = one_video(processor, video_metadata=[METADATA])
     assert f"<|im_start|>user\n\n{INSTRUCTION}\nWhat?<|im_end|>" in text_of(processor, inputs)
     assert "video_metadata" not in inputs
@@ -384,7 +384,7 @@ def test_unknown_times_are_refused_when_asked_for_and_left_out_otherwise(folder:
         one_video(processor, add_time_instruction=True, **kwargs)
 
 
-def test_sampled_frames_are_located_where_they_were_sampled(processor: LlavaVideoProcessor) -> None:
+def test_the_time_instruction_names_the_times_of_the_sampled_frames(processor: LlavaVideoProcessor) -> None:
     inputs = processor(
         text=["<video>?"],
         videos=[make_video(0, 40)],
@@ -457,7 +457,7 @@ def test_the_chat_template_tokenizes_video_files(
         timeout=300,
     )
     inputs = torch.load(saved, weights_only=True)
-    assert inputs["pixel_values_videos"].shape[1] == 4  # 96 frames at 12 per second
+    assert inputs["pixel_values_videos"].shape[1] == 4  # of 96 frames at 12 per second
     text = text_of(AutoProcessor.from_pretrained(folder), inputs)
     assert "lasts for 8.00 seconds, and 4 frames" in text
     assert "at 0.00s,2.00s,4.00s,6.00s.Please" in text
@@ -498,7 +498,7 @@ def test_pipelines_take_the_model(
         assert "<video>" not in out[0]["generated_text"]
 
 
-def test_the_tiny_model_is_consistent() -> None:
+def test_the_tiny_model_and_its_processor_fit_together() -> None:
     model, processor = tiny_llava_video(image_size=98, spatial_pool_mode="bilinear")
     inputs = processor(text=["<video>?"], videos=[make_video(0, 2)], return_tensors="pt")
     assert model(**inputs).logits.shape[1] == 2 * pooled_side(7, "bilinear") * 5 + 1

@@ -1,6 +1,6 @@
 """VidCom² in lmms-eval: what its model class answers and refuses, its results on a card, and a whole run.
 
-Without lmms-eval, stand-ins are imported for what the model class takes of it. The whole run needs the real one:
+Without lmms-eval, stand-ins replace what the model class imports from it. The whole run needs the real one:
 `pip install "vidcom2[lmms,test]"`, then `pytest -m slow tests/test_lmms_eval.py`.
 """
 
@@ -29,7 +29,7 @@ from vidcom2.hub_upload.model_card import ResultsError, read_result
 from vidcom2.records.fingerprints import digest, model_files
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "tests" / "data" / "lmms_eval_results.json"  # of a run here, without the paths of its machine
+RESULTS = ROOT / "tests" / "data" / "lmms_eval_results.json"  # of a real run, without its machine's paths
 NEEDS_LMMS_EVAL = pytest.mark.skipif(
     find_spec("lmms_eval") is None, reason='lmms-eval is not installed: pip install "vidcom2[lmms]"'
 )
@@ -37,7 +37,7 @@ NEEDS_LMMS_EVAL = pytest.mark.skipif(
 
 @dataclass
 class Request:
-    """As lmms-eval's `Instance`."""
+    """Stands in for lmms-eval's `Instance`."""
 
     args: tuple
     task_name: str = "a_task"
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass
 class Answered:
-    """As its `GenerationResult`."""
+    """Stands in for its `GenerationResult`."""
 
     text: str
     token_counts: Any = None
@@ -54,7 +54,7 @@ class Answered:
 
 @dataclass
 class Counts:
-    """As its `TokenCounts`."""
+    """Stands in for its `TokenCounts`."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -62,14 +62,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """As its `ModelManifest`."""
+    """Stands in for its `ModelManifest`."""
 
     model_id: str
     simple_class_path: str | None = None
 
 
 class Base:
-    """As its `lmms`."""
+    """Stands in for its `lmms`."""
 
     def __init__(self) -> None:
         self.task_dict: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 class Task:
-    """What a request knows of its task: what a document shows, and the options of the command line."""
+    """The part of a task that requests use: what a document shows, and the options of the command line."""
 
     def __init__(self, *shown: Any, args: Any = None) -> None:
         self.shown, self.args = [str(each) if isinstance(each, Path) else each for each in shown], args
@@ -131,7 +131,7 @@ def made(module: ModuleType, folder: Path, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0])
-def test_it_answers_as_generate_does_on_evenly_sampled_frames(
+def test_the_model_class_answers_as_generate_does_on_evenly_sampled_frames(
     module: ModuleType, folder: Path, clips: list[Path], ratio: float
 ) -> None:
     model = made(module, folder, retention_ratio=ratio)
@@ -172,7 +172,7 @@ def test_a_task_generates_greedily_unless_it_samples(module: ModuleType, of_task
     assert module.generation_arguments(of_task) == arguments
 
 
-def test_an_answer_ends_at_the_tasks_first_stop(module: ModuleType) -> None:
+def test_an_answer_ends_at_the_tasks_first_stop_string(module: ModuleType) -> None:
     assert module.until_stop("\n\nB\n\nfor it barks", ["\n\n"]) == "B"
     assert module.until_stop("B. Or C; or D", [";", "."]) == "B"
     assert module.until_stop(" B; or C ", ";") == "B" and module.until_stop(" B\n\nC ", []) == "B\n\nC"
@@ -189,12 +189,12 @@ def test_an_answer_ends_at_the_tasks_first_stop(module: ModuleType) -> None:
         ({"import_module": "missing_methods"}, "`--import missing_methods` failed"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(module: ModuleType, folder: Path, arguments: dict, reason: str) -> None:
+def test_bad_model_arguments_are_refused(module: ModuleType, folder: Path, arguments: dict, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         module.VidCom2ForLmmsEval(str(folder), **arguments)
 
 
-def test_several_processes_take_the_devices_they_get(
+def test_each_process_uses_the_device_it_is_given(
     module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Accelerator:
@@ -207,11 +207,11 @@ def test_several_processes_take_the_devices_they_get(
     assert (model._rank, model._world_size, str(model.model.device)) == (1, 2, "cpu")
 
 
-def test_tasks_of_another_kind_are_refused_before_anything_is_answered(
+def test_unsupported_tasks_are_refused_before_anything_is_answered(
     module: ModuleType, folder: Path, clips: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made(module, folder)
-    monkeypatch.setattr(module, "ask", None)  # would fail
+    monkeypatch.setattr(module, "ask", None)  # calling it would fail
     for shown, reason in (
         (3.5, r"the task 'a_task' shows \['float'\], but vidcom2 answers questions about one video file"),
         (None, "the task 'a_task' shows None"),
@@ -231,7 +231,7 @@ def test_a_video_that_cannot_be_read_ends_all_processes(module: ModuleType, fold
         made(module, folder).generate_until(Task(tmp_path / "broken.mp4").requests("What?"))
 
 
-def test_the_options_in_the_results_file_say_where_the_figures_come_from(
+def test_the_results_file_records_the_provenance_of_its_figures(
     module: ModuleType, folder: Path, clips: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "version", lambda name: "9.9")
@@ -251,7 +251,7 @@ def test_the_options_in_the_results_file_say_where_the_figures_come_from(
 # -- its results on a card --------------------------------------------------------------------------------------------
 
 
-def test_publish_takes_what_lmms_eval_writes() -> None:
+def test_publish_can_read_the_results_of_lmms_eval() -> None:
     content = json.loads(RESULTS.read_text())
     result = read_result(RESULTS, ["tiny"])
     accuracy = content["results"]["vidcom2_questions"]["accuracy,none"]
@@ -266,7 +266,7 @@ def test_publish_takes_what_lmms_eval_writes() -> None:
         read_result(RESULTS, ["org/other"])
 
 
-def test_figures_of_lmms_eval_in_percent_and_all_tokens_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_figures_of_lmms_eval_are_shown_unchanged(tmp_path: Path) -> None:
     content = json.loads(RESULTS.read_text())
     content["config"]["resolved_cli_args"]["birth_certificate"]["model_settings"]["retention_ratio"] = 1.0
     content["results"] = {
@@ -284,7 +284,7 @@ def test_figures_of_lmms_eval_in_percent_and_all_tokens_are_shown_as_they_are(tm
     ]
 
 
-def test_results_of_another_model_of_lmms_eval_have_no_provenance(tmp_path: Path) -> None:
+def test_results_of_other_lmms_eval_models_are_refused_for_lack_of_provenance(tmp_path: Path) -> None:
     content = json.loads(RESULTS.read_text())
     del content["config"]["resolved_cli_args"]["birth_certificate"]
     (tmp_path / "r.json").write_text(json.dumps(content))
@@ -304,7 +304,7 @@ def test_two_processes_of_lmms_eval_give_the_answers_and_the_accuracy_of_vidcom2
     checkpoint = load_checkpoint(str(folder), device="cpu", retention_ratio=0.25)
     for line, of_model in zip(lines, (True, False, True, False), strict=True):
         line["answer"] = "nothing"
-        if of_model:  # else a random model would be right about nothing
+        if of_model:  # otherwise a random model would never be right
             inputs = prepare_inputs(
                 checkpoint.processor, line["question"], read_video(line["video"], 4), checkpoint.model
             )

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoProcessor
 
 
 def legacy_checkpoint(family: Family, folder: Path) -> Path:
-    """A checkpoint as it lies on the Hub: stock config, old key names."""
+    """Save a checkpoint as it is stored on the Hub, with the stock config and old key names."""
     family.stock.config.save_pretrained(folder)
     save_as_on_the_hub(family.case, family.stock, folder)
     return folder
@@ -75,7 +75,7 @@ def test_tied_embeddings_stay_tied(family: Family, tmp_path: Path) -> None:
     assert model.lm_head.weight is model.get_input_embeddings().weight
 
 
-def test_the_config_survives_a_round_trip_and_shows_every_setting(family: Family, tmp_path: Path) -> None:
+def test_the_config_survives_a_round_trip_and_holds_every_setting(family: Family, tmp_path: Path) -> None:
     config = family.case.config_class(retention_ratio=1, compression_scoring="released")
     config.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
@@ -145,7 +145,7 @@ print("unchanged")
 
 @pytest.mark.slow
 def test_importing_vidcom2_changes_nothing_for_stock_models(tmp_path: Path) -> None:
-    """One process for all of them, since it is all of vidcom2 that is imported."""
+    """One process serves for all families, since all of vidcom2 is imported."""
     folders = {}
     for case in MODELS:
         if case.native:
@@ -160,7 +160,7 @@ def test_importing_vidcom2_changes_nothing_for_stock_models(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_compress_needs_neither_transformers_nor_the_compiler() -> None:
+def test_compress_imports_neither_transformers_nor_the_compiler() -> None:
     script = """
 import sys, torch, vidcom2
 tokens = torch.rand(4, 9, 8)
@@ -181,7 +181,7 @@ print(len(graphs))
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    assert int(result.stdout) <= 3  # before it, after it, and again for lengths that vary
+    assert int(result.stdout) <= 3  # one before it, one after it, and one for varying lengths
 
 
 @pytest.mark.parametrize("folder", ["modeling", "configuration"])
@@ -233,8 +233,8 @@ print("made")
 
 
 @pytest.mark.slow
-def test_auto_classes_make_our_models_of_our_configs_and_stock_ones_of_stock_configs(tmp_path: Path) -> None:
-    """In a process that has asked for the configs alone."""
+def test_auto_classes_make_our_models_from_our_configs_and_stock_models_from_stock_configs(tmp_path: Path) -> None:
+    """The process has imported only the configs."""
     cases = []
     for case in (case for case in MODELS if case.name in ("llava_onevision", "llava_video", "qwen3_vl")):
         stock, _ = case.build(**case.build_arguments)
@@ -245,7 +245,7 @@ def test_auto_classes_make_our_models_of_our_configs_and_stock_ones_of_stock_con
     assert result.returncode == 0 and "made" in result.stdout, result.stderr[-3000:]
 
 
-def test_a_subclass_of_a_user_does_not_take_the_place_of_ours(family: Family) -> None:
+def test_a_users_subclass_does_not_replace_our_class(family: Family) -> None:
     class Mine(family.case.model_class):
         pass
 

@@ -1,4 +1,4 @@
-"""Long videos: many frames, on tiny dimensions."""
+"""Long videos: many frames of tiny dimensions."""
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ def test_768_frames_pass_through_qwen2_vl_and_exact_rounding_gives_one_length_fo
 
 
 def test_the_selections_memory_grows_linearly_with_the_frames() -> None:
-    """No temporary of the operator is larger than the tokens in float32: blocks and (T, M) scores are all it makes."""
+    """The operator makes only blocks and (T, M) scores, and so no tensor larger than the tokens in float32."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):

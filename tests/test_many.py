@@ -1,4 +1,4 @@
-"""Many videos with one command: the answers of each alone, whatever interrupts the run or is wrong with some."""
+"""Many videos in one command get the answers of each alone, whatever interrupts the run or is wrong with some."""
 
 import json
 import os
@@ -39,7 +39,7 @@ TOKENS = dict.fromkeys(("prompt_tokens", "video_tokens", "full_prompt_tokens", "
 
 
 def read(source: str, num_frames: int) -> Video:
-    """Of "3 6" the video number 3, of 6 frames."""
+    """Return video number 3 with 6 frames for "3 6"."""
     if source.startswith("bad"):
         raise VideoError("cannot read it:\n no frames.")
     seed, length = map(int, source.split())
@@ -47,7 +47,7 @@ def read(source: str, num_frames: int) -> Video:
 
 
 def asked(*videos: str, **more: Any) -> list[dict[str, Any]]:
-    """A request about each of the videos, of different lengths."""
+    """Return a request about each of the videos. The prompts differ in length."""
     return [{"video": video, "prompt": "What happens" + " now" * i + "?", **more} for i, video in enumerate(videos)]
 
 
@@ -62,7 +62,7 @@ def checkpoint(folder: Path) -> Checkpoint:
 
 
 def answers(checkpoint: Checkpoint, requests: Any, **arguments: Any) -> dict[str, AnsweredRequest]:
-    """By the ids of the requests; folders of clips in place of files."""
+    """Answer the requests, and return the answers by id. Their videos come from `read`, not from files."""
     given = {"processor": checkpoint.processor, "max_new_tokens": 4, "read": read, **arguments}
     found = list(answer_many(requests, checkpoint.model, **given))
     assert len({each.request.id for each in found}) == len(found)
@@ -73,7 +73,7 @@ def answers(checkpoint: Checkpoint, requests: Any, **arguments: Any) -> dict[str
 
 
 @pytest.mark.usefixtures("methods_restored")
-def test_answers_are_those_of_ask(family: Family) -> None:
+def test_answers_equal_those_of_ask(family: Family) -> None:
     own = [
         {},
         {"retention_ratio": 1.0},
@@ -98,7 +98,7 @@ def test_answers_are_those_of_ask(family: Family) -> None:
         answer = found[str(number)]
         assert answer.answer == alone.answer and answer.error is None
         assert {name: getattr(answer, name) for name in TOKENS} == {name: getattr(alone, name) for name in TOKENS}
-    assert len({each.answer for each in found.values()}) > 3  # a model that always says the same would pass
+    assert len({each.answer for each in found.values()}) > 3  # otherwise a model with only one answer would pass
 
 
 def test_answers_that_end_early_are_not_padded(checkpoint: Checkpoint) -> None:
@@ -117,7 +117,7 @@ def test_answers_that_end_early_are_not_padded(checkpoint: Checkpoint) -> None:
     assert len({each.new_tokens for each in found.values()}) > 1
 
 
-def test_a_video_is_read_and_encoded_once_for_requests_that_follow_each_other(checkpoint: Checkpoint) -> None:
+def test_a_video_is_read_and_encoded_once_for_consecutive_requests(checkpoint: Checkpoint) -> None:
     reads: list[str] = []
     tower_runs: list[int] = []
     hook = checkpoint.model.model.vision_tower.register_forward_hook(lambda *_: tower_runs.append(1))
@@ -129,7 +129,7 @@ def test_a_video_is_read_and_encoded_once_for_requests_that_follow_each_other(ch
     assert found["2"].video_tokens < found["1"].video_tokens == found["3"].video_tokens
 
 
-def test_prompts_of_like_length_share_a_batch(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_of_similar_length_share_a_batch(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[int]] = []
     generate = checkpoint.model.generate
 
@@ -143,7 +143,7 @@ def test_prompts_of_like_length_share_a_batch(checkpoint: Checkpoint, monkeypatc
     assert [len(batch) for batch in batches] == [4, 4] and all(len(set(batch)) == 1 for batch in batches)
 
 
-def test_a_video_may_be_one_that_was_read_and_the_model_one_that_is_named(folder: Path) -> None:
+def test_a_video_may_be_already_read_and_the_model_may_be_a_name(folder: Path) -> None:
     video = frames_of(0, 4)
     found = list(answer_many([{"video": video, "prompt": "What?"}], str(folder), device="cpu", retention_ratio=0.5))
     alone = ask(video, "What?", str(folder), device="cpu", retention_ratio=0.5)
@@ -154,7 +154,7 @@ def test_a_video_may_be_one_that_was_read_and_the_model_one_that_is_named(folder
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint, seconds: float) -> None:
-    """The model takes that long for each batch, and does nothing."""
+    """Let the model sleep so long for each batch, and do nothing else."""
 
     def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
         time.sleep(seconds)
@@ -173,11 +173,11 @@ def test_reading_and_answering_overlap(checkpoint: Checkpoint, monkeypatch: pyte
     start = time.perf_counter()
     requests = [{"video": f"{i} 2", "prompt": "What?"} for i in range(6)]
     answers(checkpoint, requests, batch_size=1, workers=1, read=reading)
-    # Together the two stages sleep 6 seconds; the first reading, and what else there is to do, comes on top of 3.
+    # The two stages sleep 6 seconds in all. Overlapping takes 3, and more for the first reading and other work.
     assert 3.5 <= time.perf_counter() - start < 5.5
 
 
-def test_what_is_read_ahead_is_bounded(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_ahead_is_limited(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     slow(monkeypatch, checkpoint, 0.1)
     pulled, alive = 0, weakref.WeakSet()
     most_pulled = most_alive = answered = 0
@@ -199,12 +199,12 @@ def test_what_is_read_ahead_is_bounded(checkpoint: Checkpoint, monkeypatch: pyte
     given = {"processor": checkpoint.processor, "read": reading}
     for _ in answer_many(requests(), checkpoint.model, batch_size=2, workers=3, **given):
         answered += 1
-    assert answered == 40 and most_alive <= 3 + 1  # frames go when they are preprocessed
-    # 5 in the background, 4 batches of 2 held, one more that the grouping looks at, a batch under way.
+    assert answered == 40 and most_alive <= 3 + 1  # frames are freed when they are preprocessed
+    # 5 in the background, 4 batches of 2 waiting, one that the grouping looks at, and a batch under way.
     assert 5 < most_pulled <= 5 + 8 + 1 + 2
 
 
-def test_leaving_early_ends_the_threads(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_closing_the_iterator_early_ends_its_threads(checkpoint: Checkpoint, tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", np.arange(600) / 25, picture=lambda n: numbered(n % 200))
     requests = [{"video": str(clip), "prompt": f"What {i}?", "num_frames": 2 + i % 3} for i in range(30)]
     running = answer_many(requests, checkpoint.model, processor=checkpoint.processor, max_new_tokens=1, batch_size=1)
@@ -218,7 +218,7 @@ def test_leaving_early_ends_the_threads(checkpoint: Checkpoint, tmp_path: Path) 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_with_one_is_its_own_error(checkpoint: Checkpoint) -> None:
+def test_a_bad_request_gets_an_error_of_its_own(checkpoint: Checkpoint) -> None:
     requests = [
         *asked("0 4", "bad", "1 4"),
         {"video": "2 4", "prompt": ""},
@@ -258,10 +258,10 @@ def test_a_batch_that_does_not_fit_is_halved(checkpoint: Checkpoint, monkeypatch
 
     monkeypatch.setattr(checkpoint.model, "generate", small)
     assert {name: each.answer for name, each in answers(checkpoint, requests, batch_size=4).items()} == expected
-    assert sizes.count(4) == 1 and sizes.count(3) <= 1  # what did not fit is not tried again and again
+    assert sizes.count(4) == 1 and sizes.count(3) <= 1  # sizes that did not fit are not tried again and again
 
 
-def test_one_that_does_not_fit_is_an_error_and_a_bug_ends_the_run(
+def test_a_request_that_does_not_fit_gets_an_error_and_a_bug_ends_the_run(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate, encode = checkpoint.model.generate, checkpoint.model.model.encode_videos
@@ -314,7 +314,7 @@ def test_mistakes_in_the_call_are_refused_at_once(arguments: dict, message: str,
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_lines_of_the_file_are_the_requests(tmp_path: Path) -> None:
+def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
     path = write_lines(
         tmp_path / "requests.jsonl",
         {"video": "clips/a.mp4", "prompt": "What?", "mine": 1, "retention_ratio": 0.5, "compression_window": None},
@@ -347,11 +347,11 @@ def test_the_lines_of_the_file_are_the_requests(tmp_path: Path) -> None:
         ({"choices": ["a"]}, "`choices` is"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_told(more: dict[str, Any], problem: str) -> None:
+def test_a_bad_request_is_refused_with_the_reason(more: dict[str, Any], problem: str) -> None:
     assert re.search(problem, request_of({"video": "a.mp4", "prompt": "What?", **more}, 1).problem or "")
 
 
-def test_two_requests_of_an_id_are_refused(tmp_path: Path) -> None:
+def test_two_requests_with_one_id_are_refused(tmp_path: Path) -> None:
     line = {"video": "a.mp4", "prompt": "What?"}
     path = write_lines(tmp_path / "r.jsonl", line | {"id": "2"}, line)
     with pytest.raises(
@@ -362,7 +362,7 @@ def test_two_requests_of_an_id_are_refused(tmp_path: Path) -> None:
         read_requests(write_lines(tmp_path / "empty.jsonl", ""))
 
 
-def test_a_folders_videos_are_known_by_their_suffixes(tmp_path: Path) -> None:
+def test_videos_in_a_folder_are_recognized_by_their_suffixes(tmp_path: Path) -> None:
     for name in ("b.MP4", "a.webm", "notes.txt", "inner/c.mkv", "._b.mp4", ".hidden/d.mp4"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -380,7 +380,7 @@ def test_a_folders_videos_are_known_by_their_suffixes(tmp_path: Path) -> None:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> None:
+def test_a_truncated_file_keeps_its_whole_lines(tmp_path: Path) -> None:
     rows = [{"id": str(i), "given": {}, "answer": "é\u2028" * i} for i in range(4)] + [{"id": "4", "error": "bad"}]
     whole = "".join(map(as_line, rows)).encode()
     file = AnswerFile(tmp_path / "answers.jsonl")
@@ -391,12 +391,12 @@ def test_a_file_that_is_cut_anywhere_keeps_its_whole_lines(tmp_path: Path) -> No
         assert file.path.read_bytes() == "".join(map(as_line, found.values())).encode()
 
 
-def test_parts_are_gathered_whatever_their_number(tmp_path: Path) -> None:
+def test_parts_are_gathered_from_any_number_of_processes(tmp_path: Path) -> None:
     file = AnswerFile(tmp_path / "a[1].jsonl")
     file.claim({}, "commit")
     rows = {name: {"id": name, "given": {}, "answer": name} for name in "012345"}
     file.path.write_text(as_line(rows["0"]))
-    # Killed between the move of a part's rows and its end; the half line is asked again.
+    # As if killed after a part's rows were moved, before it was deleted. The half line's request is asked again.
     file.part(0).write_text(as_line(rows["0"]) + as_line(rows["1"]) + '{"id": "2')
     file.part(11).write_text(as_line(rows["3"]) + as_line({"id": "4", "given": {}, "error": "bad"}))
     assert set(file.gather(with_errors=True)) == {"0", "1", "3", "4"}
@@ -404,7 +404,7 @@ def test_parts_are_gathered_whatever_their_number(tmp_path: Path) -> None:
     assert set(file.gather(with_errors=False)) == {"0", "1", "3"}
 
 
-def test_a_file_of_another_run_is_no_part(data: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_file_of_another_run_is_not_taken_for_a_part(data: Path, folder: Path, tmp_path: Path) -> None:
     whole = tmp_path / "o.jsonl"
     others = [tmp_path / "o.rank1.jsonl", tmp_path / "o.0123456789abcdef.rank1.jsonl"]
     assert vidcom2(*command(folder, others[0], "--requests", data))[0] == 3
@@ -429,7 +429,7 @@ def test_a_name_that_is_not_utf_8_survives_in_a_row() -> None:
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five clips, of which one is none."""
+    """Write five files, of which one is not a clip."""
     home = tmp_path_factory.mktemp("clips")
     for i in range(4):
         picture = np.random.default_rng(i).integers(0, 256, (64, 96, 3), dtype=np.uint8)
@@ -465,7 +465,7 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     return output
 
 
-def test_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
+def test_the_file_has_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
     lines, rows = rows_of(data), {row["id"]: row for row in rows_of(output)}
     names = [line.get("id", str(number)) for number, line in enumerate(lines, start=1)]
     assert sorted(rows) == sorted(names) and len(rows_of(output)) == 10
@@ -481,7 +481,7 @@ def test_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
     assert "there is no video file" in rows["9"]["error"] and "`prompt` is None" in rows["10"]["error"]
 
 
-def test_the_same_command_goes_on_and_another_is_refused(
+def test_the_same_command_continues_a_run_and_another_command_is_refused(
     output: Path, data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = {row["id"]: row for row in rows_of(output)}
@@ -517,7 +517,7 @@ def test_the_same_command_goes_on_and_another_is_refused(
     assert b'"error"' in before_refusals and here.read_bytes() == before_refusals
 
 
-def test_requests_may_be_added(output: Path, data: Path, folder: Path, tmp_path: Path) -> None:
+def test_requests_may_be_added_to_a_run(output: Path, data: Path, folder: Path, tmp_path: Path) -> None:
     here = tmp_path / "answers.jsonl"
     for name in (".jsonl", ".run.json"):
         shutil.copy(output.with_suffix(name), here.with_suffix(name))
@@ -527,7 +527,7 @@ def test_requests_may_be_added(output: Path, data: Path, folder: Path, tmp_path:
     assert "Answered: 9 of 9 requests (8 before)" in shown
 
 
-def test_a_folder_is_asked_one_prompt(clips: Path, folder: Path, tmp_path: Path) -> None:
+def test_one_prompt_is_asked_about_each_video_of_a_folder(clips: Path, folder: Path, tmp_path: Path) -> None:
     code, shown, _ = vidcom2(*command(folder, tmp_path / "a.jsonl", "--videos", clips, "--prompt", "Which [one]?"))
     assert code == 3 and "Answered: 4 of 5 requests" in shown and "text.mp4: cannot read the video" in shown
     rows = {row["id"]: row for row in rows_of(tmp_path / "a.jsonl")}
@@ -535,7 +535,7 @@ def test_a_folder_is_asked_one_prompt(clips: Path, folder: Path, tmp_path: Path)
     assert all(row["given"]["prompt"] == "Which [one]?" for row in rows.values())
 
 
-def test_ctrl_c_keeps_what_is_answered(
+def test_ctrl_c_keeps_the_answers_so_far(
     data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vidcom2.answering import many
@@ -556,7 +556,7 @@ def test_ctrl_c_keeps_what_is_answered(
     assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")).most_common(1)[0][1] == 1
 
 
-def test_answers_are_given_back_for_the_model_that_gave_them_alone(clips: Path, tmp_path: Path) -> None:
+def test_recorded_answers_are_reused_only_for_the_model_that_gave_them(clips: Path, tmp_path: Path) -> None:
     model, here, other = save_tiny(tmp_path / "final"), tmp_path / "here", tmp_path / "there"
     here.mkdir()
     other.mkdir()
@@ -573,7 +573,7 @@ def test_answers_are_given_back_for_the_model_that_gave_them_alone(clips: Path, 
     assert code == 2 and "`model_files.model.safetensors` was 'sha256 " in error
 
 
-def test_a_file_that_has_a_locks_name_is_left_alone(data: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_users_file_with_the_name_of_a_lock_is_left_alone(data: Path, folder: Path, tmp_path: Path) -> None:
     notes = tmp_path / "a.jsonl.lock"
     notes.write_text("mine")
     code, _, error = vidcom2(*command(folder, tmp_path / "a.jsonl", "--requests", data))
@@ -603,7 +603,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda value: " ".join(value)[:40] if value else "")
-def test_mistakes_are_one_line_and_touch_nothing(
+def test_mistakes_are_reported_in_one_line_and_change_nothing(
     arguments: list[str], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -616,13 +616,14 @@ def test_mistakes_are_one_line_and_touch_nothing(
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-FULL = 4000  # bytes, as if then the disk were full
+FULL = 4000  # bytes until the disk seems full
 
 
 def started(arguments: list[Any], *launcher: str, most_bytes: int | None = None) -> subprocess.Popen:
-    """
+    """Start vidcom2 in a process of its own.
+
     Args:
-        most_bytes: that the process may write to a file.
+        most_bytes: how many bytes the process may write to a file.
     """
     limit = None if most_bytes is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -655,7 +656,7 @@ def many_lines(data: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_kill_9_loses_nothing_and_doubles_nothing(folder: Path, many_lines: Path, tmp_path: Path) -> None:
+def test_kill_9_loses_nothing_and_repeats_nothing(folder: Path, many_lines: Path, tmp_path: Path) -> None:
     arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
     for wanted in (3, 15):
         kill_when(started(arguments), lambda n=wanted: lines_in(tmp_path) >= n)
@@ -669,7 +670,7 @@ def test_kill_9_loses_nothing_and_doubles_nothing(folder: Path, many_lines: Path
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_is_one_line_and_the_run_goes_on_when_there_is_room(
+def test_a_full_disk_is_reported_in_one_line_and_the_run_continues_when_there_is_room(
     folder: Path, many_lines: Path, tmp_path: Path
 ) -> None:
     arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
@@ -683,7 +684,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_run_goes_on_when_there_is_room
 
 
 @pytest.mark.slow
-def test_an_eval_that_is_killed_or_runs_out_of_disk_goes_on(data: Path, folder: Path, tmp_path: Path) -> None:
+def test_an_eval_that_was_killed_or_ran_out_of_disk_can_be_continued(data: Path, folder: Path, tmp_path: Path) -> None:
     questions = [{"video": f"{i % 4}.mp4", "question": f"What {i}?"} for i in range(12)]
     lines = write_lines(data.parent / "questions.jsonl", *questions)
     arguments = eval_command(folder, lines, tmp_path / "out", "--batch-size", 1)
@@ -700,7 +701,7 @@ def test_an_eval_that_is_killed_or_runs_out_of_disk_goes_on(data: Path, folder: 
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_requests_and_any_number_goes_on(
+def test_two_processes_share_the_requests_and_any_number_can_continue(
     folder: Path, many_lines: Path, tmp_path: Path
 ) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

@@ -1,4 +1,4 @@
-"""Methods of users: one of each kind that the interface is for, in every family and mode, and what is refused."""
+"""Users' methods: one of each kind that the interface is for, in every family and mode, and what is refused."""
 
 import ast
 from collections.abc import Callable
@@ -57,9 +57,9 @@ def video_tokens(num_frames: int = 4, tokens_per_frame: int = 9) -> Tensor:
 
 
 def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
-    """In a padded batch, greedy and with beams, with images beside the videos."""
+    """That holds in a padded batch, greedy and with beams, with images beside the videos."""
     settings = {"compression_method": method}
-    # Two frames become one in the second, so that a merge differs from dropping.
+    # In the second video two frames become one, so that merging differs from dropping.
     for ratio, call in ((0.25, {}), (0.5, {"num_beams": 2})):
         first = family.inputs(family.prompt("What?", videos=1), videos=[make_video(0)])
         second = family.inputs(
@@ -105,7 +105,7 @@ def test_a_frame_may_keep_nothing_and_its_structure_stays(family: Family) -> Non
     assert len(features.pooler_output[0]) == frames // 2 * case.tokens_per_frame + structure
 
 
-def test_merged_features_stand_where_their_index_is(family: Family) -> None:
+def test_merged_features_stand_at_the_position_of_their_index(family: Family) -> None:
     use_method("merged_in_time")
     inputs = family.one_video()
     features = family.model.get_video_features(
@@ -135,7 +135,7 @@ def test_training_reaches_the_features_through_a_merge(family: Family) -> None:
     assert reached and all(reached)
 
 
-def test_a_second_turn_goes_on_from_the_cache_as_starting_anew(family: Family, method: str) -> None:
+def test_a_second_turn_on_the_cache_equals_a_run_from_scratch(family: Family, method: str) -> None:
     call = {"max_new_tokens": 3, "do_sample": False, "compression_method": method, "return_dict_in_generate": True}
     inputs = family.one_video()
     first = family.model.generate(**inputs, **call)
@@ -144,11 +144,11 @@ def test_a_second_turn_goes_on_from_the_cache_as_starting_anew(family: Family, m
     second = family.model.generate(input_ids=input_ids, past_key_values=first.past_key_values, **call)
     media = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
     media.pop("mm_token_type_ids", None)
-    anew = family.model.generate(input_ids=input_ids, **media, **call)
-    assert torch.equal(second.sequences, anew.sequences)
+    from_scratch = family.model.generate(input_ids=input_ids, **media, **call)
+    assert torch.equal(second.sequences, from_scratch.sequences)
 
 
-def test_at_ratio_one_all_tokens_stay_whatever_the_method_says(family: Family, method: str) -> None:
+def test_at_ratio_one_all_tokens_stay_with_any_method(family: Family, method: str) -> None:
     inputs = family.one_video()
     got = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=1.0, compression_method=method)
     expected = family.parents_features(inputs)
@@ -157,7 +157,7 @@ def test_at_ratio_one_all_tokens_stay_whatever_the_method_says(family: Family, m
 
 
 def test_deepstack_features_are_kept_and_merged_like_the_tokens(family: Family) -> None:
-    """Of families that add features to the first decoder layers; here such features are made up."""
+    """Some families add such features to the first decoder layers. Here they are made up."""
     use_method("merged_in_time")
     model = family.load(compression_method="merged_in_time", retention_ratio=0.5).model
     encode = model.encode_videos
@@ -178,7 +178,7 @@ def test_deepstack_features_are_kept_and_merged_like_the_tokens(family: Family) 
 # -- the operator -----------------------------------------------------------------------------------------------------
 
 
-def test_kept_gathers_or_merges_whatever_lies_at_the_tokens() -> None:
+def test_kept_gathers_or_merges_any_features_of_the_tokens() -> None:
     merge = TokenMerge(torch.tensor([0, 0, 1]), torch.tensor([0, 3, 2]), torch.tensor([0.25, 0.75, 1.0]))
     compression = VideoCompression(torch.tensor([0, 2]), torch.tensor([1, 1]), merge=merge, tokens_per_frame=2)
     features = torch.arange(24.0).view(4, 2, 3)
@@ -190,7 +190,7 @@ def test_kept_gathers_or_merges_whatever_lies_at_the_tokens() -> None:
     assert torch.equal(unmerged.kept(features), features[[0, 2]])
 
 
-def test_frame_budgets_serve_scores_of_others() -> None:
+def test_frame_budgets_accept_any_scores_of_frames() -> None:
     settings = CompressionSettings(retention_ratio=0.5, compression_temperature=0.5)
     u = torch.tensor([0.0, 1.0, 0.0])
     budgets, num_kept = frame_budgets(u, 10, settings)
@@ -207,7 +207,7 @@ def first_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoComp
     return VideoCompression.of_mask(kept)
 
 
-def test_a_registered_method_is_selectable_everywhere() -> None:
+def test_a_registered_method_can_be_selected_everywhere() -> None:
     with pytest.raises(ValueError, match="`compression_method` is 'first'"):
         compress(video_tokens(), compression_method="first")
     assert register_compression_method("first")(first_tokens) is first_tokens
@@ -225,7 +225,7 @@ def test_a_taken_name_is_refused_even_to_a_function_of_the_same_name() -> None:
         with pytest.raises(ValueError, match=f"'{name}' is taken by this project"):
             register_compression_method(name)(vidcom2)
     register_compression_method("first")(first_tokens)
-    register_compression_method("first")(first_tokens)  # a reload
+    register_compression_method("first")(first_tokens)  # as on a reload
     source = "def first_tokens(video, settings): ..."
     elsewhere: dict[str, Callable] = {"__name__": "elsewhere"}
     exec(source, elsewhere)
@@ -255,19 +255,19 @@ def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
         register_compression_method("mine")(partial(first_tokens))
 
 
-def test_what_a_row_says_of_a_method_of_this_project_is_so() -> None:
+def test_the_row_of_a_method_of_this_project_is_true() -> None:
     shipped = shipped_files("compression")
     for row in OWN.values():
         assert set(row.settings) <= set(SETTING_NAMES) - set(READ_BY_EVERY_METHOD)
         assert (row.kept == BY_BUDGETS) == row.reads("compression_rounding") and row.kept in (BY_BUDGETS, BY_SIZES)
         file = str(row.function).partition(".")[0]
         assert f"{file}.py" in shipped, f"compression.py does not import {file}, so Hub repos would lack it"
-        assert row.bench, f"`vidcom2 bench` leaves {row.name!r} out"
+        assert row.bench, f"`vidcom2 bench` leaves out {row.name!r}"
 
 
 @pytest.mark.parametrize("name", ["dycoke", "evs"])
-def test_a_method_of_this_project_is_named_in_its_row_and_in_no_other_code(name: str) -> None:
-    """But vLLM's own flag has a value "evs"."""
+def test_the_name_of_a_method_of_this_project_stands_only_in_its_row(name: str) -> None:
+    """An exception is vLLM's own flag, which has a value "evs"."""
     root = Path(__file__).parents[1]
     files = [path for top in ("configuration", "modeling", "hub_upload", "src") for path in (root / top).rglob("*.py")]
     named = set()
@@ -281,7 +281,7 @@ def test_a_method_of_this_project_is_named_in_its_row_and_in_no_other_code(name:
 
 
 class Recorder(SimpleNamespace):
-    """Settings that note which of them are read."""
+    """Settings that record which of them are read."""
 
     def __getattribute__(self, name: str) -> object:
         if name.startswith(("compression_", "retention_")):
@@ -290,12 +290,12 @@ class Recorder(SimpleNamespace):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_method_reads_what_its_row_declares_and_no_more(name: str) -> None:
+def test_a_method_reads_only_the_settings_that_its_row_declares(name: str) -> None:
     read: set[str] = set()
     for rounding in ("ceil", "exact"):
         settings = CompressionSettings.as_dict(CompressionSettings()) | {"compression_rounding": rounding}
         function_of(OWN[name])(VideoTokens(video_tokens()), Recorder(read=read, **settings))
-    # Frame Compression Adjustment asks two settings that do not matter to equal scores of frames.
+    # Frame Compression Adjustment reads two settings that have no effect on frames with equal scores.
     read -= {"compression_temperature", "compression_frame_score"} if name == "random" else set()
     assert read == {"retention_ratio", *OWN[name].settings}
 
@@ -324,7 +324,7 @@ def test_settings_that_a_method_does_not_read_are_refused_wherever_they_are_set(
     compress(video_tokens(), compression_method="first", compression_window=2, compression_positions="original")
 
 
-def test_what_would_not_load_again_is_neither_loaded_nor_saved(family: Family, tmp_path: Path) -> None:
+def test_a_config_that_could_not_be_loaded_is_not_saved(family: Family, tmp_path: Path) -> None:
     config = family.case.config_class()
     config.compression_method, config.compression_window = "random", 4
     with pytest.raises(ValueError, match=r"`compression_window` is 4, but .* does not read it"):
@@ -333,7 +333,7 @@ def test_what_would_not_load_again_is_neither_loaded_nor_saved(family: Family, t
         family.case.config_class.from_pretrained(family.folder, compression_method="random", compression_window=4)
 
 
-def test_a_call_of_another_method_leaves_out_what_the_config_says_for_its_own(family: Family) -> None:
+def test_a_call_with_another_method_ignores_settings_that_only_the_configs_method_reads(family: Family) -> None:
     model = family.load(compression_window=2, compression_rounding="exact")
     inputs = family.videos_of(family.one_video())
     got = model.get_video_features(**inputs, compression_method="random").video_compressions[0]
@@ -345,7 +345,7 @@ def test_a_call_of_another_method_leaves_out_what_the_config_says_for_its_own(fa
 
 
 @only(lambda family: family.native)
-def test_settings_that_a_stock_config_carries_are_checked(family: Family) -> None:
+def test_settings_in_a_stock_config_are_checked(family: Family) -> None:
     for name, value in (("compression_method", "nope"), ("retention_ratio", 7)):
         config = family.case.stock_class.config_class.from_pretrained(family.folder)
         setattr(config, name, value)
@@ -383,7 +383,7 @@ OF_NOTHING = {"indices": torch.tensor([], dtype=torch.int64), "frame_budgets": t
         (GOOD | {"merge": tuple(GOOD_MERGE)}, "a `merge` that is no"),
     ],
 )
-def test_what_a_method_returns_is_checked(returned: dict | None, message: str) -> None:
+def test_a_bad_result_of_a_method_is_refused(returned: dict | None, message: str) -> None:
     def careless(video: VideoTokens, settings: CompressionSettings) -> VideoCompression | None:
         return None if returned is None else VideoCompression(**returned)
 
@@ -392,7 +392,7 @@ def test_what_a_method_returns_is_checked(returned: dict | None, message: str) -
         compress(video_tokens(), compression_method="careless")
 
 
-def test_weights_may_be_of_any_float() -> None:
+def test_merge_weights_may_have_any_float_dtype() -> None:
     merge = GOOD_MERGE._replace(weights=GOOD_MERGE.weights.double())
     register_compression_method("double")(lambda video, settings: VideoCompression(**GOOD, merge=merge))
     got = compress(video_tokens(), compression_method="double").kept(video_tokens().flatten(0, 1))
@@ -416,13 +416,13 @@ def test_at_ratio_one_a_registered_method_is_not_called() -> None:
     assert len(got.indices) == 36 and got.token_uniqueness is None
 
 
-def test_what_fits_is_returned_as_it_is() -> None:
+def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
     register_compression_method("careful")(lambda video, settings: VideoCompression(**GOOD, merge=GOOD_MERGE))
     got = compress(VideoTokens(video_tokens(), grid=(3, 3)), compression_method="careful")
     assert got.merge is GOOD_MERGE and got.grid == (3, 3)
 
 
-def test_a_method_that_looks_at_more_than_a_tensor_says_so() -> None:
+def test_a_method_that_needs_more_than_a_tensor_refuses_a_tensor() -> None:
     use_method("inner_contrast")
     with pytest.raises(ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states`.*Pass `VideoTokens`"):
         compress(video_tokens(), compression_method="inner_contrast")
@@ -430,10 +430,10 @@ def test_a_method_that_looks_at_more_than_a_tensor_says_so() -> None:
     assert compress(video, compression_method="inner_contrast").frame_budgets.tolist() == [2] * 4
 
 
-# -- drawn ------------------------------------------------------------------------------------------------------------
+# -- drawings ---------------------------------------------------------------------------------------------------------
 
 
-def test_explain_tells_what_any_method_keeps_and_merges(family: Family, method: str, tmp_path: Path) -> None:
+def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: str, tmp_path: Path) -> None:
     model = family.load(compression_method=method, retention_ratio=0.5)
     video = read_video(str(DEMO_VIDEO), 8)
     explanation = explain(Checkpoint("tiny", model, family.processor), video)
@@ -442,7 +442,7 @@ def test_explain_tells_what_any_method_keeps_and_merges(family: Family, method: 
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
     assert explanation.title.startswith(f"{method} keeps {len(compression.indices)} of {compression.num_tokens}")
     if method == "merged_in_time":
-        assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token enters one that is kept
+        assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token is merged into a kept one
         assert f"and merges {compression.num_tokens - len(compression.indices)} into them" in explanation.title
         first = int(np.flatnonzero(explanation.merged.any(axis=(1, 2)))[0])
         frame = explanation.frames[first].astype(float)

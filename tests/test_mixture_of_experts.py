@@ -1,4 +1,4 @@
-"""A mixture of experts on the compressed prompt: which experts its tokens go to, and the loss that balances them."""
+"""A mixture of experts on the compressed prompt: its routing, and the loss that balances the experts."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def experts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return build_family(request.param, tmp_path_factory)
 
 
-def test_the_tokens_are_those_of_the_prompt_compressed_by_hand(experts: Family) -> None:
+def test_a_mixture_of_experts_generates_the_tokens_of_the_prompt_compressed_by_hand(experts: Family) -> None:
     for kind in ("two_videos", "image_and_video"):
         inputs = make_prompt(experts, kind)
         expected = new_tokens(experts, inputs, RETENTION_RATIO, 6, do_sample=False, pad_token_id=256)
@@ -27,8 +27,8 @@ def test_the_tokens_are_those_of_the_prompt_compressed_by_hand(experts: Family) 
 
 
 def balance(layers: list[Tensor], num_experts: int, chosen: int) -> float:
-    """Of each layer's router logits (tokens, experts): the share of choices that each expert gets, times its mean
-    probability, added up (Switch Transformers, equations 4 to 6, over all layers)."""
+    """Sum each expert's share of the choices times its mean probability, from each layer's router logits
+    (tokens, experts). These are Switch Transformers' equations 4 to 6, over all layers."""
     counts, probabilities, tokens = [0.0] * num_experts, [0.0] * num_experts, 0
     for layer in layers:
         for token in layer.double().softmax(dim=-1).tolist():
@@ -41,8 +41,8 @@ def balance(layers: list[Tensor], num_experts: int, chosen: int) -> float:
 
 
 @torch.no_grad()
-def test_the_balance_is_that_of_the_compressed_prompts_tokens(experts: Family) -> None:
-    """In a padded batch, with the loss and without, and in the head of another library."""
+def test_the_balancing_loss_is_computed_over_the_compressed_prompts_tokens(experts: Family) -> None:
+    """That holds in a padded batch, with the loss and without, and in another library's head."""
     both, alone = batch_of_two(experts)
     labels, text = labels_of(experts, both), experts.model.config.text_config
     layers: list[list[Tensor]] = [[] for _ in range(text.num_hidden_layers)]
@@ -69,7 +69,7 @@ def test_the_balance_is_that_of_the_compressed_prompts_tokens(experts: Family) -
     assert elsewhere == pytest.approx(expected, rel=0.02)
 
 
-def test_without_video_the_balance_is_the_parents(experts: Family) -> None:
+def test_without_video_the_balancing_loss_equals_the_parents(experts: Family) -> None:
     inputs = experts.inputs("Hello.", "Hello there, who is it?")
     ours, theirs = (
         model(**inputs, labels=labels_of(experts, inputs), output_router_logits=True)
@@ -78,8 +78,8 @@ def test_without_video_the_balance_is_the_parents(experts: Family) -> None:
     assert torch.equal(ours.aux_loss, theirs.aux_loss) and torch.equal(ours.loss, theirs.loss)
 
 
-def test_spread_rows_are_equally_often_there() -> None:
-    kept = [[1, 4, 5], [2, 3, 6, 7, 8]]  # of the positions that are attended, from 1 and from 2 on
+def test_spreading_repeats_the_kept_rows_equally_often() -> None:
+    kept = [[1, 4, 5], [2, 3, 6, 7, 8]]  # kept positions, of those attended from 1 and from 2 on
     attended = torch.tensor([[0, 1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     positions = torch.tensor([[-1, -1, *kept[0]], kept[1]])
     prompt = ShortPrompt(torch.empty(0), positions, {}, None)  # type: ignore[arg-type]

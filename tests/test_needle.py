@@ -1,4 +1,4 @@
-"""The needle benchmark: its videos hold what the questions say, and the toy that was trained on them answers."""
+"""The needle benchmark: its videos show what the questions ask about, and the toy trained on them answers."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.tiny.toy import TOY_FOLDER, toy_clips
 from vidcom2.video.reading import Video
 
-SEEN = 45.0  # how near a pixel is to a colour, in RGB, to be of it
+SEEN = 45.0  # a pixel this close to a colour, in RGB, has that colour
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +27,18 @@ def toy() -> Checkpoint:
 
 
 def pixels_of(frames: np.ndarray, colour: str) -> np.ndarray:
-    """(T, H, W) bool."""
+    """Return (T, H, W) bool: which pixels have the colour."""
     return np.linalg.norm(frames.astype(float) - COLOURS[colour], axis=-1) < SEEN
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_video_is_its_seed_s(level: str) -> None:
+def test_a_seed_always_gives_the_same_video(level: str) -> None:
     first, again, other = (make_needle((1, seed), level, split="test") for seed in (3, 3, 4))
     assert np.array_equal(first.frames, again.frames) and questions_about(first) == questions_about(again)
     assert not np.array_equal(first.frames, other.frames)
 
 
-def test_digits_of_the_test_set_are_not_trained_on() -> None:
+def test_digits_of_the_test_set_are_not_in_the_training_set() -> None:
     seen, unseen = (
         {image.tobytes() for images in digit_images(split).values() for image in images} for split in ("train", "test")
     )
@@ -47,8 +47,8 @@ def test_digits_of_the_test_set_are_not_trained_on() -> None:
 
 @pytest.mark.parametrize("level", ["plain", "clutter", "mixed", "crowded", "camera", "cuts"])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_asked_can_be_seen(level: str, seed: int) -> None:
-    """The truths again, from the pixels."""
+def test_the_answer_to_every_question_can_be_seen(level: str, seed: int) -> None:
+    """The right answers are derived again from the pixels."""
     needle = make_needle((2, seed), level, split="test")
     truth = {(asked.kind, asked.question): asked.answer for asked in questions_about(needle)}
     shown = {}
@@ -74,7 +74,7 @@ def test_what_is_asked_can_be_seen(level: str, seed: int) -> None:
 
 @pytest.mark.parametrize("level", ["plain", "cuts"])
 @pytest.mark.parametrize("seed", range(4))
-def test_backgrounds_are_those_that_are_asked_about(level: str, seed: int) -> None:
+def test_questions_about_backgrounds_match_the_pixels(level: str, seed: int) -> None:
     needle = make_needle((3, seed), level, split="test")
     truth = {asked.kind: asked.answer for asked in questions_about(needle)}
     hues = np.array(list(BACKGROUNDS.values()), float)
@@ -89,7 +89,7 @@ def test_backgrounds_are_those_that_are_asked_about(level: str, seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_burst_is_in_one_frame(seed: int) -> None:
+def test_a_burst_lies_in_one_frame(seed: int) -> None:
     needle = make_needle((2, seed), "burst", split="test")
     shown = [pixels_of(needle.frames, colour).sum(axis=(1, 2)) >= 12 for colour in COLOURS]
     shown = [frames for frames in shown if frames.any()]
@@ -97,7 +97,7 @@ def test_a_burst_is_in_one_frame(seed: int) -> None:
     assert len({int(np.argmax(frames)) for frames in shown}) == len(needle.scenes) == 1
 
 
-def test_what_has_no_clear_answer_is_not_asked() -> None:
+def test_questions_without_a_clear_answer_are_not_asked() -> None:
     needle = make_needle((2, 0), "plain")
     tie = Needle("plain", needle.frames, needle.events, [("sand", 0), ("moss", 8)], None, None)
     assert "background" not in {asked.kind for asked in questions_about(tie)}
@@ -108,7 +108,7 @@ def test_what_has_no_clear_answer_is_not_asked() -> None:
 # -- the toy ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_toy_is_small_and_says_where_it_comes_from(toy: Checkpoint) -> None:
+def test_the_toy_is_small_and_records_its_provenance(toy: Checkpoint) -> None:
     provenance = json.loads((TOY_FOLDER / "provenance.json").read_text())
     assert (TOY_FOLDER / "model.safetensors").stat().st_size <= 4e6
     assert provenance["parameters"] == sum(each.numel() for each in toy.model.parameters()) <= 1e6
@@ -122,8 +122,8 @@ def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) ->
 
 
 @pytest.mark.slow
-def test_the_toy_answers_as_its_provenance_says(toy: Checkpoint) -> None:
-    """Other videos than those of the provenance, by another way: `ask`, not logits."""
+def test_the_toy_answers_as_often_rightly_as_its_provenance_says(toy: Checkpoint) -> None:
+    """The videos differ from those of the provenance, and `ask` replaces logits."""
     stated = json.loads((TOY_FOLDER / "provenance.json").read_text())["accuracy with all tokens"]
     right: dict[str, list[bool]] = {}
     for number in range(12):
@@ -137,7 +137,7 @@ def test_the_toy_answers_as_its_provenance_says(toy: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("clip", toy_clips(), ids=lambda clip: clip.path.stem)
-def test_the_sample_clips_show_what_the_demo_says(toy: Checkpoint, clip: Any) -> None:
+def test_the_sample_clips_get_the_answers_that_the_demo_claims(toy: Checkpoint, clip: Any) -> None:
     video = read_video(str(clip.path), 16)
 
     def answer(**settings: Any) -> str:
@@ -152,6 +152,6 @@ def test_the_sample_clips_show_what_the_demo_says(toy: Checkpoint, clip: Any) ->
 
 
 @pytest.mark.parametrize("page", tables.PAGES)
-def test_the_tables_in_the_pages_are_those_of_the_result_files(page: str) -> None:
+def test_the_tables_in_the_pages_equal_the_result_files(page: str) -> None:
     text = (ROOT / page).read_text()
     assert tables_in(text, "needle") and filled(text, "needle", tables.blocks()) == text

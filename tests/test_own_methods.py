@@ -1,4 +1,4 @@
-"""`"uniform_frames"`, `"dycoke"` and `"evs"`: by hand, against plain loops in float64, and in every family."""
+"""`"uniform_frames"`, `"dycoke"` and `"evs"`: beside results by hand, beside plain loops, and in every family."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ from vidcom2.shipping.shipped_code import code_of
 from vidcom2.video.timeline import evenly_spaced as evenly_spaced_in_time
 
 METHODS = ("uniform_frames", "dycoke", "evs")
-IN_TIME = ("dycoke", "evs")  # those that compare frames
+IN_TIME = ("dycoke", "evs")  # the methods that compare frames
 RATIOS = (0.25, 0.3, 0.475, 0.5, 0.77, 0.999)
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -44,7 +44,7 @@ def indices(tokens: Tensor, ratio: float, method: str) -> list[int]:
 
 
 def video_of_equal_lengths(num_frames: int, tokens_per_frame: int, seed: int) -> Tensor:
-    """Tokens of length 5 in whole numbers, and zeros: cosines are exact, and many are equal."""
+    """Make tokens of length 5 in whole numbers, and zeros, so that cosines are exact and many are equal."""
     generator = random.Random(seed)
     kinds = [(5, 0, 0), (0, 0, 0)] + [
         (a * first, b * second, 0)
@@ -68,7 +68,7 @@ def is_finite(token: list[float]) -> bool:
 
 
 def unlike(tokens: list, t: int, m: int, other: int | None) -> float:
-    """How unlike token m of frame t is to that of another frame."""
+    """Return how much token m of frame t differs from the same token of another frame."""
     if not is_finite(tokens[t][m]):
         return -math.inf
     if other is None:
@@ -81,10 +81,10 @@ def best(scores: dict[int, float], number: int) -> list[int]:
 
 
 def oracle(video_tokens: Tensor, ratio: float, method: str) -> list[int]:
-    """What the method keeps, or an empty list where it cannot reach the ratio."""
+    """Return what the method keeps, or an empty list where it cannot reach the ratio."""
     tokens = video_tokens.double().tolist()
     num_frames, per_frame = len(tokens), len(tokens[0])
-    # As a fraction with few digits, so that 0.3 · 100 is 30.
+    # A fraction with few digits, so that 0.3 · 100 is 30.
     total = int(round(ratio * 10**6) * num_frames * per_frame / 10**6)
     if method == "evs":
         scores = {
@@ -99,7 +99,7 @@ def oracle(video_tokens: Tensor, ratio: float, method: str) -> list[int]:
         return []
     pruned = [t for window in windows for t in window[1:]]
     budgets = dict.fromkeys(pruned, 0)
-    for number in range(left):  # handed out in turns
+    for number in range(left):  # the frames get the remainder in turn
         budgets[pruned[number % len(pruned)]] += 1
     everything = []
     for first, *others in windows:
@@ -112,7 +112,7 @@ def oracle(video_tokens: Tensor, ratio: float, method: str) -> list[int]:
 
 
 @in_time
-def test_what_is_kept_is_what_plain_loops_keep(method: str) -> None:
+def test_a_method_keeps_the_tokens_that_plain_loops_keep(method: str) -> None:
     reached = 0
     for seed, ((num_frames, per_frame), ratio) in enumerate(
         itertools.product([(1, 4), (2, 5), (4, 6), (5, 3), (8, 9), (11, 4), (12, 10)], RATIOS)
@@ -129,7 +129,7 @@ def test_what_is_kept_is_what_plain_loops_keep(method: str) -> None:
 
 
 @in_time
-def test_non_finite_tokens_are_kept_last_and_spoil_no_other(method: str) -> None:
+def test_non_finite_tokens_are_kept_last_and_do_not_affect_others(method: str) -> None:
     for seed, bad in enumerate((math.nan, math.inf, -math.inf) * 4):
         tokens = video_of_equal_lengths(8, 9, seed)
         places = torch.Generator().manual_seed(seed)
@@ -145,7 +145,7 @@ def test_non_finite_tokens_are_kept_last_and_spoil_no_other(method: str) -> None
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_evs_keeps_the_first_frame_and_then_what_is_unlike_the_frame_before() -> None:
+def test_evs_keeps_the_first_frame_and_then_tokens_unlike_those_of_the_frame_before() -> None:
     tokens = video(
         [(1, 0), (0, 1)],
         [(2, 0), (3, 4)],  # cosines 1 and 0.8
@@ -156,7 +156,7 @@ def test_evs_keeps_the_first_frame_and_then_what_is_unlike_the_frame_before() ->
     torch.testing.assert_close(got.token_uniqueness, torch.tensor([[1.0, 1.0], [-1.0, -0.8], [1.0, -1.0]]))
     assert got.frame_uniqueness is None and got.merge is None
     assert indices(tokens, 4 / 6, "evs") == [0, 1, 3, 4]
-    assert indices(tokens, 5 / 6, "evs") == [0, 1, 2, 3, 4]  # of equal ones the earlier
+    assert indices(tokens, 5 / 6, "evs") == [0, 1, 2, 3, 4]  # the earlier of equal tokens
     assert indices(tokens, 0.01, "evs") == [0, 1]  # never less than the first frame
 
 
@@ -174,14 +174,14 @@ def test_dycoke_prunes_the_second_and_third_frame_by_the_first_and_the_fourth_by
     torch.testing.assert_close(got.token_uniqueness, torch.tensor(u))
     assert got.merge is None and got.frame_uniqueness is None
     assert indices(tokens, 0.4, "dycoke") == [0, 1, 8, 9]
-    assert indices(tokens, 0.8, "dycoke") == [0, 1, 2, 3, 4, 7, 8, 9]  # the earlier frame takes the one that is left
+    assert indices(tokens, 0.8, "dycoke") == [0, 1, 2, 3, 4, 7, 8, 9]  # the earlier frame gets the token that is left
 
 
-def test_dycoke_at_the_papers_rate_keeps_that_of_each_pruned_frame() -> None:
-    # K = 0.7 of 196 tokens prunes 137.2 a frame; R = 1 - 3/4 · 0.7.
+def test_dycoke_at_the_papers_rate_keeps_that_share_of_each_pruned_frame() -> None:
+    # K = 0.7 prunes 137.2 of a frame's 196 tokens, so R = 1 - 3/4 · 0.7.
     budgets = dycoke_budgets(32, 196, 0.475)
     assert budgets[::4] == [196] * 8 and set(budgets) == {196, 58, 59} and sum(budgets) == 0.475 * 32 * 196 // 1
-    assert dycoke_budgets(32, 196, 0.25) == [196, 0, 0, 0] * 8  # all of K = 1
+    assert dycoke_budgets(32, 196, 0.25) == [196, 0, 0, 0] * 8  # prunes all, K = 1
     assert dycoke_budgets(6, 10, 0.5) == [10, 3, 3, 2, 10, 2]
     assert dycoke_budgets(1, 10, 1.0) == [10]
 
@@ -198,7 +198,7 @@ def test_dycoke_refuses_a_ratio_out_of_its_reach(num_frames: int, ratio: float, 
     compress(tokens, float(reach), compression_method="dycoke")
 
 
-def test_a_ratio_out_of_reach_is_a_message_of_the_command_line() -> None:
+def test_the_command_line_reports_a_ratio_out_of_reach() -> None:
     code, _, error = vidcom2("run", "--compression-method", "dycoke", "--retention-ratio", 0.2)
     assert code == 2 and "must be in [0.25, 1]" in error and "Traceback" not in error
 
@@ -208,38 +208,38 @@ def test_a_ratio_out_of_reach_is_a_message_of_the_command_line() -> None:
     [
         (8, 1, [0]),
         (8, 2, [0, 7]),
-        (8, 3, [0, 3, 7]),  # 3.5 is as near to 3
+        (8, 3, [0, 3, 7]),  # 3.5 is as near to 3 as to 4
         (10, 4, [0, 3, 6, 9]),
         (6, 4, [0, 2, 3, 5]),  # 1.67 and 3.33
         (5, 5, [0, 1, 2, 3, 4]),
     ],
 )
-def test_evenly_spaced_by_hand(length: int, number: int, expected: list[int]) -> None:
+def test_evenly_spaced_gives_the_places_computed_by_hand(length: int, number: int, expected: list[int]) -> None:
     assert evenly_spaced(length, number) == expected
 
 
-def test_evenly_spaced_as_videos_are_sampled() -> None:
+def test_evenly_spaced_agrees_with_the_sampling_of_videos() -> None:
     for length in range(1, 70):
         for number in range(1, length + 1):
             exact = [i * (length - 1) / max(number - 1, 1) for i in range(number)]
             sampled = evenly_spaced_in_time(np.arange(length), number).tolist()
             for ours, theirs, place in zip(evenly_spaced(length, number), sampled, exact, strict=True):
-                assert ours == theirs or abs(place % 1 - 0.5) < 1e-9  # float noise decides a tie there
+                assert ours == theirs or abs(place % 1 - 0.5) < 1e-9  # float noise decides such a tie
 
 
-def test_uniform_frames_keeps_whole_frames_and_a_part_of_the_last_where_they_do_not_fit() -> None:
+def test_uniform_frames_keeps_whole_frames_and_a_part_of_one_where_they_do_not_fit() -> None:
     got = compress(torch.randn(8, 5, 4), 0.25, compression_method="uniform_frames")
     assert got.indices.tolist() == [*range(5), *range(35, 40)] and got.frame_budgets.tolist() == [5, *[0] * 6, 5]
     assert got.token_uniqueness is None and got.frame_uniqueness is None
     assert indices(torch.randn(8, 5, 4), 0.375, "uniform_frames") == [*range(5), *range(15, 20), *range(35, 40)]
-    # 8 of 20 tokens: a frame, and 3 of the 5 of another.
+    # 8 of 20 tokens make one frame, and 3 of another frame's 5.
     assert indices(torch.randn(4, 5, 4), 0.4, "uniform_frames") == [0, 1, 2, 3, 4, 15, 17, 19]
-    # 1 of 20 tokens, but never fewer than frames, as `compression_rounding="exact"`.
+    # The ratio asks for 1 of 20 tokens, but there are never fewer than frames, as with "exact" rounding.
     assert indices(torch.randn(4, 5, 4), 0.05, "uniform_frames") == [0, 1, 3, 4]
     assert indices(torch.randn(1, 5, 4), 0.4, "uniform_frames") == [0, 4]
 
 
-def test_uniform_frames_looks_at_no_content() -> None:
+def test_uniform_frames_ignores_the_content() -> None:
     tokens = torch.randn(8, 9, 4)
     expected = indices(tokens, 0.3, "uniform_frames")
     tokens[0], tokens[7, 2], tokens[3] = math.nan, 0, math.inf
@@ -250,7 +250,7 @@ def test_uniform_frames_looks_at_no_content() -> None:
 
 
 @every_method
-def test_how_many_tokens_are_kept_follows_from_the_sizes_alone(method: str) -> None:
+def test_the_number_of_kept_tokens_depends_only_on_the_sizes(method: str) -> None:
     for num_frames, per_frame, ratio in itertools.product((1, 4, 6, 8, 32), (1, 7, 9, 196), (*RATIOS, 0.01, 0.1, 0.29)):
         whole = math.ceil(num_frames / 4)
         exact = compress(torch.ones(num_frames, per_frame, 2), ratio, compression_rounding="exact").indices
@@ -258,7 +258,7 @@ def test_how_many_tokens_are_kept_follows_from_the_sizes_alone(method: str) -> N
         if method == "dycoke" and total < whole * per_frame:
             continue
         expected = {"evs": max(per_frame, total), "uniform_frames": len(exact), "dycoke": total}[method]
-        # A meta tensor has no values: whoever asks for one gets an error.
+        # A meta tensor has no values, so reading one raises an error.
         on_meta = compress(torch.empty(num_frames, per_frame, 2, device="meta"), ratio, compression_method=method)
         assert on_meta.indices.shape == (expected,) and on_meta.frame_budgets.shape == (num_frames,)
         got = compress(torch.randn(num_frames, per_frame, 2), ratio, compression_method=method)
@@ -284,7 +284,7 @@ def agree(got: VideoCompression, expected: VideoCompression) -> None:
 @every_method
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_scored_in_float32(method: str, dtype: torch.dtype) -> None:
-    # Squares of 300 are beyond float16, and sums of 999 channels beyond what bfloat16 tells apart.
+    # Squares of 300 exceed float16, and sums over 999 channels exceed bfloat16's precision.
     tokens = (torch.randn(8, 9, 999) * 300).to(dtype)
     got = compress(tokens, 0.4, compression_method=method)
     agree(got, compress(tokens.float(), 0.4, compression_method=method))
@@ -293,7 +293,7 @@ def test_half_precision_is_scored_in_float32(method: str, dtype: torch.dtype) ->
 
 
 @in_time
-def test_the_size_of_blocks_does_not_matter(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_the_selection(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.randn(11, 9, 33).bfloat16()
     expected = compress(tokens, 0.5, compression_method=method)
     for frames in (1, 2, 5):
@@ -302,7 +302,7 @@ def test_the_size_of_blocks_does_not_matter(method: str, monkeypatch: pytest.Mon
 
 
 @every_method
-def test_the_default_dtype_of_the_process_does_not_matter(method: str) -> None:
+def test_the_default_dtype_of_the_process_does_not_change_the_selection(method: str) -> None:
     tokens = torch.randn(6, 9, 16)
     expected = compress(tokens, 0.5, compression_method=method)
     before = torch.get_default_dtype()
@@ -322,7 +322,7 @@ def test_at_ratio_one_everything_stays_and_is_scored(method: str) -> None:
 
 
 @every_method
-def test_settings_of_others_are_refused(method: str) -> None:
+def test_settings_of_other_methods_are_refused(method: str) -> None:
     with pytest.raises(ValueError, match=rf"`compression_rounding` is 'exact', but .*'{method}'` does not read it"):
         compress(torch.randn(4, 4, 3), 0.5, compression_method=method, compression_rounding="exact")
 
@@ -346,7 +346,7 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
         assert compression.frame_budgets[0] == per_frame and 0 in compression.frame_budgets
 
 
-# A process each takes long: each method in one family.
+# Each case starts a process, which takes long, so each method runs in one family.
 PAIRS = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "evs": "llava_onevision"}
 
 
@@ -354,7 +354,7 @@ PAIRS = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "evs": "llava_on
 @pytest.mark.parametrize(
     "method", [*(pytest.param(name, marks=pytest.mark.slow) for name in METHODS[:-1]), METHODS[-1]]
 )
-def test_a_saved_model_brings_the_method_along(family: Family, method: str, tmp_path: Path) -> None:
+def test_a_saved_model_contains_the_code_of_its_method(family: Family, method: str, tmp_path: Path) -> None:
     folder, again = tmp_path / "repo", tmp_path / "again"
     model = family.load(compression_method=method, retention_ratio=0.5)
     model.save_pretrained(folder)
@@ -364,7 +364,7 @@ def test_a_saved_model_brings_the_method_along(family: Family, method: str, tmp_
     assert (again / f"method_{method}.py").read_bytes() == (folder / f"method_{method}.py").read_bytes()
 
 
-def test_verify_holds_the_number_of_kept_tokens_against_the_ratio() -> None:
+def test_verify_compares_the_number_of_kept_tokens_with_the_ratio() -> None:
     bounds = runpy.run_path(str(WORKER))["bounds"]
     for method, (frames, per_frame), ratio in itertools.product(METHODS, ((8, 9), (4, 196), (32, 7)), (0.02, *RATIOS)):
         if method == "dycoke" and ratio * frames < math.ceil(frames / 4):
@@ -375,7 +375,7 @@ def test_verify_holds_the_number_of_kept_tokens_against_the_ratio() -> None:
 
 
 @every_method
-def test_explain_draws_it(method: str, tmp_path: Path) -> None:
+def test_explain_draws_the_selection(method: str, tmp_path: Path) -> None:
     code, out, error = vidcom2("explain", "--compression-method", method, "-o", tmp_path / "x.png")
     assert code == 0, error
     assert f"{method} keeps 100 of 400 video tokens (25.0%)" in out

@@ -1,4 +1,4 @@
-"""What a package index and an installed wheel hold, and what the package says of itself."""
+"""What a package index shows, what a wheel installs, and what the package exports."""
 
 import ast
 import os
@@ -40,12 +40,12 @@ def description(metadata: Message) -> str:
     return metadata.get_payload(decode=True).decode()
 
 
-def test_a_wheel_installs_one_package_whole(wheel: zipfile.ZipFile) -> None:
+def test_a_wheel_installs_one_complete_package(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"vidcom2"}
     folders = ("src/vidcom2", "modeling", "configuration", "hub_upload")
     tracked = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    if not tracked:  # a source distribution has no history
+    if not tracked:  # a source distribution has no git history
         tracked = [str(p.relative_to(ROOT)) for f in folders for p in (ROOT / f).rglob("*") if p.suffix == ".py"]
     links = {f"src/{name}" for name in ("vidcom2/modeling", "vidcom2/configuration", "vidcom2/hub_upload")}
     packaged = {"vidcom2/" + name.removeprefix("src/vidcom2/") for name in set(tracked) - links}
@@ -57,42 +57,44 @@ def test_a_wheel_installs_one_package_whole(wheel: zipfile.ZipFile) -> None:
     )
 
 
-def test_the_source_distribution_holds_what_a_reader_and_the_build_need(built: Path) -> None:
+def test_the_source_distribution_holds_all_that_readers_and_the_build_need(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "pyproject.toml"}
     assert texts <= names and "tests/test_packaging.py" in names and "modeling/methods/compression.py" in names
 
 
-def test_the_index_page_says_who_made_it_and_links_only_to_what_exists(metadata: Message) -> None:
+def test_the_index_page_names_the_authors_and_links_only_to_existing_pages(metadata: Message) -> None:
     assert metadata["Author"] == "The vidcom2 authors" and metadata["License-Expression"] == "Apache-2.0"
     assert "Typing :: Typed" in metadata.get_all("Classifier")
     links = dict(value.split(", ") for value in metadata.get_all("Project-URL"))
     assert set(links.values()) == {PAPER, "https://github.com/xuyang-liu16/VidCom2"}
 
 
-def test_on_an_index_the_readme_has_no_link_into_the_repository(metadata: Message) -> None:
+def test_the_readme_on_an_index_has_no_link_into_the_repository(metadata: Message) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert RELATIVE_LINK.findall(readme) and not RELATIVE_LINK.findall(description(metadata))
-    assert "| `modeling/methods/method_vidcom2.py` | the paper's Algorithm 1" in description(metadata)  # the text stays
+    assert "| `modeling/methods/method_vidcom2.py` | the paper's Algorithm 1" in description(
+        metadata
+    )  # the link's text stays
     outside = re.findall(r"\]\((https?://[^)]+)\)", readme)
     assert outside and all(f"]({link})" in description(metadata) for link in outside)
 
 
-def test_the_readmes_links_into_the_repository_lead_somewhere() -> None:
+def test_the_readmes_links_into_the_repository_are_not_broken() -> None:
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for link in RELATIVE_LINK.findall(path.read_text(encoding="utf-8")):
             assert (path.parent / link.partition("#")[0]).exists(), (path, link)
 
 
-def test_the_first_install_draws_pngs_and_the_extra_of_before_still_resolves(metadata: Message) -> None:
+def test_a_plain_install_can_draw_pngs_and_the_former_extra_still_resolves(metadata: Message) -> None:
     core = [need for need in metadata.get_all("Requires-Dist") if "extra ==" not in need]
     assert any(need.startswith("matplotlib") for need in core)
     assert "explain" in metadata.get_all("Provides-Extra")
 
 
-def test_the_version_is_the_distributions(wheel: zipfile.ZipFile, metadata: Message, tmp_path: Path) -> None:
-    wheel.extractall(tmp_path)  # as an installer would; the checkout's own metadata may be of an older install
+def test_the_version_equals_the_distributions(wheel: zipfile.ZipFile, metadata: Message, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)  # as an installer does, since the checkout's metadata may come from an older install
     code = "import vidcom2; print(vidcom2.__file__); print(vidcom2.__version__)"
     shown = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -117,11 +119,11 @@ def test_importing_the_package_imports_neither_torch_nor_transformers() -> None:
 
 
 @pytest.mark.parametrize("name", vidcom2.__all__)
-def test_every_exported_name_is_the_thing_of_that_name(name: str) -> None:
+def test_every_exported_name_is_that_of_its_object(name: str) -> None:
     assert getattr(vidcom2, name).__name__ == name and name in dir(vidcom2)
 
 
-def test_what_contract_names_is_exported() -> None:
+def test_every_name_of_the_contract_is_exported() -> None:
     promised = {
         "VideoCompression",
         "compress",
@@ -135,7 +137,7 @@ def test_what_contract_names_is_exported() -> None:
     assert promised <= set(vidcom2.__all__)
 
 
-def test_editors_see_the_names_that_run() -> None:
+def test_editors_see_the_names_that_are_exported() -> None:
     tree = ast.parse((ROOT / "src" / "vidcom2" / "__init__.pyi").read_text(encoding="utf-8"))
     imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     written = next(node.value for node in tree.body if isinstance(node, ast.Assign))
@@ -152,7 +154,7 @@ def test_the_classes_of_every_family_are_exported_and_no_others() -> None:
         ]
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_raises_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="No vidcom2 attribute compres"):
         _ = vidcom2.compres
 
@@ -160,7 +162,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 # -- project files ----------------------------------------------------------------------------------------------------
 
 
-def test_the_citation_is_of_the_paper_that_is_linked() -> None:
+def test_the_citation_names_the_paper_that_is_linked() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["cff-version"] == "1.2.0" and citation["authors"] and citation["message"] and citation["title"]
     paper = citation["preferred-citation"]
@@ -169,7 +171,7 @@ def test_the_citation_is_of_the_paper_that_is_linked() -> None:
     assert paper["identifiers"][0]["value"] == "arXiv:" + PAPER.rpartition("/")[2]
 
 
-def test_the_changelog_starts_with_the_version_at_hand(metadata: Message) -> None:
+def test_the_changelog_starts_with_the_current_version(metadata: Message) -> None:
     versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert versions[0] == metadata["Version"]
 
@@ -178,15 +180,15 @@ def test_plain_pytest_leaves_out_slow_tests(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text(
         "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\ndef test_quick(): pass\n", encoding="utf-8"
     )
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # importing plugins takes seconds
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # importing plugins would take seconds
     pytest_here = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "xdist", "-n0"]
     for arguments, outcome in (([], "1 passed, 1 deselected"), (["-m", "slow or not slow"], "2 passed")):
         command = [*pytest_here, *arguments, str(tmp_path)]
         assert outcome in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
 
 
-def test_a_checkout_without_links_is_a_package_all_the_same(tmp_path: Path) -> None:
-    """As git makes it on Windows: in the place of each link there is a file with the path that it leads to."""
+def test_a_checkout_without_links_can_be_imported(tmp_path: Path) -> None:
+    """On Windows, git replaces each link by a file with the path that it leads to."""
     names = ("modeling", "configuration", "hub_upload")
     package = tmp_path / "src" / "vidcom2"
     shutil.copytree(ROOT / "src" / "vidcom2", package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

@@ -22,7 +22,7 @@ def pipe(family: Family, request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def prefill_lengths(family: Family) -> Any:
-    """Lengths of the prompts that reach the language model."""
+    """Collect the lengths of the prompts that reach the language model."""
     lengths: list[int] = []
 
     def record(module: Any, args: Any, kwargs: Any) -> None:
@@ -57,7 +57,7 @@ def test_a_video_in_a_chat_is_compressed_and_answered(pipe: Any, family: Family,
     assert answer(result[0]) == expected_answer(family, 0)
 
 
-def test_chats_in_a_batch_are_answered_as_alone(pipe: Any, family: Family) -> None:
+def test_chats_in_a_batch_get_the_answers_of_each_alone(pipe: Any, family: Family) -> None:
     questions = ("What happens?", "And who is there?")
     chats = [chat(seed, question) for seed, question in enumerate(questions)]
     results = pipe(text=chats, batch_size=2, generate_kwargs=GENERATION, return_full_text=False)
@@ -66,7 +66,7 @@ def test_chats_in_a_batch_are_answered_as_alone(pipe: Any, family: Family) -> No
         assert answer(result) == expected_answer(family, seed, question)
 
 
-def test_a_prompt_with_videos_beside_it_is_answered(pipe: Any, family: Family, prefill_lengths: list) -> None:
+def test_a_prompt_with_separate_videos_is_answered(pipe: Any, family: Family, prefill_lengths: list) -> None:
     prompt = family.prompt("What happens?", videos=1)
     result = pipe(text=prompt, videos=make_video(0), generate_kwargs=GENERATION, return_full_text=False)
     result = result[0] if isinstance(result, list) else result
@@ -91,7 +91,7 @@ def test_the_ratio_can_be_set_for_a_call(pipe: Any, family: Family, prefill_leng
 
 @pytest.fixture(scope="module")
 def video_pipe(family: Family) -> Any:
-    """As a Hub repo gives it."""
+    """Make the pipeline that a Hub repo provides."""
     return pipeline(
         "image-text-to-text", model=family.model, processor=family.processor, pipeline_class=VideoTextToTextPipeline
     )
@@ -103,7 +103,7 @@ def test_a_question_about_a_video_is_answered(video_pipe: Any, family: Family, p
     assert prefill_lengths[0] < family.one_video()["input_ids"].shape[1]
 
 
-def test_questions_go_with_videos_of_their_own(video_pipe: Any, family: Family) -> None:
+def test_each_question_is_answered_about_its_own_video(video_pipe: Any, family: Family) -> None:
     questions, videos = ["What happens?", "And who is there?"], [make_video(0), make_video(1)]
     for options in ({}, {"batch_size": 2}):
         results = video_pipe(videos=videos, text=questions, generate_kwargs=GENERATION, **options)
@@ -125,7 +125,7 @@ def test_a_list_of_images_is_one_video(video_pipe: Any, family: Family) -> None:
     assert result[0]["generated_text"] == expected_answer(family, 0)
 
 
-def test_a_chat_is_continued_wherever_it_is_passed(video_pipe: Any, family: Family) -> None:
+def test_a_chat_is_answered_in_either_argument(video_pipe: Any, family: Family) -> None:
     for result in (
         video_pipe(text=chat(0), generate_kwargs=GENERATION),
         video_pipe(chat(0), generate_kwargs=GENERATION),
@@ -135,7 +135,7 @@ def test_a_chat_is_continued_wherever_it_is_passed(video_pipe: Any, family: Fami
     assert [answer(first), answer(second)] == [expected_answer(family, 0), expected_answer(family, 1)]
 
 
-def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_are_sampled_on_request(video_pipe: Any, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict] = []
 
     def record(messages: Any, **kwargs: Any) -> Any:
@@ -164,10 +164,10 @@ def test_frames_are_sampled_when_asked_for(video_pipe: Any, family: Family, monk
     ]
 
 
-def test_decoded_frames_are_all_taken_where_the_processor_would_sample_them(
+def test_all_decoded_frames_are_used_even_if_the_processor_would_sample_them(
     video_pipe: Any, family: Family, prefill_lengths: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(family.processor.video_processor, "do_sample_frames", True)  # as Qwen3-VL's does
+    monkeypatch.setattr(family.processor.video_processor, "do_sample_frames", True)  # as in Qwen3-VL's processor
     generation = GENERATION | {"retention_ratio": 1.0}
     video_pipe(make_video(0, 12), "What happens?", generate_kwargs=generation)
     video_pipe(chat(0), generate_kwargs=generation)
@@ -175,7 +175,7 @@ def test_decoded_frames_are_all_taken_where_the_processor_would_sample_them(
     assert prefill_lengths == [family.one_video(num_frames=frames)["input_ids"].shape[1] for frames in (12, 8)]
 
 
-def test_so_many_frames_are_sampled_whatever_the_processors_own_rate_is(
+def test_the_number_of_sampled_frames_does_not_depend_on_the_processors_rate(
     video_pipe: Any, family: Family, prefill_lengths: list
 ) -> None:
     processor = family.processor.video_processor

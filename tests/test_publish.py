@@ -99,13 +99,13 @@ def api(hub: LoopbackHub) -> HfApi:
 
 @pytest.fixture
 def staged(hub: LoopbackHub, api: HfApi, onevision_folder: Path, card: CardOptions, tmp_path: Path) -> StagedRepo:
-    """A model repo made of a base on the Hub, not sent yet."""
+    """Stage a model repo made from a base on the Hub, without sending it."""
     hub.seed(BASE, onevision_folder)
     return stage(hub_base(api, BASE, None), tmp_path / "staged", {"retention_ratio": 0.4}, card)
 
 
 def send(api: HfApi, staged: StagedRepo, repo: str = REPO, **flags: Any) -> Published:
-    """As `vidcom2 publish` does it, without drawing and verifying again."""
+    """Send as `vidcom2 publish` does, without drawing and verifying again."""
     where = {"custom_generate": repo} if staged.base is None else {"base": staged.base.name, "repo": repo}
     options = PublishOptions(**where, **flags)
     options.check()
@@ -127,7 +127,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 # -- staging ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_staged_repo_holds_the_code_byte_by_byte_and_the_base_unchanged(
+def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
     case: ModelCase, base_folder: Path, card: CardOptions, tmp_path: Path
 ) -> None:
     before = files_of(base_folder)
@@ -153,7 +153,7 @@ def test_a_staged_repo_holds_the_code_byte_by_byte_and_the_base_unchanged(
     assert files_of(again.folder) == found
 
 
-def test_sharded_weights_come_with_their_index_and_foreign_files_stay_behind(
+def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_out(
     onevision_folder: Path, card: CardOptions, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(onevision_folder, tmp_path / "sharded")
@@ -169,11 +169,13 @@ def test_sharded_weights_come_with_their_index_and_foreign_files_stay_behind(
         (folder / name).write_bytes(b"?")
     base = local_base(folder)
     assert [file.path for file in base.weights] == sorted(index["weight_map"].values())
-    assert sorted(base.left_out) == sorted(foreign)  # nobody need be told of .git
+    assert sorted(base.left_out) == sorted(foreign)  # .git need not be mentioned
     staged = stage(base, tmp_path / "staged", {}, card)
     assert {"LICENSE", "model.safetensors.index.json"} <= set(staged.files)
     assert not {*foreign, ".git/config"} & set(staged.files)
-    shutil.copyfile(onevision_folder / "model.safetensors", folder / "model.safetensors")  # which is read first
+    shutil.copyfile(
+        onevision_folder / "model.safetensors", folder / "model.safetensors"
+    )  # this file would be read first
     assert [file.path for file in local_base(folder).weights] == ["model.safetensors"]
     assert "model.safetensors.index.json" in local_base(folder).left_out
     (folder / "model.safetensors").unlink()
@@ -194,7 +196,7 @@ def test_sharded_weights_come_with_their_index_and_foreign_files_stay_behind(
         ("model.safetensors", None, "Only safetensors are published"),
     ],
 )
-def test_what_is_no_base_is_refused(
+def test_a_folder_that_is_no_base_is_refused(
     name: str, content: str | None, reason: str, onevision_folder: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(onevision_folder, tmp_path / "other"))
@@ -205,7 +207,7 @@ def test_what_is_no_base_is_refused(
         local_base(folder)
 
 
-def test_staging_never_writes_over_files_and_leaves_nothing_half_done(
+def test_staging_never_overwrites_files_and_leaves_nothing_half_done(
     onevision_folder: Path, card: CardOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()
@@ -224,8 +226,8 @@ def test_staging_never_writes_over_files_and_leaves_nothing_half_done(
     assert not (tmp_path / "staged").exists()
 
 
-def test_two_processes_do_not_stage_in_one_folder(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
-    """The second would exchange the files that the first verifies and sends."""
+def test_two_processes_cannot_stage_in_one_folder(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
+    """The second process would replace the files that the first verifies and sends."""
     folder = tmp_path / "staged"
     with staging_folder(folder):
         staged = stage(local_base(onevision_folder), folder, {"retention_ratio": 0.4}, card)
@@ -250,7 +252,7 @@ def test_staging_again_replaces_the_earlier_staging_and_nothing_else(
     fresh = stage(base, tmp_path / "fresh", {"retention_ratio": 0.3}, card)
     complete(fresh)
     again = stage(base, folder, {"retention_ratio": 0.3}, card)
-    assert again.files == fresh.files  # without the links and the list
+    assert again.files == fresh.files  # not counting the links and the list
     complete(again)
     assert files_of(folder) == files_of(fresh.folder) and (folder / "model.safetensors").is_symlink()
     assert MODELS[0].model_class.from_pretrained(folder).config.retention_ratio == 0.3
@@ -265,9 +267,7 @@ def test_staging_again_replaces_the_earlier_staging_and_nothing_else(
         stage(base, folder, {}, card)
 
 
-def test_weights_that_are_not_here_are_missed_with_the_command_that_fetches_them(
-    hub: LoopbackHub, staged: StagedRepo
-) -> None:
+def test_missing_weights_are_reported_with_the_command_that_fetches_them(hub: LoopbackHub, staged: StagedRepo) -> None:
     sentence = complete(staged)
     command = f"`hf download {BASE} model.safetensors --revision {hub.head(BASE)} --local-dir {staged.folder}`"
     assert sentence.startswith("It lacks the weights") and command in sentence
@@ -277,7 +277,7 @@ def test_weights_that_are_not_here_are_missed_with_the_command_that_fetches_them
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_setting_is_published_drawn_and_in_the_cards_command(
+def test_every_setting_is_published_drawn_and_shown_in_the_cards_command(
     case: ModelCase, base_folder: Path, api: HfApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"retention_ratio": 0.4, "compression_rounding": "exact", "compression_window": 3}
@@ -308,7 +308,7 @@ def test_every_setting_is_published_drawn_and_in_the_cards_command(
         ({"compression_newlines": "all"}, OptionError, "`compression_newlines` is no setting of the base 'onevision"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
+def test_bad_settings_are_refused(
     settings: dict, error: type, reason: str, onevision_folder: Path, api: HfApi, tmp_path: Path
 ) -> None:
     options = PublishOptions(base=str(onevision_folder), repo=REPO, settings=settings, dry_run=True)
@@ -317,7 +317,7 @@ def test_settings_that_cannot_be_are_refused(
     assert not (tmp_path / "staged").exists()
 
 
-def test_settings_of_the_base_stay_unless_replaced(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
+def test_the_bases_settings_are_kept_unless_replaced(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(onevision_folder, tmp_path / "tuned"))
     edit_config(folder, retention_ratio=0.6, compression_rounding="exact")
     for i, (settings, expected) in enumerate((({}, 0.6), ({"retention_ratio": 0.1}, 0.1))):
@@ -332,7 +332,7 @@ def test_settings_of_the_base_stay_unless_replaced(onevision_folder: Path, card:
 # -- the card ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_card_says_what_is_there(case: ModelCase, base_folder: Path, card: CardOptions, tmp_path: Path) -> None:
+def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: CardOptions, tmp_path: Path) -> None:
     options = dataclasses.replace(card, tag="v1")
     staged = stage(local_base(base_folder), tmp_path / "staged", {"retention_ratio": 0.4}, options)
     made = ModelCard.load(staged.folder / "README.md")
@@ -370,7 +370,7 @@ def test_the_card_says_what_is_there(case: ModelCase, base_folder: Path, card: C
     assert listed_files(folded) == listed and text.count("<details>") == text.count("\n\n</details>\n") == 2
 
 
-def test_the_papers_figures_are_on_cards_of_its_method_and_its_families_alone(
+def test_only_cards_of_the_papers_method_and_families_show_its_figures(
     onevision_folder: Path, card: CardOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = local_base(onevision_folder)
@@ -396,7 +396,9 @@ def result_file(folder: Path, rows: list[dict], **certificate: Any) -> Path:
     return folder / "prefill.json"
 
 
-def test_measured_tables_come_with_their_provenance(onevision_folder: Path, card: CardOptions, tmp_path: Path) -> None:
+def test_measured_tables_are_shown_with_their_provenance(
+    onevision_folder: Path, card: CardOptions, tmp_path: Path
+) -> None:
     rows = [{"frames": 32, "speedup": 3.14159, "shape": [2, 3], "detail": {"x": 1}}, {"frames": 64, "speedup": 4.0}]
     measured = [read_result(result_file(tmp_path, rows, **CERTIFICATE), [BASE])]
     staged = stage(local_base(onevision_folder), tmp_path / "staged", {}, dataclasses.replace(card, results=measured))
@@ -423,7 +425,7 @@ def test_figures_without_provenance_are_refused(rows: list, certificate: dict, r
 # -- the commit -------------------------------------------------------------------------------------------------------
 
 
-def test_publishing_is_one_commit_whose_weights_are_copied_on_the_server_from_the_pinned_commit(
+def test_publishing_makes_one_commit_and_copies_weights_on_the_server_from_the_pinned_commit(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, onevision_folder: Path
 ) -> None:
     pinned = hub.head(BASE)
@@ -435,13 +437,13 @@ def test_publishing_is_one_commit_whose_weights_are_copied_on_the_server_from_th
     commits = [request for request in hub.requests if "/commit/" in request.path]
     assert len(commits) == 1 and commits[0].status == 200 and done.commit == hub.head(REPO)
     moved = sum(request.body_bytes for request in hub.requests)
-    weights = len(expected.pop("model.safetensors"))  # which travel in no request; small files do, in base64
+    weights = len(expected.pop("model.safetensors"))  # no request carries them; small files are sent in base64
     others = sum(map(len, expected.values()))
     assert moved < 4 / 3 * others + weights / 2, (moved, others, weights)
     assert staged.base.revision == pinned != hub.head(BASE) and pinned in expected["README.md"].decode()
 
 
-def test_publishing_again_sends_what_changed_and_removes_what_is_stale(
+def test_publishing_again_sends_changed_files_and_removes_stale_ones(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, card: CardOptions, tmp_path: Path
 ) -> None:
     send(api, staged)
@@ -449,7 +451,7 @@ def test_publishing_again_sends_what_changed_and_removes_what_is_stale(
     assert send(api, staged, tag="v1") == Published(f"{hub.url}/{REPO}", None, before)
     assert hub.head(REPO) == before == hub.head(REPO, "v1")
 
-    # As an older version of the code would have it: a file more, which the card lists.
+    # As from an older version of the code, with one more file, which the card lists.
     row = f"\n| `modeling_old.py` | `{hashlib.sha256(b'old').hexdigest()}` |\n".encode()
     old = {"modeling_old.py": b"old", "README.md": hub.read(REPO, "README.md") + row}
     kept = {"notes.txt": b"mine", "eval.py": b"mine", "training_args.bin": b"mine", "eval.png": b"mine"}
@@ -472,7 +474,7 @@ def test_publishing_again_sends_what_changed_and_removes_what_is_stale(
         ),
     ],
 )
-def test_what_others_put_there_since_is_not_replaced_unasked(
+def test_files_that_others_have_changed_since_are_not_replaced_without_force(
     files: list[str], reason: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     send(api, staged)
@@ -485,7 +487,7 @@ def test_what_others_put_there_since_is_not_replaced_unasked(
     assert contents(hub, REPO) == published
 
 
-def test_a_model_repo_does_not_become_a_custom_generate_repo_nor_the_other_way(
+def test_model_repos_and_custom_generate_repos_cannot_replace_each_other(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, tmp_path: Path
 ) -> None:
     generating = stage_custom_generate(tmp_path / "generate", REPO, "")
@@ -520,7 +522,7 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.25
 
 
-def test_a_custom_generate_repo_is_code_and_card(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
+def test_a_custom_generate_repo_holds_only_code_and_a_card(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
     staged = stage_custom_generate(tmp_path / "staged", "org/generate", "vidcom2 publish ...")
     send(api, staged, "org/generate")
     sent = contents(hub, "org/generate")
@@ -544,7 +546,7 @@ def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: 
     assert {"config.json", "theirs.txt", "model.safetensors"} <= hub.files(REPO, "refs/pr/1").keys()
 
 
-def test_a_private_repo_is_private(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
+def test_a_repo_can_be_created_private(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     send(api, staged, private=True)
     assert remote_state(api, REPO).private
     assert remote_state(HfApi(endpoint=hub.url, token=False), REPO).head is None
@@ -563,7 +565,7 @@ def test_a_private_repo_is_private(hub: LoopbackHub, api: HfApi, staged: StagedR
         ({"pr": True, "repo": "org/nothing"}, "there is no repo 'org/nothing' to open a pull request in"),
     ],
 )
-def test_a_repo_of_others_is_refused_and_stays_as_it_is_unless_forced(
+def test_a_repo_of_others_is_refused_and_left_unchanged_unless_forced(
     options: dict, reason: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.create(REPO)
@@ -579,7 +581,7 @@ def test_a_repo_of_others_is_refused_and_stays_as_it_is_unless_forced(
         assert hub.read(REPO, "config.json") == (staged.folder / "config.json").read_bytes()
 
 
-def test_a_base_that_cannot_be_read_is_named(hub: LoopbackHub, api: HfApi, onevision_folder: Path) -> None:
+def test_a_base_that_cannot_be_read_is_reported_by_name(hub: LoopbackHub, api: HfApi, onevision_folder: Path) -> None:
     with pytest.raises(PublishError, match="the Hub has no 'org/nothing'"):
         hub_base(api, "org/nothing", None)
     hub.seed(BASE, onevision_folder)
@@ -611,7 +613,7 @@ def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, stag
         (422, "the Hub refused 'org/vidcom2-model' with 422"),
     ],
 )
-def test_a_refusal_says_what_to_do_and_leaves_the_repo_as_it_was(
+def test_a_refusal_of_the_hub_is_reported_with_a_remedy_and_leaves_the_repo_unchanged(
     status: int, reason: str, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.create(REPO)
@@ -625,23 +627,25 @@ def test_a_refusal_says_what_to_do_and_leaves_the_repo_as_it_was(
 
 @pytest.mark.parametrize("route", ["/repos/create", "/commit/", "lfs-files/duplicate", "/tag/", "/paths-info/"])
 @pytest.mark.parametrize("fault", [{"status": 503}, {"drop": True, "after_bytes": 20}, {"answer_lost": True}])
-def test_a_hub_that_stumbles_is_asked_again_and_nothing_is_done_twice(
+def test_requests_that_fail_once_are_retried_and_nothing_is_done_twice(
     route: str, fault: dict, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     hub.fail("POST", route, times=2, **fault)
     done = send(api, staged, tag="v1")
     assert done.commit == hub.head(REPO) == hub.head(REPO, "v1")
     failed = [r for r in hub.requests if route in r.path and r.status == fault.get("status")]
-    assert len(failed) == (1 if "answer_lost" in fault and route in ("/commit/", "/tag/") else 2)  # then it is done
+    assert len(failed) == (
+        1 if "answer_lost" in fault and route in ("/commit/", "/tag/") else 2
+    )  # then the Hub has done it already
     assert contents(hub, REPO).keys() == {*staged.files, "model.safetensors"}
     assert [commit.title for commit in hub.repos[REPO].commits.values()] == ["initial commit", "Publish with vidcom2"]
 
 
 @pytest.mark.parametrize(
-    ("route", "tries"),  # the client's own (that of Xet does not sleep through a test), or ours; they do not multiply
+    ("route", "tries"),  # the client retries (Xet's never sleeps in a test), or we do, but never both
     [("/preupload/", 6), ("xet-write-token", 3), ("lfs-files/duplicate", 3), ("/commit/", 3), ("/tag/", 3)],
 )
-def test_a_hub_that_is_down_leaves_the_repo_as_it_was_and_running_again_finishes(
+def test_a_hub_that_is_down_leaves_the_repo_unchanged_and_a_second_run_finishes(
     route: str, tries: int, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     for method in ("GET", "POST"):
@@ -658,7 +662,7 @@ def test_a_hub_that_is_down_leaves_the_repo_as_it_was_and_running_again_finishes
     assert contents(hub, REPO).keys() == {*staged.files, "model.safetensors"}
 
 
-def test_a_lost_answer_to_a_pull_request_is_not_repeated(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
+def test_a_pull_request_is_not_repeated_after_a_lost_answer(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:
     hub.create(REPO)
     hub.fail("POST", "/commit/", answer_lost=True)
     with pytest.raises(PublishError, match="a pull request may have been opened"):
@@ -667,7 +671,7 @@ def test_a_lost_answer_to_a_pull_request_is_not_repeated(hub: LoopbackHub, api: 
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_repo_that_moves_meanwhile_is_not_written_over(
+def test_a_repo_that_changes_meanwhile_is_not_overwritten(
     exists: bool, hub: LoopbackHub, api: HfApi, staged: StagedRepo
 ) -> None:
     if exists:
@@ -684,7 +688,7 @@ def test_a_repo_that_moves_meanwhile_is_not_written_over(
     assert hub.files(REPO).keys() == {".gitattributes", "theirs.txt"}
 
 
-def test_the_token_is_nowhere_to_be_read(
+def test_the_token_appears_in_no_output_and_no_file(
     hub: LoopbackHub, api: HfApi, staged: StagedRepo, capfd: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")

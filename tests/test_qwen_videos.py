@@ -1,4 +1,4 @@
-"""What Qwen's families share: states of the vision tower patch by patch, and positions that follow videos' times."""
+"""Features that Qwen's families share: tower states per patch, and positions that follow the times of videos."""
 
 import copy
 import itertools
@@ -25,12 +25,12 @@ TIMES = "second_per_grid_ts"
 
 
 pytestmark = only(lambda family: family.mrope)
-has_times = only(lambda family: TIMES in family.video_inputs)  # the others' positions count frames
+has_times = only(lambda family: TIMES in family.video_inputs)  # the other families' positions count frames
 
 
 @pytest.fixture(scope="module")
 def attentive(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    """With attention that looks at other tokens and their positions: that of random weights hardly does."""
+    """Build a family whose attention depends on other tokens and positions. With random weights it hardly does."""
     stock = copy.deepcopy(family.stock)
     with torch.no_grad():
         for layer in stock.get_decoder().layers:
@@ -48,7 +48,7 @@ def timed(attentive: Family) -> Family:
 
 @contextmanager
 def seen_positions(model: nn.Module) -> Iterator[list[Tensor]]:
-    """The (3, B, n) positions of each call of the language model."""
+    """Collect the (3, B, n) positions of each call of the language model."""
     seen: list[Tensor] = []
 
     def look(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -65,7 +65,7 @@ def seen_positions(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Tensor]]:
-    """A wide and a high video (T, 3, H, W) that the processor does not resize, and what it makes of them."""
+    """Return a wide and a high video (T, 3, H, W) that the processor does not resize, and its output for them."""
     rng, side = np.random.default_rng(0), family.processor.video_processor.patch_size
     videos = [
         rng.integers(0, 256, (frames, 3, height * side, width * side), dtype=np.uint8)
@@ -77,8 +77,8 @@ def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Te
 
 
 @torch.no_grad()
-def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> None:
-    """With a tower of no blocks they are embedded patches: a convolution over the whole video."""
+def test_tower_states_are_the_patches_row_by_row(family: Family) -> None:
+    """A tower without blocks only embeds patches, which is a convolution over the whole video."""
     model = copy.deepcopy(family.model.model)
     model.visual.blocks = nn.ModuleList()
     if hasattr(model.visual, "pos_embed"):
@@ -96,7 +96,7 @@ def test_tower_states_are_those_of_the_patches_row_by_row(family: Family) -> Non
 
 
 @torch.no_grad()
-def test_tower_states_are_what_the_tokens_are_merged_from(family: Family) -> None:
+def test_tokens_are_merged_from_the_tower_states(family: Family) -> None:
     model, (_, inputs) = family.model.model, videos_of_two_shapes(family)
     outputs, videos = model.encode_videos(settings=CompressionSettings(), with_tower_states=True, **inputs)
     for video, pooled in zip(videos, outputs.pooler_output, strict=True):
@@ -115,7 +115,7 @@ def test_tower_states_are_what_the_tokens_are_merged_from(family: Family) -> Non
 
 
 @torch.no_grad()
-def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Family) -> None:
+def test_tower_states_are_returned_on_request_and_change_no_token(family: Family) -> None:
     inputs = family.videos_of(family.one_video())
     (with_states,), (without,) = (
         family.model.model.encode_videos(settings=CompressionSettings(), with_tower_states=w, **inputs)[1]
@@ -131,8 +131,8 @@ def test_tower_states_are_there_when_asked_for_and_change_no_token(family: Famil
 
 @only(lambda family: family.deepstack)
 @pytest.mark.parametrize("mode", ["greedy", "beams_returned", "static_cache", "chunked_prefill"])
-def test_deepstack_features_are_added_at_the_tokens_that_are_kept(attentive: Family, mode: str) -> None:
-    """For each row of a batch, with an image in one of the prompts, as for the prompt compressed by hand."""
+def test_deepstack_features_are_added_at_the_kept_tokens(attentive: Family, mode: str) -> None:
+    """Each row of a batch, with an image in one prompt, equals the prompt compressed by hand."""
     if mode == "chunked_prefill" and not CHUNKS_FEATURES:
         pytest.skip("this Transformers cannot split video features")
     loud, folder = copy.deepcopy(attentive.stock), attentive.folder.parent / f"loud-{mode}"
@@ -144,7 +144,7 @@ def test_deepstack_features_are_added_at_the_tokens_that_are_kept(attentive: Fam
     settings = MODES[mode] | {"do_sample": False}
     both, alone = batch_of_two(family, images=True)
     ours = run(family.model, both, **settings)[:, both["input_ids"].shape[1] :]
-    settings.pop("prefill_chunk_size", None)  # the stock class, given embeddings, has nothing to split
+    settings.pop("prefill_chunk_size", None)  # the stock class cannot split embeddings
     theirs = [new_tokens(family, inputs, RETENTION_RATIO, 6, pad_token_id=256, **settings) for inputs in alone]
     assert torch.equal(ours, torch.cat(theirs))
     assert not torch.equal(ours, run(attentive.model, both, **settings)[:, both["input_ids"].shape[1] :])
@@ -154,7 +154,7 @@ def test_deepstack_features_are_added_at_the_tokens_that_are_kept(attentive: Fam
 
 
 @only(lambda family: family.frames_stand_apart)
-def test_sizes_of_other_videos_than_the_prompts_frames_are_refused(family: Family) -> None:
+def test_grids_that_do_not_fit_the_frames_of_the_prompt_are_refused(family: Family) -> None:
     inputs = family.inputs(family.prompt("Compare.", videos=2), videos=[make_video(0), make_video(1, 6)])
     encoded = family.model.get_video_features(**family.videos_of(inputs))
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -171,7 +171,7 @@ def test_sizes_of_other_videos_than_the_prompts_frames_are_refused(family: Famil
 
 
 def two_videos(family: Family, *seconds: float) -> BatchFeature:
-    """Two videos whose scored frames are so many seconds long, 4 and 3 of them, with an image before."""
+    """Return a prompt with an image and two videos, of 4 and 3 scored frames that are so many seconds long."""
     prompt = family.prompt("Compare.", videos=2, images=1)
     inputs = family.inputs(prompt, videos=[make_video(0), make_video(1, 6)], images=[make_image(3)])
     inputs[TIMES] = torch.tensor(seconds)
@@ -179,7 +179,7 @@ def two_videos(family: Family, *seconds: float) -> BatchFeature:
 
 
 def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
-    """(3, L): text counts on; a frame's t is its time, at so many positions a second."""
+    """Return positions (3, L). Text counts up, and a frame's t is its time, at so many positions per second."""
     config = family.model.config
     media = {config.image_token_id: [], config.video_token_id: []}
     for grid in inputs["image_grid_thw"].tolist():
@@ -202,7 +202,7 @@ def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
 
 
 @has_times
-def test_each_videos_positions_are_as_far_apart_as_its_frames_are_in_time(timed: Family) -> None:
+def test_positions_of_frames_are_as_far_apart_as_their_times(timed: Family) -> None:
     inputs = two_videos(timed, 0.4375, 1.3125)
     expected = positions_by_hand(timed, inputs)
     remaining = timed.model(**inputs).prompt_positions.unique()
@@ -215,7 +215,7 @@ def test_each_videos_positions_are_as_far_apart_as_its_frames_are_in_time(timed:
 
 
 @has_times
-def test_generate_and_loss_are_those_of_the_prompt_compressed_by_hand(timed: Family) -> None:
+def test_generate_and_loss_equal_those_of_the_prompt_compressed_by_hand(timed: Family) -> None:
     answers = set()
     for seconds in ((0.4375, 1.3125), (1.3125, 0.4375), (1.0, 1.0)):
         inputs = two_videos(timed, *seconds)
@@ -230,11 +230,11 @@ def test_generate_and_loss_are_those_of_the_prompt_compressed_by_hand(timed: Fam
         torch.testing.assert_close(trained.loss, theirs.loss, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(trained.logits, theirs.logits, rtol=0, atol=1e-5)
         answers.add(round(trained.loss.item(), 4))
-    assert len(answers) == 3, "times matter"
+    assert len(answers) == 3, "the times make no difference"
 
 
 @has_times
-def test_without_times_a_frame_is_one_second_long(timed: Family) -> None:
+def test_a_frame_without_times_is_one_second_long(timed: Family) -> None:
     inputs = two_videos(timed, 1.0, 1.0)
     without = {name: value for name, value in inputs.items() if name != TIMES}
     assert torch.equal(timed.model(**without).logits, timed.model(**inputs).logits)
@@ -267,7 +267,7 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
     whole = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
     whole["mm_token_type_ids"] = timed.model.model.token_types(whole["input_ids"])
     whole |= {name: torch.cat([first[name], second[name]]) for name in timed.case.video_inputs}
-    anew = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
+    from_scratch = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
 
     media = timed.videos_of(second)
     if times == "those of all turns":
@@ -280,16 +280,16 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
         return_dict_in_generate=True,
         output_logits=True,
     )
-    torch.testing.assert_close(out.logits[0], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
 
     cache = timed.model(**first, use_cache=True, retention_ratio=ratio).past_key_values
     new = whole["input_ids"][:, first["input_ids"].shape[1] :]
     by_loop = timed.model(input_ids=new, **media, past_key_values=cache, retention_ratio=ratio)
-    torch.testing.assert_close(by_loop.logits[:, -1], anew, rtol=0, atol=1e-5)
+    torch.testing.assert_close(by_loop.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
 
 
 @has_times
-def test_at_ratio_1_a_second_turn_of_text_goes_on_as_the_parents(timed: Family) -> None:
+def test_at_ratio_1_a_second_turn_of_text_continues_as_in_the_parent(timed: Family) -> None:
     inputs = two_videos(timed, 0.4375, 1.3125)
     logits = []
     for model in (timed.stock, timed.load(retention_ratio=1.0)):
@@ -325,8 +325,8 @@ def test_fewer_times_than_videos_are_refused(timed: Family, times: Any, ratio: f
 @torch.no_grad()
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image", "whole video", "the parent's video", "kept video"])
-def test_features_after_a_cached_turn_stand_where_pixels_do(attentive: Family, kind: str, ratio: float) -> None:
-    """With token types given as well, from which the parent would count anew."""
+def test_features_after_a_cached_turn_get_the_positions_of_pixels(attentive: Family, kind: str, ratio: float) -> None:
+    """Token types are given as well, from which the parent would count again."""
     model, first = attentive.model, attentive.one_video(seed=0)
     cache = model(**first, use_cache=True, retention_ratio=ratio).past_key_values
     call: dict[str, Any] = {} if kind in ("image", "kept video") else {"retention_ratio": 1.0}
@@ -347,7 +347,7 @@ def test_features_after_a_cached_turn_stand_where_pixels_do(attentive: Family, k
 
 
 @torch.no_grad()
-def test_whole_features_leave_a_conversations_positions_with_its_cache(attentive: Family) -> None:
+def test_uncompressed_features_store_a_conversations_positions_in_its_cache(attentive: Family) -> None:
     model, caches = attentive.model, []
     for seed, frames in ((0, 8), (1, 4)):
         inputs = attentive.one_video(seed=seed, num_frames=frames)
@@ -366,7 +366,7 @@ def test_whole_features_leave_a_conversations_positions_with_its_cache(attentive
     torch.testing.assert_close(ours, again, rtol=0, atol=1e-5)
 
 
-def test_media_after_a_cache_that_nobody_remembers_are_refused(family: Family) -> None:
+def test_media_after_a_cache_without_memory_are_refused(family: Family) -> None:
     first, second = family.one_video(seed=0), family.one_video(seed=1, num_frames=6)
     cache = family.stock(**first, use_cache=True).past_key_values
     for ratio in (RETENTION_RATIO, 1.0):
@@ -377,7 +377,7 @@ def test_media_after_a_cache_that_nobody_remembers_are_refused(family: Family) -
 
 
 @torch.no_grad()
-def test_a_second_turn_of_whole_features_generates_as_its_pixels(attentive: Family) -> None:
+def test_a_second_turn_of_uncompressed_features_generates_as_with_pixels(attentive: Family) -> None:
     model, first, second = attentive.model, attentive.one_video(seed=0), attentive.one_video(seed=1, num_frames=6)
     turn = run(model, first, return_dict_in_generate=True)
     ids = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
@@ -395,8 +395,8 @@ def test_a_second_turn_of_whole_features_generates_as_its_pixels(attentive: Fami
 
 
 @pytest.mark.parametrize("kind", ["tensor", "pictures"])
-def test_what_qwen_vl_utils_returns_is_compressed_alike(family: Family, kind: str) -> None:
-    """Float tensors (frames, 3, height, width), or lists of pictures, each beside its metadata:
+def test_the_output_of_qwen_vl_utils_is_compressed_like_other_videos(family: Family, kind: str) -> None:
+    """It returns float tensors (frames, 3, height, width), or lists of pictures, each with metadata, when called as
     `process_vision_info(messages, return_video_kwargs=True, return_video_metadata=True)`."""
     frames, metadata = make_video(0), {"fps": 2.0, "frames_indices": list(range(8)), "total_num_frames": 8}
     pictures = [Image.fromarray(frame.transpose(1, 2, 0)) for frame in frames]

@@ -1,4 +1,4 @@
-"""The snippets of README and docs run, on tiny stand-ins for checkpoints and video; their tables are the code's."""
+"""The snippets of README and docs run on tiny stand-ins for checkpoints and videos, and their tables are true."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ from vidcom2.tiny.toy import DEMO_VIDEO
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ("docs/using.md", "docs/methods.md", "docs/limits.md", "docs/hub_repos.md")
-CHECKPOINTS = {  # what is named in the README, and what stands in for it
+CHECKPOINTS = {  # a name in the README -> the tiny checkpoint that replaces it
     r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf": partial(tiny_llava_onevision, image_size=84),
     r"Qwen/Qwen3-VL-\d+B-Instruct": partial(tiny_qwen3_vl, patch_size=10, frame_tokens=12),
     r'(?<=")llava-video(?=")': partial(tiny_llava_video, image_size=98),
@@ -56,7 +56,7 @@ def stand_in(code: str, checkpoints: dict[str, Path], folder: Path) -> str:
 @pytest.mark.usefixtures("methods_restored")
 def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     onevision = next(folder for name, folder in checkpoints.items() if "onevision" in name)
-    repo = tmp_path / "repo"  # what `vidcom2 publish` would have made of it
+    repo = tmp_path / "repo"  # the repo that `vidcom2 publish` would have made from it
     model = VidCom2LlavaOnevisionForConditionalGeneration.from_pretrained(onevision, retention_ratio=0.5)
     model.save_pretrained(repo)
 
@@ -66,7 +66,7 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
 
     namespace: dict = {}
     for i, block in enumerate(blocks("python")):
-        if "video_tokens = torch.randn" not in block:  # an example of a family starts from nothing
+        if "video_tokens = torch.randn" not in block:  # every other example starts from nothing
             namespace = {}
         run(block, f"README.md, snippet {i}")
         if "AutoModelForImageTextToText" in block:
@@ -87,13 +87,13 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the first table after a heading of README."""
+    """Return the cells of the first table after a heading of README."""
     lines = README.split(f"## {heading}\n")[1].strip().splitlines()
     table = itertools.takewhile(lambda line: line.startswith("|"), lines)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table][2:]
 
 
-def test_the_tables_are_those_of_the_code() -> None:
+def test_the_tables_agree_with_the_code() -> None:
     shown = [row[:2] for row in rows("Families")]
     assert shown == [[family.name, f"`{family.classes}ForConditionalGeneration`"] for family in FAMILIES.values()]
     of_name = {family.name: family for family in FAMILIES.values()}
@@ -128,7 +128,7 @@ def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypa
         assert code == 0, error
 
 
-def test_the_shown_figures_are_those_of_the_demo() -> None:
+def test_the_figures_shown_are_those_of_the_demo() -> None:
     run = json.loads(vidcom2("run", "--max-new-tokens", 1, "--json")[1])
     shown = next(block for block in blocks("text") if "prompt tokens" in block)
     for name in ("prompt_tokens", "video_tokens"):
@@ -141,7 +141,7 @@ def test_the_shown_figures_are_those_of_the_demo() -> None:
         assert run["frame_budgets"][int(i)] == int(k)
 
 
-def test_the_figures_of_the_selections_speed_are_those_of_the_result_files() -> None:
+def test_the_figures_of_the_selections_speed_equal_the_result_files() -> None:
     page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     for case in ("compress_cpu", "compress_cpu_busy"):
         file = Path(__file__).parents[1] / "benchmarks" / "results" / f"{case}.json"
@@ -150,7 +150,7 @@ def test_the_figures_of_the_selections_speed_are_those_of_the_result_files() -> 
             assert f"{min(times):.1f}–{max(times):.1f}×" in page.replace("\n", " "), (case, scoring)
 
 
-def test_the_figures_of_reading_are_those_of_the_result_file() -> None:
+def test_the_figures_of_reading_videos_equal_the_result_file() -> None:
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "reading_cpu.json"
     text = " ".join((ROOT / "docs/using.md").read_text(encoding="utf-8").split())
     for row in json.loads(file.read_text())["rows"]:

@@ -1,4 +1,4 @@
-"""What a compressed prompt is refused with: the docs show the code's own tables, and each row is refused."""
+"""What cannot be combined with a compressed prompt: the docs show the code's own tables, and each row is refused."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def test_the_docs_show_every_refusal() -> None:
     assert all(refusal.asked in page for table in TABLES for refusal in table)
 
 
-# For `asked` of a row: what to pass to `generate`; None where another test does, or this Transformers can do it.
+# `asked` of a row -> what to pass to `generate`, or None if another test does so or this Transformers supports it.
 ASKING: dict[str, dict[str, Any] | None] = {
     "`inputs_embeds`": {"inputs_embeds": torch.zeros(1, 4, 8)},
     "`position_ids`": {"position_ids": torch.zeros(1, 4, dtype=torch.long)},
@@ -38,8 +38,8 @@ ASKING: dict[str, dict[str, Any] | None] = {
     "family", [each for each in EACH_MODEL if each.values[0].name == "llava_onevision"], indirect=True
 )
 @pytest.mark.parametrize("refusal", [refusal for table in TABLES[:2] for refusal in table], ids=lambda row: row.asked)
-def test_what_the_tables_have_is_refused_with_the_reason_and_the_remedy(family: Family, refusal: Any) -> None:
-    """One family stands for all, since the tables are read in one place."""
+def test_each_row_of_the_tables_is_refused_with_its_reason_and_remedy(family: Family, refusal: Any) -> None:
+    """One family stands for all, since one place reads the tables."""
     asking = ASKING[refusal.asked]
     if asking is not None:
         with pytest.raises(ValueError) as error:

@@ -1,4 +1,4 @@
-"""The rooms of the house: which there are, and that they import downwards."""
+"""The rooms of the code, and that each imports only from rooms below it."""
 
 import ast
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# From the ground up, as docs/architecture.md draws them: a room imports from those before it alone. A dot in front
-# stands for a file of the ground floor.
+# From the ground up, as docs/architecture.md draws them. A room imports only from those before it. A dot in front marks
+# a file of the ground floor.
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling"),
@@ -23,7 +23,7 @@ TOPS = {"": ROOT / "src" / "vidcom2"} | {
 
 
 def modules() -> dict[str, Path]:
-    """Dotted name below `vidcom2` -> file."""
+    """Return the file of each dotted name below `vidcom2`."""
     found = {}
     for prefix, top in TOPS.items():
         for path in top.rglob("*.py"):
@@ -45,7 +45,7 @@ def room_of(module: str) -> str:
 
 
 def imports(module: str) -> Iterator[str]:
-    """What a module imports when it is run; what type checkers read does not count."""
+    """Yield what a module imports when it runs. Imports for type checkers do not count."""
     path = MODULES[module]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = {
@@ -62,7 +62,7 @@ def imports(module: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name])
-def test_a_room_imports_from_those_below_it_alone(module: str) -> None:
+def test_a_room_imports_only_from_rooms_below_it(module: str) -> None:
     here = room_of(module)
     for imported in imports(module):
         there = room_of(imported)

@@ -1,4 +1,4 @@
-"""What `vidcom2 run` measures, and how."""
+"""`vidcom2 run` measures both sides in turn, and reports what it measured."""
 
 import json
 import shutil
@@ -17,7 +17,10 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.tiny.toy import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 
-SECONDS = {0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3], 1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1]}  # of each call, the first as well
+SECONDS = {
+    0.25: [9.0, 1.0, 1.2, 8.0, 1.1, 1.3],
+    1.0: [9.0, 4.2, 4.1, 4.4, 4.0, 0.1],
+}  # seconds of each call, including the first
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def video() -> Video:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int, int]]]:
-    """(ratio, max_new_tokens, threads) of each call, which takes the seconds of the script."""
+    """Collect (ratio, max_new_tokens, threads) of each call. A call takes as many seconds as scripted."""
     calls: list[tuple[float, int, int]] = []
     left = {ratio: list(seconds) for ratio, seconds in SECONDS.items()}
 
@@ -49,25 +52,23 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int,
     torch.set_num_threads(before)
 
 
-def test_the_sides_take_turns_after_a_call_that_is_not_counted(
-    checkpoint: Checkpoint, video: Video, scripted: list
-) -> None:
+def test_both_sides_take_turns_after_a_warm_up_call(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
     measured = run(checkpoint, video, "What?", 7, repeats=5)
     pairs = [scripted[i : i + 2] for i in range(0, len(scripted), 2)]
     assert [{ratio for ratio, *_ in pair} for pair in pairs] == [{0.25, 1.0}] * 6
-    assert [pair[0][0] for pair in pairs] == [1.0, 0.25] * 3  # neither is always the first
+    assert [pair[0][0] for pair in pairs] == [1.0, 0.25] * 3  # neither side always goes first
     assert [new for _, new, _ in scripted] == [1, 1] + [7] * 10
     assert measured.compressed.prefill_seconds_each == SECONDS[0.25][1:]
     assert measured.uncompressed.total_seconds_each == [2 * seconds for seconds in SECONDS[1.0][1:]]
 
 
-def test_a_call_that_was_disturbed_does_not_decide(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
+def test_a_single_slow_call_does_not_change_the_result(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
     measured = run(checkpoint, video, "What?", 7, repeats=5)
     assert (measured.compressed.prefill_seconds, measured.uncompressed.prefill_seconds) == (1.2, 4.1)
     assert measured.compressed.total_seconds == 2.4
 
 
-def test_a_small_model_runs_on_one_thread_unless_the_user_says_how_many(
+def test_a_small_model_runs_on_one_thread_unless_the_user_sets_the_number(
     checkpoint: Checkpoint, video: Video, scripted: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -80,14 +81,14 @@ def test_a_small_model_runs_on_one_thread_unless_the_user_says_how_many(
     assert run(checkpoint, video, "What?", 7, repeats=1).environment["threads"] == "2"
 
 
-def test_without_the_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
+def test_without_a_baseline_the_full_prompt_never_runs(checkpoint: Checkpoint, video: Video, scripted: list) -> None:
     measured = run(checkpoint, video, "What?", 7, repeats=2, baseline=False)
     assert {ratio for ratio, *_ in scripted} == {0.25} and measured.uncompressed is None
     inputs = prepare_inputs(checkpoint.processor, "What?", video)
     assert measured.full_prompt_tokens == inputs["input_ids"].shape[1]
 
 
-def test_the_command_line_shows_what_was_not_run() -> None:
+def test_the_command_line_shows_what_did_not_run() -> None:
     arguments = ["run", "--num-frames", 4, "--max-new-tokens", 1, "--repeats", 1, "--no-baseline"]
     code, shown, _ = vidcom2(*arguments)
     assert code == 0 and shown.count("not run") == 2 and "Answer at 1.0" not in shown and "medians" not in shown
@@ -95,19 +96,19 @@ def test_the_command_line_shows_what_was_not_run() -> None:
     assert result["uncompressed"] is None and result["full_prompt_tokens"] > result["compressed"]["prompt_tokens"]
 
 
-def test_positions_are_those_that_the_language_model_sees(family: Family, video: Video) -> None:
+def test_the_reported_positions_are_those_that_the_language_model_sees(family: Family, video: Video) -> None:
     result = run(Checkpoint("tiny", family.model, family.processor), video, "What?", 3, repeats=1)
     inputs = prepare_inputs(family.processor, "What?", video)
     positions = family.case.full_positions(family.stock, inputs)
     if positions is None:
         positions = torch.arange(inputs["input_ids"].shape[1])
     side = result.uncompressed
-    answered = int(positions[..., -1].max()) + side.new_tokens - 1  # the last new token is not read again
+    answered = int(positions[..., -1].max()) + side.new_tokens - 1  # the last new token is never fed back
     assert side.num_positions == 1 + max(int(positions.max()), answered)
     assert side.prompt_tokens == inputs["input_ids"].shape[1] > result.compressed.prompt_tokens
 
 
-def test_a_prompt_longer_than_the_model_was_made_for_is_said_for_each_side(family: Family, tmp_path: Path) -> None:
+def test_a_prompt_longer_than_the_model_supports_is_reported_for_each_side(family: Family, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(family.folder, tmp_path / "model"))
     content = json.loads((folder / "config.json").read_text())
     arguments = ["run", "--model", folder, "--num-frames", 8, "--max-new-tokens", 1, "--repeats", 1]
@@ -140,7 +141,7 @@ def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch:
     assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3
 
 
-def test_times_of_answers_of_different_lengths_are_not_divided(capsys: pytest.CaptureFixture) -> None:
+def test_no_speedup_is_stated_for_answers_of_different_lengths(capsys: pytest.CaptureFixture) -> None:
     from dataclasses import fields
 
     from vidcom2.answering.comparison import Comparison, Measured

@@ -1,4 +1,4 @@
-"""Methods of users that only score tokens: what stays, against plain loops, and what is refused."""
+"""Users' methods that only score tokens: what they keep, beside plain loops, and what is refused."""
 
 import math
 from collections.abc import Callable
@@ -24,12 +24,12 @@ def scores_of_video(seed: int = 0) -> Tensor:
 
 
 def best(values: list[float], number: int) -> list[int]:
-    """Of equal values the earlier ones."""
+    """Return the places of the highest values. Of equal values the earlier one wins."""
     return sorted(sorted(range(len(values)), key=lambda place: (-values[place], place))[:number])
 
 
 def in_frames(scores: Tensor, settings: CompressionSettings) -> list[int]:
-    """Algorithm 1 with these scores, in plain loops and float64."""
+    """Run Algorithm 1 with these scores, in plain loops and float64."""
     rows = [[value if math.isfinite(value) else -math.inf for value in row] for row in scores.double().tolist()]
     lowest = min(value for row in rows for value in row if value > -math.inf)
     u = [frame_score(row, settings.compression_frame_score, lowest) for row in rows]
@@ -44,7 +44,7 @@ def in_frames(scores: Tensor, settings: CompressionSettings) -> list[int]:
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 0.6])
 @pytest.mark.parametrize("rounding", ["ceil", "round", "exact"])
 @pytest.mark.parametrize("frame_score", ["mean", "max", "uniform"])
-def test_scores_decide_as_in_the_paper(ratio: float, rounding: str, frame_score: str) -> None:
+def test_scores_select_tokens_as_in_the_paper(ratio: float, rounding: str, frame_score: str) -> None:
     scores = scores_of_video()
     scores[1, 2:4], scores[3], scores[4, 0] = 0.5, torch.nan, -torch.inf
     register_score_method("mine")(lambda video: scores)
@@ -59,7 +59,7 @@ def test_scores_decide_as_in_the_paper(ratio: float, rounding: str, frame_score:
 
 
 @pytest.mark.parametrize("ratio", [0.001, 0.25, 0.5, 0.99])
-def test_one_ranking_over_the_video_keeps_its_best(ratio: float) -> None:
+def test_a_ranking_over_the_video_keeps_the_highest_scores(ratio: float) -> None:
     scores = scores_of_video()
     scores[2], scores[4] = torch.nan, 0.5
     register_score_method("mine", ranking="video")(lambda video: scores.double())
@@ -69,7 +69,7 @@ def test_one_ranking_over_the_video_keeps_its_best(ratio: float) -> None:
     assert got.frame_uniqueness is None and torch.equal(got.token_uniqueness[4], scores[4])
 
 
-def test_the_temperature_goes_with_the_scale_of_the_scores() -> None:
+def test_the_temperature_scales_with_the_scores() -> None:
     scores = torch.arange(0.0, 1.0, 0.2)[:, None].expand(5, 100)
     register_score_method("of_one")(lambda video: scores)
     register_score_method("of_thousand")(lambda video: 1000 * scores)
@@ -79,10 +79,10 @@ def test_the_temperature_goes_with_the_scale_of_the_scores() -> None:
         for method, temperature in (("of_one", 0.2), ("of_thousand", 200.0), ("of_thousand", 0.01))
     )
     assert small == large == sorted(set(small))  # the larger the score, the larger the budget
-    assert alone == [40, 40, 40, 40, 90]  # one frame takes all that there is to take: R·M·(1 - 1/T), and R·M more
+    assert alone == [40, 40, 40, 40, 90]  # one frame takes all it can: R·M more than the others' R·M·(1 - 1/T)
 
 
-def test_the_function_is_given_its_settings_and_the_method_reads_no_others() -> None:
+def test_the_function_gets_its_settings_and_the_method_reads_no_others() -> None:
     seen = []
 
     @register_score_method("mine", ranking="video", settings=("compression_window", "retention_ratio"))
@@ -101,12 +101,12 @@ def test_the_function_is_given_its_settings_and_the_method_reads_no_others() -> 
         ("in_frames", "exact", True),
         ("mine", "ceil", True),
     ):
-        assert COMPRESSION_METHODS[name].keeps_by_sizes(rounding) == by_sizes  # what vLLM asks
+        assert COMPRESSION_METHODS[name].keeps_by_sizes(rounding) == by_sizes  # vLLM asks this
 
 
 @pytest.mark.parametrize("ranking", ["frame", "video"])
-def test_the_number_of_tokens_is_that_of_a_video_of_nothing(ranking: str) -> None:
-    """By which vLLM counts, before it has seen a video. 0 / 0 is no score."""
+def test_an_empty_video_keeps_as_many_tokens_as_any_other(ranking: str) -> None:
+    """vLLM counts in this way before it has seen a video. There, 0 / 0 is no score."""
     register_score_method("mine", ranking=ranking)(lambda video: (norms := video.tokens.norm(dim=-1)) / norms.max())
     exact = {"compression_rounding": "exact"} if ranking == "frame" else {}
     kept = [
@@ -128,7 +128,7 @@ def test_the_number_of_tokens_is_that_of_a_video_of_nothing(ranking: str) -> Non
         (lambda video: video.tokens[..., 0].add_(1), "wrote into the video's tokens"),
     ],
 )
-def test_what_is_no_score_for_each_token_is_refused(function: Callable, message: str) -> None:
+def test_a_function_that_does_not_return_a_score_per_token_is_refused(function: Callable, message: str) -> None:
     register_score_method("mine")(function)
     with pytest.raises(ValueError) as refused:
         compress(TOKENS.clone(), compression_method="mine")
@@ -146,7 +146,7 @@ def test_what_is_no_score_for_each_token_is_refused(function: Callable, message:
         ({"settings": ("compression_window",)}, lambda video: 0, "the settings ('compression_window',) that it is"),
     ],
 )
-def test_a_registration_that_cannot_work_is_refused(arguments: dict, function: Callable, message: str) -> None:
+def test_a_bad_registration_is_refused(arguments: dict, function: Callable, message: str) -> None:
     with pytest.raises(ValueError) as refused:
         register_score_method("mine", **arguments)(function)
     assert message in str(refused.value) and "mine" not in COMPRESSION_METHODS
@@ -154,9 +154,9 @@ def test_a_registration_that_cannot_work_is_refused(arguments: dict, function: C
         register_score_method("evs")(lambda video: 0)
 
 
-def test_the_command_line_takes_it_from_a_file(tmp_path: Path) -> None:
+def test_the_command_line_imports_a_score_method_from_a_file(tmp_path: Path) -> None:
     method = ("--import", Path(__file__).parent / "methods_of_users" / "longest_in_frame.py")
-    COMPRESSION_METHODS.pop("longest_in_frame", None)  # of another module, in another test
+    COMPRESSION_METHODS.pop("longest_in_frame", None)  # another test may have registered another module's
     code, out, error = vidcom2(*method, "explain", "--compression-method", "longest_in_frame", "-o", tmp_path / "x.png")
     assert code == 0 and "longest_in_frame keeps" in out, error
 
@@ -183,7 +183,7 @@ def test_a_mean_is_over_the_tokens_assigned_to_a_kept_one() -> None:
         (torch.tensor([-1, -1]), "int64 that assigns no token"),
     ],
 )
-def test_an_assignment_that_means_nothing_is_refused(assignment: object, got: str) -> None:
+def test_a_bad_assignment_is_refused(assignment: object, got: str) -> None:
     with pytest.raises(ValueError) as refused:
         TokenMerge.mean(assignment)
     assert f"`assignment` is {got}, but must be" in str(refused.value)

@@ -1,7 +1,7 @@
-"""`transformers serve`, in a process of its own, answers chats about videos with the code that lies beside the weights.
+"""`transformers serve`, in a separate process, answers chats about videos with the code that lies beside the weights.
 
-A recorder in the server's process writes down what really reaches the language model: the answers alone, and the
-`usage` of the response, would not tell a compressed prompt from a full one.
+A recorder in the server's process writes down what really reaches the language model. The answers and the `usage` of
+the response alone would not tell a compressed prompt from a full one.
 """
 
 import functools
@@ -38,7 +38,7 @@ FILE_FRAMES, FPS, NUM_FRAMES, NEW_TOKENS = 16, 8, 8, 12
 QUESTION = "What happens?"
 START_SECONDS, ANSWER_SECONDS = 120, 120
 
-# Python imports a module of this name when it starts.
+# Python imports a module of this name at its start.
 RECORDER = """
 import json, os, sys
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -73,7 +73,7 @@ numpy.savez(sys.argv[2], frames=VideoDecoder(sys.argv[1])[:].numpy(), sound=soun
 
 @dataclass
 class Clip:
-    """A video as file and address, and what torchcodec decodes from it."""
+    """A video as a file and an address, and what torchcodec decodes from it."""
 
     path: Path
     url: str
@@ -112,7 +112,7 @@ def test_torchcodec_decodes_the_clip_and_its_tone(clip: Clip) -> None:
     assert clip.frames.shape == (FILE_FRAMES, 3, 48, 64) and clip.frames.dtype == np.uint8
     frames = clip.frames.astype(int)
     change = np.abs(frames - frames[0]).mean(axis=(1, 2, 3))
-    assert change.argmax() == FILE_FRAMES // 2  # the frame of something else
+    assert change.argmax() == FILE_FRAMES // 2  # the frame that shows another scene
     spectrum = np.abs(np.fft.rfft(clip.sound[0]))
     assert spectrum.argmax() * SAMPLE_RATE / clip.sound.shape[1] == pytest.approx(TONE, abs=2)
 
@@ -123,17 +123,17 @@ def test_torchcodec_decodes_the_clip_and_its_tone(clip: Clip) -> None:
 
 
 def published_folder(case: ModelCase, folder: Path, retention_ratio: float = RETENTION_RATIO) -> Family:
-    """A tiny checkpoint as the Hub has it: weights, processor, and the code beside them, named in `auto_map`."""
+    """Make a tiny repo like those on the Hub: weights, processor, and beside them the code that `auto_map` names."""
     stock, processor = case.build(**case.build_arguments)
     with torch.no_grad():
         for parameter in stock.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(2)  # as they are made, random weights answer nearly the same to any video
+                parameter.mul_(2)  # otherwise random weights give nearly the same answer to any video
     stock.save_pretrained(folder)
     case.model_class.from_pretrained(folder, retention_ratio=retention_ratio).save_pretrained(folder)
     if getattr(processor.video_processor, "fps", None) is not None:
-        # The server asks for 32 frames, and Qwen3-VL's processor refuses that beside its own frames a second: so does
-        # the stock class. docs/limits.md says what to set.
+        # The server asks for 32 frames. Qwen3-VL's processor refuses that beside its own rate, in the stock class too.
+        # docs/limits.md says what to set.
         processor.video_processor.fps = None
     processor.save_pretrained(folder)
     return Family(case, folder, stock, processor)
@@ -144,7 +144,7 @@ def set_in_config(folder: Path, **fields: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | fields))
 
 
-SERVED = ("llava_onevision",)  # in every run of the tests: a server takes a quarter of a minute to start
+SERVED = ("llava_onevision",)  # served in every run; one family, as a server starts in a quarter of a minute
 EACH_SERVED = [
     pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow) for case in MODELS
 ]
@@ -156,7 +156,7 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def other_tokens_than_letters(family: Family) -> list[int]:
-    """Random weights also answer with bytes that are no text, which look different in a stream and in one piece."""
+    """Return tokens without letters. Bytes that are no text look different in a stream and in one piece."""
     tokenizer = family.processor.tokenizer
     letters = set(tokenizer.convert_tokens_to_ids(list(string.ascii_letters)))
     return [token for token in range(len(tokenizer)) if token not in letters]
@@ -164,7 +164,7 @@ def other_tokens_than_letters(family: Family) -> list[int]:
 
 @dataclass
 class Expected:
-    """What the package's own class makes of the same frames in this process."""
+    """The results of the package's own class for the same frames, in this process."""
 
     answer: str
     uncompressed_answer: str
@@ -208,7 +208,7 @@ class Server:
     read: int = field(default=0, init=False)
 
     def request(self, family: Family, video: str | Path, **fields: Any) -> dict[str, Any]:
-        """A chat about a video, in the format of the OpenAI API, answered greedily and in letters."""
+        """Make a chat about a video in the OpenAI format, to be answered greedily and in letters."""
         content = [
             {"type": "video_url", "video_url": {"url": str(video)}},
             {"type": "text", "text": QUESTION},
@@ -223,14 +223,14 @@ class Server:
         } | fields
 
     def answer(self, family: Family, video: str | Path) -> dict[str, Any]:
-        """The response in one piece."""
+        """Ask for the response in one piece."""
         with httpx.Client(trust_env=False, timeout=ANSWER_SECONDS) as client:
             response = client.post(f"{self.url}/v1/chat/completions", json=self.request(family, video))
         assert response.status_code == 200, self.trouble(response.text)
         return response.json()
 
     def stream(self, family: Family, video: str | Path) -> list[dict[str, Any]]:
-        """The chunks of a streamed response."""
+        """Ask for a streamed response, and return its chunks."""
         request = self.request(family, video, stream=True)
         with (
             httpx.Client(trust_env=False, timeout=ANSWER_SECONDS) as client,
@@ -243,12 +243,12 @@ class Server:
         return [json.loads(line.removeprefix("data: ")) for line in lines]
 
     def trouble(self, response: str) -> str:
-        """What to show of a failed request: the server writes down the error after it has responded."""
+        """Describe a failed request. The server logs the error only after it has responded."""
         time.sleep(1)
         return f"{response}\n{self.log.read_text()[-4000:]}"
 
     def prefills(self) -> list[dict[str, Any]]:
-        """What was recorded since the last call: prompts that reached the language model, and by whose code."""
+        """Return the prompts that reached the language model since the last call, and whose code ran them."""
         lines = self.record.read_text().splitlines()
         new, self.read = lines[self.read :], len(lines)
         return [json.loads(line) for line in new]
@@ -289,7 +289,7 @@ def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 
 
 def _url_when_ready(process: subprocess.Popen, log: Path) -> str:
-    """Wait until the server answers at the port that it was given."""
+    """Wait until the server answers at its port."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
         if match := re.search(r"running on (http://127\.0\.0\.1:\d+)", log.read_text()):
@@ -325,7 +325,7 @@ def test_a_chat_about_a_video_file_is_compressed_and_answered(
     assert prefill["length"] == expected.short_length and dropped > published.case.video_tokens(NUM_FRAMES) / 4
 
 
-def test_a_streamed_answer_is_the_same_text(server: Server, published: Family, clip: Clip, expected: Expected) -> None:
+def test_a_streamed_answer_has_the_same_text(server: Server, published: Family, clip: Clip, expected: Expected) -> None:
     server.prefills()
     chunks = server.stream(published, clip.path)
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
@@ -353,7 +353,7 @@ def test_the_server_runs_the_code_beside_the_weights(server: Server, published: 
     assert not prefill["package"]  # the installed package is not imported
 
 
-def test_the_ratio_in_the_config_decides_how_much_is_left(
+def test_the_ratio_in_the_config_decides_how_much_is_kept(
     server: Server, published: Family, clip: Clip, expected: Expected, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(published.folder, tmp_path / "uncompressing")
@@ -365,7 +365,7 @@ def test_the_ratio_in_the_config_decides_how_much_is_left(
 
 
 def test_a_video_without_sound_is_answered(server: Server, published: Family, tmp_path: Path) -> None:
-    """The stock classes fail here: the server takes them for models that hear."""
+    """The stock classes fail here, since the server takes them for models that hear."""
     write_clip(tmp_path / "silent.mp4", FILE_FRAMES, FPS, audio=False)
     server.prefills()
     response = server.answer(published, tmp_path / "silent.mp4")
@@ -374,7 +374,7 @@ def test_a_video_without_sound_is_answered(server: Server, published: Family, tm
 
 
 @pytest.mark.slow
-def test_requests_at_once_of_which_some_are_given_up_are_answered_alike(
+def test_simultaneous_requests_get_the_same_answer_although_some_are_abandoned(
     server: Server, published: Family, clip: Clip, expected: Expected
 ) -> None:
     if published.case.name not in SERVED:
@@ -389,7 +389,7 @@ def test_requests_at_once_of_which_some_are_given_up_are_answered_alike(
             httpx.Client(trust_env=False, timeout=ANSWER_SECONDS) as client,
             client.stream("POST", f"{server.url}/v1/chat/completions", json=request) as response,
         ):
-            next(response.iter_lines())  # and leaves
+            next(response.iter_lines())  # and closes the connection
         return None
 
     with ThreadPoolExecutor(16) as pool:

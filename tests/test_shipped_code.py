@@ -1,4 +1,4 @@
-"""What a Hub repo holds is the code that these tests import: complete, no more, and harmless to load."""
+"""A Hub repo holds the code that these tests import, all that it needs and no more, and it is harmless to load."""
 
 import ast
 import hashlib
@@ -23,7 +23,7 @@ from vidcom2.modeling import custom_generate
 from vidcom2.shipping.shipped_code import code_of, code_of_custom_generate, fields_of
 from vidcom2.tiny.llava_video import tiny_llava_video
 
-MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # by `__init_subclass__`
+MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # made by `__init_subclass__`
 ROOT = Path(__file__).parents[1]
 ROOMS = ("modeling", "configuration")
 SHIPPED = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.stem != "__init__")
@@ -34,8 +34,8 @@ def case(request: pytest.FixtureRequest) -> ModelCase:
     return request.param
 
 
-def test_the_code_of_a_repo_is_what_transformers_follows_and_no_more(case: ModelCase, tmp_path: Path) -> None:
-    """Transformers finds relative imports by its own means."""
+def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, tmp_path: Path) -> None:
+    """Transformers searches for relative imports in its own way."""
     code = code_of(case.model_class)
     for name, content in code.items():
         (tmp_path / name).write_bytes(content)
@@ -50,15 +50,15 @@ def test_the_code_of_a_repo_is_what_transformers_follows_and_no_more(case: Model
     assert reached == set(code)
 
 
-def test_shipped_files_all_belong_to_some_repo() -> None:
+def test_every_shipped_file_belongs_to_some_repo() -> None:
     shipped = {name for case in MODELS for name in code_of(case.model_class)}
     custom_generate = {Path(name).name for name in code_of_custom_generate()}
     shipped |= custom_generate - {"generate.py"} | {"custom_generate.py"}
-    shipped |= {"score_methods.py"}  # goes along with a method of a user's that only scores
+    shipped |= {"score_methods.py"}  # is shipped with a user's method that only scores
     assert shipped == {path.name for path in SHIPPED}
 
 
-def test_what_a_repo_holds_differs_from_the_package_in_the_names_of_rooms_alone(case: ModelCase) -> None:
+def test_the_code_in_a_repo_differs_from_the_package_only_in_names_of_rooms(case: ModelCase) -> None:
     files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in SHIPPED}
     differing = 0
     for name, content in code_of(case.model_class).items():
@@ -76,7 +76,7 @@ def test_no_name_of_a_shipped_file_is_used_twice() -> None:
     assert len(names) == len(set(names))
 
 
-def test_what_a_repo_looks_like_is_said_in_one_file_that_needs_no_other() -> None:
+def test_repo_shape_imports_only_the_standard_library() -> None:
     tree = ast.parse((ROOT / "src" / "vidcom2" / "repo_shape.py").read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {getattr(node, "module", None) or node.names[0].name for node in imports}
@@ -84,11 +84,11 @@ def test_what_a_repo_looks_like_is_said_in_one_file_that_needs_no_other() -> Non
     assert not any(getattr(node, "level", 0) for node in imports)
 
 
-def test_custom_generate_is_for_the_families_with_a_stock_class() -> None:
+def test_custom_generate_serves_all_families_with_a_stock_class() -> None:
     assert {name: family.model_class for name, family in NATIVE_FAMILIES.items()} == custom_generate.MODEL_CLASSES
 
 
-def test_the_hooks_of_a_family_are_those_that_contributing_shows() -> None:
+def test_contributing_lists_the_hooks_of_a_family() -> None:
     section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Add a family")[1].split("\n## ")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     shown = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
@@ -110,7 +110,7 @@ def test_the_hooks_of_a_family_are_those_that_contributing_shows() -> None:
     assert shown <= of_mixins | {"config"}, shown - of_mixins
 
 
-def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:
+def test_a_familys_settings_equal_those_of_its_config(case: ModelCase) -> None:
     family = FAMILIES[case.config_class.model_type]
     assert family.native == case.native and family.model_class is case.model_class
     for name, accepted in family.settings.items():
@@ -122,7 +122,7 @@ def test_a_familys_settings_are_those_of_its_config(case: ModelCase) -> None:
 
 
 @pytest.mark.slow
-def test_loading_imports_the_files_of_the_family_at_hand_alone() -> None:
+def test_importing_checkpoints_imports_no_familys_files() -> None:
     code = "import sys, vidcom2.checkpoints; print([name for name in sys.modules if 'modeling_vidcom2' in name])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
@@ -139,14 +139,14 @@ def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> N
     }
 
 
-# Names through which Python code reaches files, the network, other programs or code that is not there to be read.
+# Names through which Python code reaches files, the network, other programs, or code that nobody can read beforehand.
 REACHING_MODULES = {
     *("os", "io", "pathlib", "shutil", "tempfile", "glob", "fileinput", "mmap", "sqlite3", "shelve", "dbm"),
     *("socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "huggingface_hub"),
     *("subprocess", "multiprocessing", "threading", "asyncio", "concurrent", "signal", "ctypes", "cffi", "pty"),
     *("pickle", "marshal", "dill", "importlib", "runpy", "code", "codeop", "builtins", "sys", "site", "platform"),
 }
-HARMLESS = {"os": {"PathLike"}, "os.path": {"basename", "isfile", "join"}}  # which open nothing
+HARMLESS = {"os": {"PathLike"}, "os.path": {"basename", "isfile", "join"}}  # these open nothing
 REACHING_CALLS = {"open", "exec", "eval", "compile", "__import__", "input", "breakpoint", "globals"}
 REACHING_ATTRIBUTES = {
     *("environ", "getenv", "system", "popen", "hub", "load_state_dict_from_url", "load_library", "cpp_extension"),
@@ -156,7 +156,7 @@ REACHING_ATTRIBUTES = {
 
 
 def reaching(source: str) -> list[str]:
-    """What in this code reads the environment, opens a file or socket, or runs something."""
+    """Find what in this code reads the environment, opens a file or socket, or runs something."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -202,11 +202,11 @@ def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing(path: 
         "import torch\ntorch.utils.cpp_extension.load('x')",
     ],
 )
-def test_the_search_for_reaching_code_finds_it(source: str) -> None:
+def test_the_search_finds_code_that_reaches_outside(source: str) -> None:
     assert reaching(source)
 
 
-def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: Path) -> None:
+def test_a_model_saved_by_the_package_is_a_complete_repo(family: Family, tmp_path: Path) -> None:
     model = family.load(retention_ratio=0.5, compression_rounding="exact")
     with torch.no_grad():
         model.lm_head.weight.add_(0.01)
@@ -220,7 +220,7 @@ def test_a_saved_model_of_the_package_is_a_whole_repo(family: Family, tmp_path: 
 
     fields = fields_of(family.case.model_class)
     assert {name: config[name] for name in fields} == fields
-    if not family.case.native:  # with most code, and a processor of its own; a process for each takes long
+    if not family.case.native:  # LLaVA-Video has the most code and its own processor; checking each family takes long
         seen = []
         checks = verify(str(tmp_path), progress=seen.append)
         assert seen == checks and all(check.claim for check in checks)
@@ -236,7 +236,7 @@ def test_a_saved_inner_model_carries_its_code_and_compresses_again(family: Famil
     inner.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["auto_map"].keys() == {"AutoConfig", "AutoModel"} and "custom_pipelines" not in config
-    if not family.case.native:  # its config's own type is known to this process, whatever `trust_remote_code` says
+    if not family.case.native:  # this process knows its config's own type, whatever `trust_remote_code` says
         return
     again, info = AutoModel.from_pretrained(tmp_path, trust_remote_code=True, output_loading_info=True)
     assert type(again).__name__ == type(inner).__name__ and not any(info.values()), info
@@ -259,7 +259,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", ["compression.py", "configuration_vidcom2_{}.py"])
-def test_saving_never_writes_over_a_file_that_this_project_did_not_write(
+def test_saving_never_overwrites_a_file_that_this_project_did_not_write(
     name: str, case: ModelCase, tmp_path: Path
 ) -> None:
     (tmp_path / name.format(case.name)).write_text("mine = 1\n")
@@ -276,7 +276,7 @@ def test_a_model_is_not_half_saved_beside_files_of_others(family: Family, tmp_pa
     assert files_of(tmp_path) == {"registration.py": b"mine = 1\n"}
 
 
-def test_saving_again_and_a_newer_version_over_an_older_one_work_and_links_are_not_written_through(
+def test_saving_again_replaces_this_and_older_versions_and_does_not_write_through_links(
     case: ModelCase, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "older.py"
@@ -286,7 +286,7 @@ def test_saving_again_and_a_newer_version_over_an_older_one_work_and_links_are_n
     config.save_pretrained(tmp_path)
     assert files_of(tmp_path) == first
 
-    # As an older version would have left it: other code, which its config.json lists; here as a link.
+    # An older version would have left other code, which its config.json lists. Here it is a link.
     fields, older, link = json.loads(first["config.json"]), b"# an older version\n", tmp_path / "compression.py"
     fields["vidcom2_code_sha256"]["compression.py"] = hashlib.sha256(older).hexdigest()
     (tmp_path / "config.json").write_text(json.dumps(fields))
@@ -303,7 +303,7 @@ def test_saving_again_and_a_newer_version_over_an_older_one_work_and_links_are_n
 
 
 @pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
-def test_a_changed_copy_of_a_saved_file_is_the_users(spoilt: str, case: ModelCase, tmp_path: Path) -> None:
+def test_a_saved_file_that_the_user_changed_is_not_overwritten(spoilt: str, case: ModelCase, tmp_path: Path) -> None:
     config = case.config_class()
     config.save_pretrained(tmp_path)
     path = tmp_path / "compression.py"
@@ -312,7 +312,7 @@ def test_a_changed_copy_of_a_saved_file_is_the_users(spoilt: str, case: ModelCas
     with pytest.raises(ValueError, match=r"holds 'compression\.py', which this project did not write"):
         config.save_pretrained(tmp_path)
     assert files_of(tmp_path) == before
-    (tmp_path / "config.json").write_text(spoilt)  # then nothing tells what is of this project but its content
+    (tmp_path / "config.json").write_text(spoilt)  # then only a file's content tells whether this project wrote it
     with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
         config.save_pretrained(tmp_path)
     assert path.read_bytes() == before["compression.py"]
@@ -338,7 +338,7 @@ def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: Mo
     assert "auto_map" not in json.loads((tmp_path / "config" / "config.json").read_text())
 
 
-def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
+def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
     repo, mine, new, config_alone = (tmp_path / name for name in ("repo", "mine", "new", "config"))
     family.model.save_pretrained(repo)
     family.processor.save_pretrained(repo)
@@ -353,7 +353,7 @@ def test_a_model_from_a_repo_is_not_half_saved_beside_files_of_others(family: Fa
         model.save_pretrained(mine)
     assert files_of(mine) == {"registration.py": b"mine = 1\n"}
     model.config.save_pretrained(config_alone)
-    for folder in (config_alone, repo, tmp_path / "nothing"):  # what only a config was saved into, a whole repo, none
+    for folder in (config_alone, repo, tmp_path / "nothing"):  # a folder with only a config, a whole repo, and none
         check_before_copy(model_class, str(folder))
     (mine / "compression_settings.py").write_text("mine = 1\n")
     with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
@@ -391,14 +391,14 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
 
 
 @only(lambda family: family.native)
-def test_a_checkpoint_saved_again_by_the_stock_class_gets_its_code_from_the_packages_class(
+def test_the_packages_class_restores_the_code_of_a_checkpoint_saved_by_the_stock_class(
     family: Family, tmp_path: Path
 ) -> None:
     ours, stock, again = (tmp_path / name for name in ("ours", "stock", "again"))
     family.load(retention_ratio=0.5).save_pretrained(ours)
     family.case.stock_class.from_pretrained(ours).save_pretrained(stock)
     with pytest.raises(OSError, match="does not appear to have a file named configuration_vidcom2"):
-        AutoModel.from_pretrained(stock, trust_remote_code=True)  # Transformers alone runs here, and says so
+        AutoModel.from_pretrained(stock, trust_remote_code=True)  # only Transformers runs here, and it says so
     family.case.model_class.from_pretrained(stock).save_pretrained(again)
     loaded = AutoModel.from_pretrained(again, trust_remote_code=True).eval()
     assert type(loaded).__name__ == family.case.model_class.__name__ and loaded.config.retention_ratio == 0.5
@@ -453,7 +453,7 @@ def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, t
 
 
 @only(lambda family: family.native)
-def test_custom_generate_passes_over_a_compiled_stock_forward(family: Family, tmp_path: Path) -> None:
+def test_custom_generate_works_with_a_compiled_stock_forward(family: Family, tmp_path: Path) -> None:
     model = family.case.stock_class.from_pretrained(family.folder).eval()
     model.compile(backend="eager")
     call = dict(family.one_video()) | {"max_new_tokens": 4, "do_sample": False}
@@ -463,7 +463,7 @@ def test_custom_generate_passes_over_a_compiled_stock_forward(family: Family, tm
 
 
 @only(lambda family: family.native)
-def test_custom_generate_refuses_a_class_whose_forward_it_would_pass_over(family: Family, tmp_path: Path) -> None:
+def test_custom_generate_refuses_a_class_whose_forward_it_would_bypass(family: Family, tmp_path: Path) -> None:
     class Mine(family.case.stock_class):
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""A method of a user's own goes along with the model that uses it, or saving is refused."""
+"""A user's method is saved with the model that uses it, or saving is refused."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ KEPT = """
 def kept(model, inputs):
     return model.model(**inputs, only_video_features="kept", return_dict=True).pooler_output[0].tolist()
 """
-# A process in which `vidcom2` cannot be imported.
+# Code for a process that cannot import `vidcom2`.
 ALONE = """
 import json, sys
 sys.modules["vidcom2"] = None
@@ -47,7 +47,7 @@ print(json.dumps([tokens.tolist(), kept(model, load_file(inputs))]))
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """A module of a user, of the source that the test's parameter says."""
+    """Import a user's module with the source that the test's parameter gives."""
     name, source = request.param
     folder = tmp_path / "of_user"
     folder.mkdir()
@@ -68,7 +68,7 @@ def kept(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> list:
 
 
 def check_alone(model: PreTrainedModel, inputs: dict[str, torch.Tensor], folder: Path, again: Path) -> None:
-    """That the model in `folder` answers and keeps the same in a process without `vidcom2`, which saves it `again`."""
+    """Check that the model in `folder` answers the same in a process without `vidcom2`, and can be saved `again`."""
     from safetensors.torch import save_file
 
     file = folder.with_suffix(".safetensors")
@@ -80,7 +80,7 @@ def check_alone(model: PreTrainedModel, inputs: dict[str, torch.Tensor], folder:
     assert json.loads(ran.stdout.splitlines()[-1]) == [expected.tolist(), kept(model, inputs)]
 
 
-# A process each takes long: each method in one family.
+# Each case starts a process, which takes long, so each method runs in one family.
 PAIRS = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longest_in_frame": "llava_onevision"}
 
 
@@ -92,14 +92,14 @@ PAIRS = {"inner_contrast": "llava_video", "merged_in_time": "qwen2_5_vl", "longe
         "longest_in_frame",
     ],
 )
-def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
+def test_a_saved_model_loads_with_its_method_where_vidcom2_is_not_installed(
     family: Family, method: str, tmp_path: Path
 ) -> None:
     use_method(method)
     folder, again = tmp_path / "repo", tmp_path / "again"
     model = family.load(compression_method=method, retention_ratio=0.5)
     model.save_pretrained(folder)
-    family.processor.save_pretrained(folder)  # leaves alone what came with the model
+    family.processor.save_pretrained(folder)  # must not touch the code saved with the model
     inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
     check_alone(model, inputs, folder, again)
     assert kept(model, inputs) != kept(family.load(retention_ratio=0.5), inputs)
@@ -112,7 +112,9 @@ def test_a_saved_model_loads_with_its_method_where_nothing_of_this_is_installed(
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
-def test_a_model_that_goes_back_to_a_method_of_this_project_is_saved_with_that(family: Family, tmp_path: Path) -> None:
+def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_method(
+    family: Family, tmp_path: Path
+) -> None:
     use_method("whole_frames")
     config = family.case.config_class(compression_method="whole_frames")
     config.save_pretrained(tmp_path)
@@ -122,7 +124,7 @@ def test_a_model_that_goes_back_to_a_method_of_this_project_is_saved_with_that(f
     assert "METHODS = ()" in (tmp_path / "registered_methods.py").read_text()
 
 
-def test_the_classes_of_the_package_ask_for_the_methods_module(family: Family, tmp_path: Path) -> None:
+def test_the_packages_classes_require_the_methods_module_to_be_imported(family: Family, tmp_path: Path) -> None:
     use_method("whole_frames")
     family.load(compression_method="whole_frames").save_pretrained(tmp_path)
     del COMPRESSION_METHODS["whole_frames"]
@@ -160,11 +162,11 @@ REFUSED = {
 
 @only(lambda family: family.name == "llava_onevision")
 @pytest.mark.parametrize(("module", "message"), REFUSED.values(), ids=REFUSED.keys(), indirect=["module"])
-def test_a_method_that_cannot_go_along_is_refused_and_nothing_is_written(
+def test_a_method_that_cannot_be_shipped_is_refused_and_nothing_is_written(
     module: ModuleType, message: str, family: Family, tmp_path: Path
 ) -> None:
     model = family.load(compression_method="mine")
-    if message == "invalid syntax":  # since it was imported
+    if message == "invalid syntax":  # the file was broken after its import
         Path(module.__file__).write_text("def mine(:\n")
     with pytest.raises(
         UnshippableMethodError, match=rf"'mine'` cannot be saved with the model: .*{message}.*Set another"
@@ -191,7 +193,7 @@ def inner():
 
 
 @pytest.mark.parametrize("module", [("mine_6", SOURCE)], indirect=True)
-def test_the_file_is_shipped_as_it_is_but_for_its_imports_from_here(module: ModuleType) -> None:
+def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2(module: ModuleType) -> None:
     files = code_of_method("mine")
     lines = files["mine_6.py"].decode().splitlines()
     assert lines[:5] == [
@@ -223,7 +225,7 @@ register_compression_method("other")(lambda video, settings: None)
 
 
 @pytest.mark.parametrize("module", [("mine_7", "\ufeff" + LAMBDA)], indirect=True)
-def test_a_method_needs_no_name_in_its_module(module: ModuleType) -> None:
+def test_a_method_need_not_have_a_name_in_its_module(module: ModuleType) -> None:
     files = code_of_method("mine")
     assert "from .mine_7 import __name__ as mine_7" in files["registered_methods.py"].decode()
     compile(files["mine_7.py"], "mine_7.py", "exec")
@@ -231,7 +233,7 @@ def test_a_method_needs_no_name_in_its_module(module: ModuleType) -> None:
     assert code_of_method("other").keys() == files.keys()
 
 
-def test_the_processor_may_be_saved_before_and_after_the_model(family: Family, tmp_path: Path) -> None:
+def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tmp_path: Path) -> None:
     use_method("whole_frames")
     model = family.load(compression_method="whole_frames")
     for number, order in enumerate([(model, family.processor), (family.processor, model), (family.processor,)]):
@@ -239,12 +241,12 @@ def test_the_processor_may_be_saved_before_and_after_the_model(family: Family, t
         for part in order:
             part.save_pretrained(folder)
         methods = folder / "registered_methods.py"
-        assert methods.exists() == (model in order)  # a processor brings none that would hide the model's
+        assert methods.exists() == (model in order)  # a processor saves no method that would replace the model's
         if model in order:
             assert "whole_frames" in methods.read_text()
 
 
-def test_methods_of_this_project_bring_nothing() -> None:
+def test_methods_of_this_project_ship_no_extra_file() -> None:
     assert code_of_method("vidcom2") == code_of_method("random") == {}
 
 
@@ -272,7 +274,7 @@ def test_the_command_line_imports_methods_by_file_and_by_name(tmp_path: Path, mo
         ("random.py", "another module has that name"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_line(
+def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
     imported: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -282,6 +284,6 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     assert code == 2 and "--import" in error and message in error
 
 
-def test_a_setting_that_the_method_does_not_read_is_one_line() -> None:
+def test_a_setting_that_the_method_does_not_read_is_reported_in_one_line() -> None:
     code, _, error = vidcom2("run", "--compression-method", "random", "--compression-temperature", 0.5)
     assert code == 2 and "`compression_temperature` is 0.5" in error and "does not read it" in error

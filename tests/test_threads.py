@@ -1,4 +1,4 @@
-"""Several threads on one model: each gets what it gets alone."""
+"""Several threads that share one model each get the results that they get alone."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def video_tokens(family: Family, inputs: Any, **settings: Any) -> Callable[[], T
     return of_videos
 
 
-def test_calls_in_several_threads_give_what_each_gives_alone(family: Family, methods_restored: None) -> None:
+def test_calls_in_several_threads_give_the_results_of_each_alone(family: Family, methods_restored: None) -> None:
     looks_at_tower = {"compression_method": use_method("inner_contrast")}
     short, long, other = (family.one_video(seed=seed, num_frames=frames) for seed, frames in ((0, 4), (1, 8), (2, 8)))
     calls = [

@@ -1,4 +1,4 @@
-"""Trainer, its losses and its evaluation, TRL's trainers, and losses that others compute."""
+"""Trainer with its losses and its evaluation, TRL's trainers, and losses that other code computes."""
 
 import copy
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from transformers import BatchFeature, EvalPrediction, Trainer, TrainerCallback,
 
 
 def all_labels(inputs: Any) -> Tensor:
-    """What the shortest scripts do: only padding is masked, placeholders are not."""
+    """Make labels as the shortest scripts do, with only padding masked, not placeholders."""
     return inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
 
 
@@ -68,7 +68,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def trained_on(model: nn.Module, batches: list[dict], folder: Path) -> Trained:
-    """What `Trainer` reports of these batches, accumulated to one, and with which gradients it would step."""
+    """Accumulate these batches in `Trainer`. Return what it reports and the gradients that it would step with."""
     seen = {}
 
     class Gradients(TrainerCallback):
@@ -94,7 +94,7 @@ def assert_same_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) ->
 
 
 def answer_labels(inputs: Any, *lengths: int) -> Tensor:
-    """Labels of each prompt's last tokens, as many as said."""
+    """Return labels of each prompt's last tokens, as many as given for it."""
     labels = torch.full_like(inputs["input_ids"], -100)
     for row, length in enumerate(lengths):
         labels[row, -length:] = inputs["input_ids"][row, -length:]
@@ -102,12 +102,12 @@ def answer_labels(inputs: Any, *lengths: int) -> Tensor:
 
 
 def weighs_labels(family: Family) -> bool:
-    """Whether the stock class divides by the labels of the whole accumulated batch; others average its parts."""
+    """Say whether the stock class divides by the labels of the whole accumulated batch. Others average its parts."""
     return getattr(family.case.stock_class, "accepts_loss_kwargs", True)
 
 
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_accumulated_batches_of_unequal_labels_count_as_in_the_stock_class(
+def test_accumulated_batches_of_unequal_labels_are_weighted_as_in_the_stock_class(
     family: Family, tmp_path: Path, ratio: float
 ) -> None:
     prompts = [family.prompt(question, videos=1) for question in ("What happens, and why is that so?", "Why?")]
@@ -154,7 +154,7 @@ def test_a_number_of_items_that_counts_dropped_labels_is_refused(family: Family)
     of_this_batch = (counted[:, 1:] != -100).sum()
     with pytest.raises(ValueError, match=r"`num_items_in_batch` counts .*the \d+ labels .* have \d+ left"):
         family.model(**inputs, labels=counted, num_items_in_batch=of_this_batch + 1)
-    for number in (of_this_batch, int(of_this_batch), of_this_batch[None]):  # nothing else was counted
+    for number in (of_this_batch, int(of_this_batch), of_this_batch[None]):  # only this batch was counted
         out = family.model(**inputs, labels=counted, num_items_in_batch=number)
         torch.testing.assert_close(out.loss.squeeze(), family.model(**inputs, labels=counted).loss)
     labels = labels_of(family, inputs)
@@ -166,7 +166,7 @@ def test_a_number_of_items_that_counts_dropped_labels_is_refused(family: Family)
 
 
 def mixed_dataset(family: Family) -> list[dict[str, Tensor]]:
-    """With videos, with an image, of text; of different lengths."""
+    """Return rows with videos, with an image and of text, in different lengths."""
     prompts = [
         family.one_video(),
         family.inputs(family.prompt("What is it?", images=1), images=[make_image(3)]),
@@ -181,14 +181,14 @@ def only_row(rows: list[dict]) -> dict:
     return dict(row)
 
 
-def test_evaluation_over_mixed_batches_gives_logits_beside_labels(family: Family, tmp_path: Path) -> None:
+def test_evaluation_over_mixed_batches_aligns_logits_with_labels(family: Family, tmp_path: Path) -> None:
     seen = []
 
     def preprocess(logits: Tensor, labels: Tensor) -> Tensor:
         seen.append((type(logits), logits.shape[:2], labels.shape))
         return logits.argmax(-1)
 
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:  # as in README
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:  # as in docs/using.md
         predicted, labels = prediction.predictions[:, :-1], prediction.label_ids[:, 1:]
         counted = labels != -100
         return {"accuracy": float((predicted == labels)[counted].mean()), "counted": int(counted.sum())}
@@ -223,7 +223,7 @@ def smoothed(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     )
 
 
-def test_label_smoothing_works_on_the_rows_of_the_callers_prompt(family: Family, tmp_path: Path) -> None:
+def test_label_smoothing_uses_the_rows_of_the_callers_prompt(family: Family, tmp_path: Path) -> None:
     inputs = family.one_video()
     row = dict(inputs) | {"labels": labels_of(family, inputs)}
     trainer = Trainer(
@@ -242,7 +242,7 @@ def test_label_smoothing_works_on_the_rows_of_the_callers_prompt(family: Family,
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_loss_function_of_the_caller_gets_rows_that_fit_its_labels(family: Family, tmp_path: Path) -> None:
+def test_the_callers_loss_function_gets_rows_that_fit_its_labels(family: Family, tmp_path: Path) -> None:
     inputs = make_prompt(family, "image_and_video")
     row = dict(inputs) | {"labels": labels_of(family, inputs)}
 
@@ -263,18 +263,18 @@ def test_a_loss_function_of_the_caller_gets_rows_that_fit_its_labels(family: Fam
 
 
 def test_shifted_labels_give_the_loss_of_the_labels(family: Family) -> None:
-    """As context parallelism passes them: the label of the next token stands at each token."""
+    """Context parallelism passes them: the label of the next token stands at each token."""
     inputs = make_prompt(family, "image_and_video")
     labels = labels_of(family, inputs)
     shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
     expected = family.model(**inputs, labels=labels).loss
-    unused = torch.full_like(labels, -100)  # the parent looks at the shifted ones alone
+    unused = torch.full_like(labels, -100)  # the parent reads only the shifted ones
     torch.testing.assert_close(family.model(**inputs, labels=unused, shift_labels=shifted).loss, expected)
 
 
 @pytest.mark.parametrize("name", ["labels", "shift_labels"])
 @pytest.mark.parametrize("change", [1, -1], ids=["longer", "shorter"])
-def test_labels_of_another_length_are_refused(family: Family, name: str, change: int) -> None:
+def test_labels_of_the_wrong_length_are_refused(family: Family, name: str, change: int) -> None:
     inputs = family.one_video()
     labels = labels_of(family, inputs)
     wrong = nn.functional.pad(labels, (0, change), value=-100)
@@ -283,7 +283,7 @@ def test_labels_of_another_length_are_refused(family: Family, name: str, change:
         family.model(**inputs, **given)
 
 
-def test_labels_with_logits_to_keep_are_refused(family: Family) -> None:
+def test_labels_beside_logits_to_keep_are_refused(family: Family) -> None:
     inputs = family.one_video()
     with pytest.raises(ValueError, match="`logits_to_keep` is 2"):
         family.model(**inputs, labels=labels_of(family, inputs), logits_to_keep=2)
@@ -325,8 +325,8 @@ def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_pa
     assert logged["loss"] == pytest.approx(float(expected.loss), rel=1e-3)
 
 
-def test_video_labels_cost_nothing_in_the_models_own_loss(family: Family) -> None:
-    """Labels of dropped tokens go with them; those of kept placeholders count, as the parent counts them."""
+def test_labels_of_dropped_tokens_do_not_change_the_models_own_loss(family: Family) -> None:
+    """Labels of dropped tokens are dropped. Those of kept placeholders count, as in the parent."""
     inputs = family.one_video()
     short = copy.deepcopy(family.model).train()(**inputs, labels=all_labels(inputs))
     kept = inputs["input_ids"].gather(1, short.prompt_positions)
@@ -339,7 +339,7 @@ COMPLETIONS = (torch.tensor([[10, 11, 12, 13]]), torch.tensor([[20, 21]]))  # ch
 
 
 def completed(inputs: Any, completion: Tensor, width: int) -> dict[str, Tensor]:
-    """A prompt with a completion behind it, padded on the right to `width` tokens of completions."""
+    """Append a completion to a prompt, padded on the right to `width` tokens of completions."""
     new = nn.functional.pad(completion, (0, width - completion.shape[1]), value=PAD)
     made = dict(inputs) | {"input_ids": torch.cat([inputs["input_ids"], new], dim=1)}
     made["attention_mask"] = torch.cat([inputs["attention_mask"], (new != PAD).long()], dim=1)
@@ -349,7 +349,7 @@ def completed(inputs: Any, completion: Tensor, width: int) -> dict[str, Tensor]:
 
 
 def changed(model: Any) -> Any:
-    """A policy that has learned something: as a copy, to differ from the reference."""
+    """Return a changed copy of a model, a policy that differs from the reference."""
     policy = copy.deepcopy(model)
     with torch.no_grad():
         norm = policy.get_decoder().norm.weight
@@ -358,7 +358,7 @@ def changed(model: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_rewards_of_trls_dpo_are_those_of_the_prompt_compressed_by_hand(family: Family, tmp_path: Path) -> None:
+def test_rewards_of_trls_dpo_equal_those_of_the_prompt_compressed_by_hand(family: Family, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
     inputs = family.one_video()
@@ -397,8 +397,8 @@ def test_rewards_of_trls_dpo_are_those_of_the_prompt_compressed_by_hand(family: 
         )
 
 
-def test_prefix_tuning_learns_of_the_prompt_compressed_by_hand(family: Family) -> None:
-    """Its learned keys and values are a cache that PEFT fills and passes, on which a video follows."""
+def test_prefix_tuning_gets_the_gradients_of_the_prompt_compressed_by_hand(family: Family) -> None:
+    """PEFT passes its learned keys and values as a filled cache, which a video then follows."""
     peft = pytest.importorskip("peft")
     inputs = family.one_video()
     labels = labels_of(family, inputs)
@@ -408,7 +408,7 @@ def test_prefix_tuning_learns_of_the_prompt_compressed_by_hand(family: Family) -
         config = peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
         return peft.get_peft_model(copy.deepcopy(model).train(), config)
 
-    if family.case.mrope:  # in the stock class an IndexError
+    if family.case.mrope:  # the stock class raises an IndexError
         with pytest.raises(ValueError, match="it is not known where their positions end: another model filled it"):
             tuned(family.model)(**inputs, labels=labels)
         return
@@ -430,7 +430,7 @@ def test_prefix_tuning_learns_of_the_prompt_compressed_by_hand(family: Family) -
 
 
 @pytest.mark.slow
-def test_two_processes_of_which_one_has_no_video_average_their_gradients(family: Family, tmp_path: Path) -> None:
+def test_two_processes_average_their_gradients_although_one_has_no_video(family: Family, tmp_path: Path) -> None:
     if family.case.name not in ("llava_onevision", "qwen2_5_vl"):
         pytest.skip("one family of each kind is enough")
     batches = []

@@ -1,5 +1,6 @@
-"""What this code leans on in Transformers beyond its documented interface, a sentence each, so that the next release
-that breaks one names it. Nothing here runs our classes."""
+"""What this code relies on in Transformers beyond its documented interface, one sentence per test.
+
+A release that breaks one of them makes its test fail by name. Nothing here runs our classes."""
 
 import inspect
 
@@ -27,14 +28,14 @@ def test_the_last_argument_of_forward_takes_any_name(family: Family, part: str) 
     assert last.kind is inspect.Parameter.VAR_KEYWORD
 
 
-def test_forward_takes_encoded_videos_in_place_of_pixels(family: Family) -> None:
+def test_forward_accepts_encoded_videos_instead_of_pixels(family: Family) -> None:
     inputs = family.one_video()
     encoded = {"video": family.stock.get_video_features(**family.videos_of(inputs))}
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
     assert torch.equal(family.stock(**rest, mm_encoder_outputs=encoded).logits, family.stock(**inputs).logits)
 
 
-def test_the_model_with_a_head_hands_unknown_arguments_to_the_inner_model(
+def test_the_model_with_a_head_passes_unknown_arguments_to_the_inner_model(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
@@ -49,7 +50,7 @@ def test_the_model_with_a_head_hands_unknown_arguments_to_the_inner_model(
     assert seen["prompt_record"] == "ours"
 
 
-def test_the_model_with_a_head_is_the_inner_model_lm_head_and_loss_function(family: Family) -> None:
+def test_the_model_with_a_head_runs_the_inner_model_lm_head_and_loss_function(family: Family) -> None:
     inputs = family.inputs("Hello.")
     hidden = family.stock.model(**inputs).last_hidden_state
     out = family.stock(**inputs, labels=inputs["input_ids"])
@@ -80,7 +81,7 @@ def test_base_model_is_the_inner_model(family: Family) -> None:
 
 
 @only(lambda family: family.mrope)
-def test_the_language_model_takes_a_row_of_order_before_three_of_rotary_positions(family: Family) -> None:
+def test_the_language_model_accepts_a_row_of_order_before_three_rows_of_rotary_positions(family: Family) -> None:
     inputs = family.one_video()
     rotary = family.case.full_positions(family.stock, inputs)
     order = torch.arange(rotary.shape[-1]).view(1, 1, -1)
@@ -89,7 +90,7 @@ def test_the_language_model_takes_a_row_of_order_before_three_of_rotary_position
 
 
 @only(lambda family: family.mrope)
-def test_rope_deltas_lie_on_the_inner_model_and_are_those_of_the_last_prompt(family: Family) -> None:
+def test_the_inner_model_keeps_the_rope_deltas_of_the_last_prompt(family: Family) -> None:
     inputs = family.inputs(family.prompt("?", images=1), images=[make_image(0)])
     family.stock(**inputs)
     positions, rope_deltas = family.stock.model.get_rope_index(
@@ -105,7 +106,7 @@ def test_rope_deltas_lie_on_the_inner_model_and_are_those_of_the_last_prompt(fam
 # -- generate ---------------------------------------------------------------------------------------------------------
 
 
-def test_generate_makes_its_hooks_in_two_methods_that_take_the_callers_lists_as_they_are(
+def test_generate_makes_its_hooks_in_two_methods_that_get_the_callers_lists_unchanged(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = inspect.signature(GenerationMixin._get_logits_processor).parameters
@@ -132,10 +133,10 @@ def test_generate_makes_its_hooks_in_two_methods_that_take_the_callers_lists_as_
     assert {"input_ids_seq_length", "encoder_input_ids", "model_kwargs"} <= names.keys()
 
 
-def test_generate_encodes_videos_by_the_inner_models_get_video_features_by_the_names_of_its_arguments(
+def test_generate_encodes_videos_with_get_video_features_and_passes_arguments_by_name(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The stock Qwen3.5 of 5.19 says that it reads text alone, and encodes in `forward`; ours says what it reads.
+    # The stock Qwen3.5 of 5.19 claims to read only text, and encodes in `forward`. Ours claims what it reads.
     monkeypatch.setattr(family.case.stock_class, "input_modalities", family.case.model_class.input_modalities)
     encoder = family.stock.model.get_video_features
     seen = []
@@ -151,12 +152,12 @@ def test_generate_encodes_videos_by_the_inner_models_get_video_features_by_the_n
     assert seen == [{"return_dict"}]
 
 
-def test_chunked_prefill_cuts_encoded_features_where_transformers_has_the_function_for_it() -> None:
+def test_chunked_prefill_splits_encoded_features_if_transformers_has_a_function_for_it() -> None:
     source = inspect.getsource(generation_utils)
     assert hasattr(generation_utils, "_slice_mm_encoder_output") == ("chunk_mm_encoder_outputs" in source)
 
 
-def test_generate_adds_one_to_the_last_position_on_every_row(family: Family) -> None:
+def test_generate_adds_one_to_the_last_position_of_every_row(family: Family) -> None:
     prompt = family.inputs("Hello.")
     seen = []
 
@@ -184,7 +185,7 @@ def test_row_operations_are_methods_of_the_cache(name: str) -> None:
         assert getattr(kind, name) is getattr(Cache, name) or callable(getattr(kind, name))
 
 
-def test_a_cache_keeps_attributes_and_may_become_a_subclass(family: Family) -> None:
+def test_a_cache_keeps_attributes_and_can_become_a_subclass(family: Family) -> None:
     cache = family.stock(**family.inputs("Hello."), use_cache=True).past_key_values
     cache.__class__ = type("Ours", (type(cache),), {})
     cache.cached_prompt = "ours"
@@ -203,7 +204,7 @@ def test_a_cache_keeps_attributes_and_may_become_a_subclass(family: Family) -> N
         "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     ],
 )
-def test_the_tables_of_class_names_can_be_added_to(table: str) -> None:
+def test_names_can_be_added_to_the_tables_of_class_names(table: str) -> None:
     names = getattr(modeling_auto, table)
     assert names.setdefault("vidcom2_contract", "Nothing") == "Nothing"
     assert "Nothing" in names.values()

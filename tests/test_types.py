@@ -1,4 +1,4 @@
-"""What a type checker says: of the installed package, and of what README and the docs have users write."""
+"""A type checker accepts the installed package and the snippets of README and the docs."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from test_readme import DOCS, ROOT, blocks
 CHECKER = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or shutil.which("basedpyright")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHECKER is None, reason="needs basedpyright, which `pip install -e '.[test]'` brings"),
+    pytest.mark.skipif(CHECKER is None, reason="needs basedpyright, which `pip install -e '.[test]'` installs"),
 ]
 
 USED = """
@@ -61,13 +61,13 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder `bin` of an environment with the wheel, and with all else that this one has."""
+    """Return the `bin` folder of an environment with the wheel and everything else that this one has."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     packages = next(folder.glob("lib/python*/site-packages"))
     for path in map(Path, sys.path):
         if path.name in ("site-packages", "dist-packages"):
-            for entry in path.iterdir():  # without *.pth, of which one may lead to a checkout
+            for entry in path.iterdir():  # without *.pth, since one of them may lead to a checkout
                 if entry.suffix != ".pth" and "vidcom2" not in entry.name and not (packages / entry.name).exists():
                     (packages / entry.name).symlink_to(entry)
     shutil.unpack_archive(next(built.glob("*.whl")), packages, "zip")
@@ -75,7 +75,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(folder: Path, environment: Path, *options: str) -> dict[str, Any]:
-    """What basedpyright reports in a folder."""
+    """Return basedpyright's report on a folder."""
     command = [CHECKER, "--outputjson", "--pythonpath", environment / "python", *options]
     path = {"PATH": f"{environment}:/usr/bin:/bin"}  # `--verifytypes` looks for a `python`
     done = subprocess.run(command, cwd=folder, env=path, capture_output=True, text=True)
@@ -84,18 +84,16 @@ def checked(folder: Path, environment: Path, *options: str) -> dict[str, Any]:
 
 
 def write_snippets(folder: Path) -> int:
-    """A file for each of README's, and for each page of the docs; their number."""
+    """Write a file for each of README's snippets and for each page of the docs. Return their number."""
     by_hand = next(block for block in blocks("python") if "retention_ratio=0.15" in block)
     pages = {name: [by_hand, *blocks("python", (ROOT / name).read_text(encoding="utf-8"))] for name in DOCS}
-    files = [*blocks("python"), *("\n".join(page) for page in pages.values())]  # the docs go on from that one
+    files = [*blocks("python"), *("\n".join(page) for page in pages.values())]  # the docs continue that snippet
     for i, code in enumerate(files):
         (folder / f"snippets_{i}.py").write_text(code, encoding="utf-8")
     return len(files)
 
 
-def test_what_users_write_is_accepted_and_told_what_it_gives_and_a_mistake_is_found(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_users_code_is_accepted_with_the_right_types_and_mistakes_are_found(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard", "reportUnusedExpression": false}')
     count = write_snippets(tmp_path)
     lines = [*USED.splitlines(), *(f"reveal_type({use})" for use in TOLD), *WRONG]
@@ -115,7 +113,7 @@ def test_what_users_write_is_accepted_and_told_what_it_gives_and_a_mistake_is_fo
     assert told == TOLD and wrong == WRONG
 
 
-def test_the_package_itself_is_accepted(built: Path, installed: Path, tmp_path: Path) -> None:
+def test_the_package_passes_the_type_checker(built: Path, installed: Path, tmp_path: Path) -> None:
     package = tmp_path / "src" / "vidcom2"
     shutil.unpack_archive(next(built.glob("*.whl")), package.parent, "zip")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -133,6 +131,6 @@ def test_no_type_of_the_package_is_unknown(installed: Path, tmp_path: Path) -> N
     assert Path(report["packageRootDirectory"]).is_relative_to(installed.parent) and report["pyTypedPath"]
     unknown = [s for s in report["symbols"] if s["isExported"] and not (s["isTypeKnown"] or s["isTypeAmbiguous"])]
     names = [symbol["name"] for symbol in unknown]
-    # Whose parents are lmms-eval's and vLLM's, optional dependencies that are not installed here.
+    # Their parents are classes of lmms-eval and vLLM, optional dependencies that are not installed here.
     others = (".lmms_eval_model.", ".vllm_plugin.")
     assert len(report["symbols"]) > 500 and [name for name in names if not any(other in name for other in others)] == []

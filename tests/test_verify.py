@@ -1,4 +1,4 @@
-"""`vidcom2 verify` is red on each repo that is broken, and says where."""
+"""`vidcom2 verify` fails on each broken repo, and says where it is broken."""
 
 import json
 import runpy
@@ -38,7 +38,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> StagedRepo:
 
 @pytest.fixture
 def repo(staged: StagedRepo, tmp_path: Path) -> Path:
-    """A whole repo, in files of its own."""
+    """Copy a whole repo, for a test to break."""
     return Path(shutil.copytree(staged.folder, tmp_path / "repo"))
 
 
@@ -112,7 +112,7 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
 
 
 @pytest.mark.parametrize("breakage", two_of([(breakage,) for breakage in BREAKAGES], pytest.mark.slow))
-def test_a_broken_repo_is_red(breakage: str, repo: Path) -> None:
+def test_verify_fails_on_a_broken_repo(breakage: str, repo: Path) -> None:
     spoil, expected, reason = BREAKAGES[breakage]
     spoil(repo)
     code, out, error = vidcom2("verify", str(repo))
@@ -124,14 +124,14 @@ def test_a_broken_repo_is_red(breakage: str, repo: Path) -> None:
 
 
 @pytest.mark.parametrize("case", EACH_MODEL)
-def test_a_tiny_twin_stands_in_for_large_weights(case: ModelCase, tmp_path: Path) -> None:
+def test_a_tiny_twin_can_replace_large_weights(case: ModelCase, tmp_path: Path) -> None:
     for part in case.build(**case.build_arguments):
         part.save_pretrained(tmp_path / "base")
     (tmp_path / "figure.png").write_bytes(b"\x89PNG")
     card = CardOptions("org/name", "", tmp_path / "figure.png", "")
     staged = stage(local_base(tmp_path / "base"), tmp_path / "staged", {"retention_ratio": 0.4}, card)
     before = {path.name: path.read_bytes() for path in staged.folder.iterdir()}
-    (tmp_path / "base" / "model.safetensors").unlink()  # not to be read
+    (tmp_path / "base" / "model.safetensors").unlink()  # must not be read
     twin = rehearse_with_twin(staged, tmp_path / "twin")
     assert {path.name: path.read_bytes() for path in staged.folder.iterdir()} == before
     assert {path.name for path in twin.iterdir()} == {*before, "model.safetensors"} - {"README.md"}
@@ -148,7 +148,7 @@ def test_a_tiny_twin_stands_in_for_large_weights(case: ModelCase, tmp_path: Path
 def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_type: str) -> None:
     family = FAMILIES[model_type]
     config_class = family.uncompressed_class.config_class
-    full = config_class().to_dict()  # of the family's first model
+    full = config_class().to_dict()  # the sizes of the family's first model
     config = config_class(**shrunk(full, family.build_tiny()[0].config.to_dict()))
     with torch.device("meta"):
         model = family.uncompressed_class(config)
@@ -162,18 +162,23 @@ def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_t
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("methods_restored")
-def test_a_method_of_a_users_own_is_published_with_the_repo_and_verified(staged: StagedRepo, tmp_path: Path) -> None:
-    COMPRESSION_METHODS.pop("whole_frames", None)  # of another module, in another test
+def test_a_users_method_is_published_with_the_repo_and_verified(staged: StagedRepo, tmp_path: Path) -> None:
+    COMPRESSION_METHODS.pop("whole_frames", None)  # another test may have registered another module's
     method = ("--import", Path(__file__).with_name("methods_of_users") / "whole_frames.py")
     names = ("--base", staged.base.folder, "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
-    settings = ("--compression-method", "whole_frames", "--retention-ratio", 0.31)  # 2 of 8 frames: 18 of 72 tokens
+    settings = (
+        "--compression-method",
+        "whole_frames",
+        "--retention-ratio",
+        0.31,
+    )  # keeps 2 of 8 frames, 18 of 72 tokens
     code, out, error = vidcom2(*method, "publish", *names, *settings)
     assert code == 0 and out.count("passed") == 13, out + error
     assert "\nvidcom2 --import whole_frames publish --base" in (tmp_path / "repo" / "README.md").read_text()
     assert (tmp_path / "repo" / "whole_frames.py").is_file()
 
 
-def test_how_many_tokens_are_kept_is_held_against_the_ratio_strictly_for_methods_of_the_paper() -> None:
+def test_the_number_of_kept_tokens_is_checked_strictly_for_methods_of_the_paper() -> None:
     bounds = runpy.run_path(str(WORKER))["bounds"]
     for method in ("vidcom2", "random"):
         least, most = bounds(method, 0.25, frames=8, per_frame=100)
@@ -183,7 +188,7 @@ def test_how_many_tokens_are_kept_is_held_against_the_ratio_strictly_for_methods
 
 
 @pytest.mark.slow
-def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path) -> None:
+def test_verify_fails_on_a_custom_generate_repo_that_ignores_its_settings(tmp_path: Path) -> None:
     staged = stage_custom_generate(tmp_path / "generate", "org/generate", "")
     path = staged.folder / "custom_generate" / "generate.py"
     edit_code(path, "kwargs.get(name) is not None", "kwargs.pop(name, None) is False")
@@ -198,7 +203,9 @@ def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path)
         (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one of it"),
     ],
 )
-def test_what_is_no_vidcom2_repo_is_told_so(files: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(
+    files: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(NotVidCom2Error, match=reason):
@@ -206,7 +213,7 @@ def test_what_is_no_vidcom2_repo_is_told_so(files: tuple[str, ...], reason: str,
 
 
 @pytest.mark.slow
-def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -> None:
+def test_a_repo_saved_by_the_stock_class_fails_with_that_reason(repo: Path) -> None:
     for path in repo.glob("*.py"):
         path.unlink()
     (repo / "LICENSE-vidcom2").unlink()
@@ -215,7 +222,7 @@ def test_a_repo_saved_by_the_stock_class_is_told_where_its_code_is(repo: Path) -
 
 
 class Quantizer(HfQuantizer):
-    """As those of Transformers, which may write the weights that they have quantized, or not."""
+    """Stands in for those of Transformers, some of which can save the weights that they quantized."""
 
     is_trainable = False
     quantization_config = SimpleNamespace(quant_method="of_the_test")
@@ -227,10 +234,10 @@ class Quantizer(HfQuantizer):
         return self.serializable
 
 
-def test_quantized_weights_are_verified_by_what_transformers_can_do_with_them(
+def test_quantized_weights_are_verified_as_far_as_transformers_can_handle_them(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That it can read them does not mean that it can turn them back, nor write them at all."""
+    """If it can read them, it need not be able to dequantize or to write them."""
     model_class = MODELS[0].model_class
     monkeypatch.setattr(
         verification_worker.Repo, "load", lambda self, *_, folder=None: model_class.from_pretrained(folder)
@@ -273,7 +280,7 @@ def test_a_base_that_torchao_quantized_is_verified_with_its_weights(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_repo_that_ends_the_process_is_an_error(code: int, repo: Path) -> None:
+def test_a_repo_that_ends_the_process_causes_an_error(code: int, repo: Path) -> None:
     path = repo / "configuration_vidcom2_llava_onevision.py"
     path.write_text(path.read_text() + f"\nimport os\nos._exit({code})\n")
     with pytest.raises(VerificationError, match=f"ended with code {code}"):

@@ -1,4 +1,4 @@
-"""`read_video`: upright frames, evenly spaced in time, with the times that processors need."""
+"""`read_video` returns upright frames, evenly spaced in time, with the times that processors need."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ from vidcom2.tiny.toy import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 
 CONSTANT = [i / 25 for i in range(60)]
-# 60 frames, gaps between 0.02 and 1.00 s
+# 60 frames with gaps between 0.02 and 1.00 s
 VARIABLE = np.concatenate([[0.0], np.cumsum(np.random.default_rng(0).uniform(0.02, 1.0, 59))]).round(3)
 
 
@@ -41,7 +41,7 @@ def numbers(frames: np.ndarray) -> list[int]:
 
 
 def corners(_: int) -> np.ndarray:
-    """Four colours, wider than high: every turn and mirror image of it is another picture."""
+    """Draw four colours, wider than high, so that every rotation and mirror image is another picture."""
     picture = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     picture[: HEIGHT // 2, : WIDTH // 2] = 255, 0, 0
     picture[: HEIGHT // 2, WIDTH // 2 :] = 0, 255, 0
@@ -50,10 +50,10 @@ def corners(_: int) -> np.ndarray:
     return picture
 
 
-# The display matrix of ISO 14496-12 for each, {a, b, u, c, d, v, x, y, w}: (x', y') = (a x + c y, b x + d y)
+# Their display matrices by ISO 14496-12, {a, b, u, c, d, v, x, y, w}: (x', y') = (a x + c y, b x + d y)
 UPRIGHT = {
     None: (1, 0, 0, 0, 1, 0, 0, 0, 1),
-    Image.Transpose.ROTATE_270: (0, 1, 0, -1, 0, 0, 0, 0, 1),  # a phone held upright; PIL turns counterclockwise
+    Image.Transpose.ROTATE_270: (0, 1, 0, -1, 0, 0, 0, 0, 1),  # a phone held upright; PIL rotates counterclockwise
     Image.Transpose.ROTATE_180: (-1, 0, 0, 0, -1, 0, 0, 0, 1),
     Image.Transpose.ROTATE_90: (0, -1, 0, 1, 0, 0, 0, 0, 1),
     Image.Transpose.FLIP_LEFT_RIGHT: (-1, 0, 0, 0, 1, 0, 0, 0, 1),  # a front camera
@@ -64,7 +64,7 @@ UPRIGHT = {
 
 
 @pytest.mark.parametrize("turn", UPRIGHT, ids=str)
-def test_a_clip_comes_out_as_its_display_matrix_says(turn: Image.Transpose | None, tmp_path: Path) -> None:
+def test_frames_are_turned_as_the_display_matrix_says(turn: Image.Transpose | None, tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", CONSTANT[:3], picture=corners, display_matrix=UPRIGHT[turn])
     video = read_video(clip, 3)
     expected = Image.fromarray(corners(0))
@@ -72,11 +72,11 @@ def test_a_clip_comes_out_as_its_display_matrix_says(turn: Image.Transpose | Non
     assert video.frames.shape[1:] == expected.shape
     assert (video.metadata["height"], video.metadata["width"]) == expected.shape[:2]
     inner = np.abs(video.frames.astype(int) - expected).max(axis=(0, 3))
-    assert np.median(inner) < 10  # all but the edges between the colours
+    assert np.median(inner) < 10  # the colours agree, except at the edges between them
 
 
-def test_rotation_is_known_where_pyav_cannot_read_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spatial videos of phones have side data that PyAV has no name for; it then refuses to hand out any."""
+def test_frames_are_turned_even_if_pyav_cannot_read_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spatial videos of phones have side data that PyAV does not know. It then refuses to return any."""
     from vidcom2.video import decoding as video_decoding
 
     class Frame:
@@ -102,14 +102,14 @@ def test_a_variable_frame_rate_is_sampled_evenly_in_time(clips: Path, suffix: st
     even = np.linspace(0, VARIABLE[-1], 8)
     nearest = [int(np.abs(VARIABLE - time).argmin()) for time in even]
     assert numbers(video.frames) == nearest
-    assert nearest != np.linspace(0, 59, 8).round().astype(int).tolist()  # else the clip shows nothing
+    assert nearest != np.linspace(0, 59, 8).round().astype(int).tolist()  # otherwise the clip proves nothing
     assert video.seconds == pytest.approx(VARIABLE[nearest], abs=1e-4)
 
 
 @pytest.mark.parametrize(
     "times", [[*range(0, 1001, 20), 10_000], [0, *range(9_000, 10_001, 20)]], ids=["first", "last"]
 )
-def test_where_time_has_no_more_frames_their_neighbours_are_taken(tmp_path: Path, times: list[int]) -> None:
+def test_neighbouring_frames_fill_gaps_in_time_that_have_no_frames(tmp_path: Path, times: list[int]) -> None:
     """A screen recording: 51 frames in a second, and one nine seconds from them."""
     clip = write_clip(tmp_path / "burst.mp4", [time / 1000 for time in times])
     video = read_video(clip, 8)
@@ -135,11 +135,11 @@ def test_a_raw_stream_has_the_times_of_its_frame_rate(clips: Path, name: str) ->
     assert video.metadata["fps"] == 10 and video.duration == 6.0
 
 
-def test_h264_in_avi_keeps_every_frame_though_its_time_stamps_are_out_of_order(tmp_path: Path) -> None:
+def test_h264_in_avi_keeps_every_frame_although_its_time_stamps_are_out_of_order(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.avi", range(60), tick=None, options={"bf": "2"})
     with av.open(str(clip)) as container:
         stamps = [frame.pts for frame in container.decode(video=0)]
-    assert stamps != sorted(stamps)  # else the clip shows nothing
+    assert stamps != sorted(stamps)  # otherwise the clip proves nothing
     video = read_video(clip, 60)
     assert numbers(video.frames) == list(range(60))
     assert video.seconds == pytest.approx(np.arange(60) / 25)
@@ -166,7 +166,7 @@ def test_seconds_count_from_the_first_frame(clips: Path, tmp_path: Path) -> None
     ],
     ids=lambda value: value if isinstance(value, str) else value.get("codec", "libx264"),
 )
-def test_formats(name: str, options: dict, tmp_path: Path) -> None:
+def test_every_common_format_can_be_read(name: str, options: dict, tmp_path: Path) -> None:
     rate = options.get("rate", 25)
     video = read_video(write_clip(tmp_path / name, [float(i / rate) for i in range(40)], **options), 4)
     assert numbers(video.frames) == [0, 13, 26, 39]
@@ -174,7 +174,7 @@ def test_formats(name: str, options: dict, tmp_path: Path) -> None:
     assert video.fps == pytest.approx(float(rate)) and video.total_num_frames == 40 and video.lost == 0
 
 
-def test_one_frame_is_a_video(tmp_path: Path) -> None:
+def test_a_video_may_have_one_frame(tmp_path: Path) -> None:
     video = read_video(write_clip(tmp_path / "one.mp4", [0.0]), 4)
     assert numbers(video.frames) == [0] and video.seconds.tolist() == [0.0] and video.duration > 0
     Image.fromarray(numbered(7)).save(tmp_path / "picture.png")
@@ -189,7 +189,7 @@ def test_a_stream_that_changes_its_size_keeps_the_first_one(tmp_path: Path) -> N
     assert video.frames.shape == (20, HEIGHT, WIDTH, 3) and numbers(video.frames) == list(range(20))
 
 
-def test_only_the_wanted_frames_are_converted_and_held(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_chosen_frames_are_converted_and_kept(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vidcom2.video import decoding as video_decoding
 
     turned = []
@@ -203,7 +203,7 @@ def test_only_the_wanted_frames_are_converted_and_held(clips: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["constant.mp4", "variable.mp4", "variable.mkv", "variable.ts", "raw.h264"])
-def test_metadata_gives_the_true_seconds(clips: Path, name: str) -> None:
+def test_metadata_holds_the_true_seconds(clips: Path, name: str) -> None:
     video = read_video(clips / name, 8)
     metadata = VideoMetadata(**video.metadata)
     assert all(type(index) is int for index in metadata.frames_indices)
@@ -213,14 +213,14 @@ def test_metadata_gives_the_true_seconds(clips: Path, name: str) -> None:
     assert metadata.timestamps == pytest.approx([shown[i] for i in numbers(video.frames)], abs=1e-4)
 
 
-def test_metadata_of_a_constant_rate_is_that_of_transformers(clips: Path) -> None:
+def test_metadata_of_a_constant_rate_equals_that_of_transformers(clips: Path) -> None:
     frames, metadata = load_video(str(clips / "constant.mp4"), sample_indices_fn=lambda metadata: [0, 20, 39, 59])
     video = read_video(clips / "constant.mp4", 4)
     assert np.array_equal(video.frames, frames)
     assert VideoMetadata(**video.metadata) == metadata
 
 
-def test_metadata_can_be_changed_by_who_gets_it(clips: Path) -> None:
+def test_changing_the_metadata_does_not_change_the_video(clips: Path) -> None:
     """Qwen3-VL's processor makes the list of indices even."""
     video = read_video(clips / "constant.mp4", 3)
     video.metadata["frames_indices"].append(99)
@@ -254,7 +254,7 @@ def test_qwen3_vl_writes_the_true_times(clips: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 @pytest.mark.parametrize("bad", [30, 58, 59])
-def test_one_bad_packet_costs_one_frame_of_60(clips: Path, tmp_path: Path, suffix: str, bad: int) -> None:
+def test_one_bad_packet_loses_one_frame_of_60(clips: Path, tmp_path: Path, suffix: str, bad: int) -> None:
     broken = with_bad_packets(clips / "constant.mp4", tmp_path / f"bad.{suffix}", [bad])
     video = read_video(broken, 60)
     assert video.lost == 1 and len(video.frames) == 59
@@ -263,14 +263,14 @@ def test_one_bad_packet_costs_one_frame_of_60(clips: Path, tmp_path: Path, suffi
     assert few.lost == 1 and len(few.frames) == 4 and few.seconds[0] == 0 and few.seconds[-1] >= 2.3
 
 
-def test_a_bad_key_frame_costs_all_that_lean_on_it(clips: Path, tmp_path: Path) -> None:
+def test_a_bad_key_frame_loses_all_frames_that_depend_on_it(clips: Path, tmp_path: Path) -> None:
     video = read_video(with_bad_packets(clips / "constant.mp4", tmp_path / "bad.mp4", [0]), 60)
     assert video.lost == 60 - len(video.frames) > 1
     first = numbers(video.frames)[0]
     assert first > 0 and video.seconds[0] == first / 25  # times still count from the file's first frame
 
 
-def test_where_nothing_decodes_is_an_error(clips: Path, tmp_path: Path) -> None:
+def test_a_file_without_a_single_good_frame_raises_an_error(clips: Path, tmp_path: Path) -> None:
     broken = with_bad_packets(clips / "constant.mp4", tmp_path / "bad.mp4", range(60))
     with pytest.raises(VideoError, match=r"none of its 60 frames decodes .*Is the file damaged"):
         read_video(broken, 4)
@@ -320,7 +320,7 @@ def write_sound(path: Path, cover: bool) -> Path:
 
 
 @pytest.mark.parametrize("cover", [False, True])
-def test_a_song_is_no_video_not_even_with_a_cover_picture(tmp_path: Path, cover: bool) -> None:
+def test_a_song_is_refused_even_with_a_cover_picture(tmp_path: Path, cover: bool) -> None:
     path = write_sound(tmp_path / "song.mp4", cover)
     with av.open(str(path)) as container:
         assert bool(container.streams.video) is cover
@@ -343,12 +343,12 @@ def test_a_song_is_no_video_not_even_with_a_cover_picture(tmp_path: Path, cover:
     ],
     ids=str,
 )
-def test_an_argument_of_another_kind_is_refused_by_its_name(arguments: dict[str, Any], accepted: str) -> None:
+def test_an_argument_of_the_wrong_kind_is_refused_by_name(arguments: dict[str, Any], accepted: str) -> None:
     ((name, value),) = arguments.items()
     with pytest.raises(VideoError, match=re.escape(f"`{name}` is {value!r}, but must be {accepted}")):
         read_video(**{"source": DEMO_VIDEO, "num_frames": 4} | arguments)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     side = np.int64(84)
     assert read_video(DEMO_VIDEO, np.int32(4), size=(side, side)).frames.shape == (4, 84, 84, 3)

@@ -1,4 +1,4 @@
-"""Seeking in long videos: the frames are those of decoding everything in order, and the others are left out."""
+"""Seeking in long videos gives the frames of decoding everything in order, without decoding the rest."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,13 +24,13 @@ BLOCKS = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8).repeat
 
 
 def moving(number: int) -> np.ndarray:
-    """(64, 96, 3) uint8, no two alike: what a decoder gets wrong in one frame shows in it and in those after it."""
+    """Draw a frame (64, 96, 3) uint8. No two are alike, so that a decoder's mistake shows in later frames too."""
     return np.roll(BLOCKS, (number, 3 * number), axis=(0, 1))
 
 
 @pytest.fixture
 def in_order(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Video]:
-    """`read_video` without seeking."""
+    """Return a `read_video` that never seeks."""
 
     def read(*args: object, **options: object) -> Video:
         with monkeypatch.context() as patch:
@@ -42,7 +42,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Video]:
 
 @pytest.fixture
 def was_sought(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each file read, in turn, whether its frames came by seeking."""
+    """Collect for each file that is read whether its frames were found by seeking."""
     outcomes, decode_sought = [], video.decode_sought
 
     def spy(*args: object) -> video_decoding.Decoded | None:
@@ -62,7 +62,7 @@ def assert_same(one: Video, other: Video) -> None:
 
 # -- the same frames --------------------------------------------------------------------------------------------------
 
-# x265 makes threads for each clip, which takes longer than encoding it.
+# x265 starts threads for each clip, which takes longer than encoding it.
 X265 = "pools=none:frame-threads=1:log-level=none:keyint=40:bframes=3"
 CLIPS = {
     "closed.mp4": {"options": GOP},
@@ -88,7 +88,7 @@ CLIPS = {
     "mpeg2.ts": {"codec": "mpeg2video", "options": {"g": "40", "bf": "2", "b": "4M"}, "tick": None},
 }
 IN_ORDER_ONLY = {
-    "with_b_frames.avi": {"options": GOP, "tick": None},  # says only when packets are decoded
+    "with_b_frames.avi": {"options": GOP, "tick": None},  # tells only when packets are decoded
     "raw.h264": {"options": GOP, "tick": None},
     "each_over_the_last.gif": {"codec": "gif", "pixels": "rgb8", "tick": None},
     "no_key_but_the_first.mp4": {"options": {"g": "40", "x264-params": "intra-refresh=1"}},
@@ -109,7 +109,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("name", CLIPS)
-def test_sought_frames_are_those_of_decoding_in_order(
+def test_seeking_gives_the_frames_of_decoding_in_order(
     clip: Callable, name: str, in_order: Callable, was_sought: list[bool]
 ) -> None:
     for num_frames in (1, 4):
@@ -118,14 +118,14 @@ def test_sought_frames_are_those_of_decoding_in_order(
 
 
 @pytest.mark.parametrize("name", IN_ORDER_ONLY)
-def test_what_cannot_be_sought_is_decoded_in_order(
+def test_a_clip_that_cannot_be_sought_is_decoded_in_order(
     clip: Callable, name: str, in_order: Callable, was_sought: list[bool]
 ) -> None:
     assert_same(read_video(clip(name), 4), in_order(clip(name), 4))
     assert not any(was_sought)
 
 
-def test_sought_frames_are_those_that_pyav_decodes(clip: Callable, was_sought: list[bool]) -> None:
+def test_seeking_gives_the_frames_that_pyav_decodes(clip: Callable, was_sought: list[bool]) -> None:
     with av.open(str(clip("open.mp4"))) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     sought = read_video(clip("open.mp4"), 4)
@@ -134,12 +134,12 @@ def test_sought_frames_are_those_that_pyav_decodes(clip: Callable, was_sought: l
 
 
 def test_each_frame_of_an_open_gop_is_found(clip: Callable) -> None:
-    """Also the leading pictures: shown before a key, and found behind it in the file."""
+    """That includes leading pictures, which are shown before a key frame and stored behind it in the file."""
     path = str(clip("open.mp4"))
     timeline, index = look_through(path, path, lambda *_: None)
     leading = [rank for rank in range(1, NUM_FRAMES) if (index.keys < index.of_frames[rank]).sum() > 1]
     leading = [r for r in leading if index.stamps[index.keys[index.keys < index.of_frames[r]][-1]] > timeline.stamps[r]]
-    assert leading  # else the clip shows nothing
+    assert leading  # otherwise the clip proves nothing
     ranks = np.arange(70, 90)
     every = video_decoding.decode_in_order(path, path, timeline, np.arange(NUM_FRAMES), None, "AUTO", lambda *_: None)
     for rank in ranks.tolist():
@@ -148,18 +148,22 @@ def test_each_frame_of_an_open_gop_is_found(clip: Callable) -> None:
         assert np.array_equal(sought.frames[1], every.frames[rank])
 
 
-def test_an_edit_list_that_starts_between_two_keys(tmp_path: Path, in_order: Callable, was_sought: list[bool]) -> None:
+def test_seeking_works_with_an_edit_list_that_starts_between_two_keys(
+    tmp_path: Path, in_order: Callable, was_sought: list[bool]
+) -> None:
     path = write_clip(tmp_path / "edited.mov", CONSTANT, picture=moving, options=GOP)
     start_later(path, 50 / 25)
     with av.open(str(path)) as container:
         discarded = [packet.is_discard for packet in container.demux(video=0)]
-    assert any(discarded)  # else the clip shows nothing
+    assert any(discarded)  # otherwise the clip proves nothing
     sought = read_video(path, 4)
     assert_same(sought, in_order(path, 4))
     assert was_sought == [True] and sought.total_num_frames == NUM_FRAMES - 50
 
 
-def test_a_stream_that_changes_its_size_on_the_way(tmp_path: Path, in_order: Callable, was_sought: list[bool]) -> None:
+def test_a_stream_that_changes_its_size_is_decoded_as_in_order(
+    tmp_path: Path, in_order: Callable, was_sought: list[bool]
+) -> None:
     small = write_clip(tmp_path / "small.ts", CONSTANT[:100], picture=moving, options=GOP)
     large = write_clip(tmp_path / "large.ts", CONSTANT[:100], picture=lambda i: moving(i).repeat(2, 0), options=GOP)
     both = joined([small, large, small], tmp_path / "both.ts", seconds=100 / 25)
@@ -173,7 +177,7 @@ def test_a_stream_that_changes_its_size_on_the_way(tmp_path: Path, in_order: Cal
 # -- less work --------------------------------------------------------------------------------------------------------
 
 
-def test_the_work_grows_with_the_frames_and_not_with_the_length(tmp_path: Path, clip: Callable) -> None:
+def test_the_work_grows_with_the_number_of_frames_and_not_with_the_length(tmp_path: Path, clip: Callable) -> None:
     short = clip("closed.mp4")
     long = joined([short] * 4, tmp_path / "long.mp4", seconds=NUM_FRAMES / 25)
     decoded = []
@@ -187,7 +191,7 @@ def test_the_work_grows_with_the_frames_and_not_with_the_length(tmp_path: Path, 
     assert max(decoded) <= 4 * 42 < 4 * NUM_FRAMES
 
 
-def test_frames_that_no_other_needs_are_not_decoded(clip: Callable) -> None:
+def test_frames_that_no_other_frame_needs_are_not_decoded(clip: Callable) -> None:
     path = str(clip("closed.mp4"))
     timeline, index = look_through(path, path, lambda *_: None)
     (_, run) = video_decoding._runs(index, np.array([0, 75]))
@@ -195,13 +199,13 @@ def test_frames_that_no_other_needs_are_not_decoded(clip: Callable) -> None:
         stream = container.streams.video[0]
         frames = list(video_decoding._decoded_run(container, stream, index, run, lambda: None))
     assert 75 in [np.searchsorted(timeline.stamps, frame.pts - timeline.start) for frame in frames]
-    assert len(frames) < 0.75 * (run.stop - run.start)  # of four frames, two B are never referred to
+    assert len(frames) < 0.75 * (run.stop - run.start)  # two of every four frames are B frames that no other refers to
 
 
 # -- nothing is taken on trust ----------------------------------------------------------------------------------------
 
 
-def test_damage_that_is_met_gives_what_decoding_in_order_gives(
+def test_a_damaged_packet_that_is_read_gives_the_frames_of_decoding_in_order(
     clip: Callable, tmp_path: Path, in_order: Callable, was_sought: list[bool]
 ) -> None:
     broken = with_bad_packets(clip("closed.mp4"), tmp_path / "bad.mp4", [90])
@@ -210,7 +214,7 @@ def test_damage_that_is_met_gives_what_decoding_in_order_gives(
     assert was_sought == [False] and sought.lost == 1
 
 
-def test_damage_that_is_not_met_is_not_counted(
+def test_a_damaged_packet_that_is_not_read_is_not_counted(
     clip: Callable, tmp_path: Path, in_order: Callable, was_sought: list[bool]
 ) -> None:
     broken = with_bad_packets(clip("closed.mp4"), tmp_path / "bad.mp4", [30])
@@ -229,7 +233,7 @@ def test_damage_that_is_not_met_is_not_counted(
     ],
     ids=["not a key", "lands late", "another packet", "other times"],
 )
-def test_a_file_that_is_not_as_indexed_is_not_sought(clip: Callable, wrong: Callable) -> None:
+def test_a_file_that_differs_from_its_index_is_not_sought(clip: Callable, wrong: Callable) -> None:
     path = str(clip("closed.mp4"))
     timeline, index = look_through(path, path, lambda *_: None)
     wanted = evenly_spaced(timeline.stamps, 4)
@@ -242,10 +246,10 @@ def test_a_file_that_is_not_as_indexed_is_not_sought(clip: Callable, wrong: Call
 
 
 def test_frames_after_a_gradual_refresh_are_not_sought(clip: Callable) -> None:
-    """A stream need not promise that they are exact, though x264's are."""
+    """A stream need not promise that they are exact, although x264's are."""
     path = str(clip("no_key_but_the_first.mp4"))
     _, index = look_through(path, path, lambda *_: None)
-    assert len(index.keys) > 1  # as FFmpeg marks them: else the clip shows nothing
+    assert len(index.keys) > 1  # as FFmpeg marks them; otherwise the clip proves nothing
     assert video_decoding.decode_sought(path, path, index, np.array([0, 100]), None, lambda *_: None) is None
 
 
@@ -259,7 +263,7 @@ def smooth(number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("turn", [None, Image.Transpose.ROTATE_270])
-def test_size_is_that_of_the_upright_frames(tmp_path: Path, turn: Image.Transpose | None) -> None:
+def test_size_applies_to_the_upright_frames(tmp_path: Path, turn: Image.Transpose | None) -> None:
     matrix = (0, 1, 0, -1, 0, 0, 0, 0, 1) if turn else (1, 0, 0, 0, 1, 0, 0, 0, 1)
     path = write_clip(tmp_path / "clip.mp4", CONSTANT[:3], picture=smooth, display_matrix=matrix, options={"qp": "10"})
     small = read_video(path, 3, size=(24, 40))
@@ -269,16 +273,16 @@ def test_size_is_that_of_the_upright_frames(tmp_path: Path, turn: Image.Transpos
     for frame, whole in zip(small.frames, full.frames):
         expected = np.asarray(Image.fromarray(np.ascontiguousarray(whole)).resize((40, 24), Image.Resampling.BICUBIC))
         assert np.abs(frame.astype(int) - expected).mean() < 3
-        assert np.abs(frame[::-1].astype(int) - expected).mean() > 20  # else the clip shows nothing
+        assert np.abs(frame[::-1].astype(int) - expected).mean() > 20  # otherwise the clip proves nothing
 
 
-def test_size_holds_for_sought_frames_and_those_in_order(clip: Callable, in_order: Callable) -> None:
+def test_size_applies_with_and_without_seeking(clip: Callable, in_order: Callable) -> None:
     path = clip("turned.mp4")
     assert_same(read_video(path, 4, size=(50, 30)), in_order(path, 4, size=(50, 30)))
-    assert_same(read_video(path, 4, size=(96, 64)), read_video(path, 4))  # its own
+    assert_same(read_video(path, 4, size=(96, 64)), read_video(path, 4))  # the clip's own size
 
 
 @pytest.mark.parametrize("size", [(0, 10), (10, -1), (10,), (10, 10, 3), 10, "ab", (1.5, 2), (None, 2)], ids=repr)
-def test_a_size_that_is_none_is_refused(clip: Callable, size: object) -> None:
+def test_a_bad_size_is_refused(clip: Callable, size: object) -> None:
     with pytest.raises(VideoError, match=r"`size` is .*, but must be height and width in pixels, such as \(384, 672\)"):
         read_video(clip("closed.mp4"), 4, size=size)

@@ -30,13 +30,13 @@ pytestmark = only(lambda family: family.siglip)
 
 @pytest.fixture
 def siglip(family: Family) -> Family:
-    """A family whose tower can do it."""
+    """Return a family whose tower supports it."""
     return family
 
 
 @pytest.fixture
 def tower(siglip: Family) -> Any:
-    """Of layers that do something: those of the tiny checkpoints hardly change what they are added to."""
+    """Return a tower whose layers matter. The tiny checkpoints' layers hardly change what they are added to."""
     tower = copy.deepcopy(siglip.model.model.vision_tower)
     for layer in tower.encoder.layers:
         for module in layer.modules():
@@ -47,20 +47,20 @@ def tower(siglip: Family) -> Any:
 
 
 def pixels_of(family: Family, num_frames: int, num_videos: int = 1, cut: int | None = 5) -> Tensor:
-    """(num_videos, num_frames, 3, height, width); one frame shows something else."""
+    """Return (num_videos, num_frames, 3, height, width). One frame shows another scene."""
     videos = [make_video(seed, num_frames, cut) for seed in range(num_videos)]
     inputs = family.inputs(family.prompt("?", videos=num_videos), videos=videos)
     return inputs["pixel_values_videos"]
 
 
 def all_tokens(family: Family, pixels: Tensor, **settings: Any) -> Tensor:
-    """(num_videos, placeholders, dim)."""
+    """Return the features (num_videos, placeholders, dim)."""
     features = family.model.get_video_features(pixels, retention_ratio=1.0, **settings)
     return torch.stack(tuple(features.pooler_output))
 
 
 def by_the_description(tower: Any, frames: Tensor, group_lengths: list[int], budget: int) -> list[Tensor]:
-    """Hidden states (F, patches, dim) after each layer, in plain loops over frames and patches, in float64."""
+    """Return hidden states (F, patches, dim) after each layer, by plain loops over frames and patches in float64."""
     tower = copy.deepcopy(tower).double()
     states = list(tower.embeddings(frames.double()))
     found = [torch.stack(states)]
@@ -98,7 +98,7 @@ def by_the_description(tower: Any, frames: Tensor, group_lengths: list[int], bud
 
 
 def reference_frames(tower: Any, embedded: list[Tensor], group_lengths: list[int], budget: int) -> list[int]:
-    """The first of each group, and those of which more than the budget changed since the last."""
+    """Return the first frame of each group, and frames in which more than the budget changed since the last one."""
     first, starts = tower.encoder.layers[0], []
     keys = [first.self_attn.k_proj(first.layer_norm1(own)) for own in embedded]
     for group, length in enumerate(group_lengths):
@@ -111,7 +111,7 @@ def reference_frames(tower: Any, embedded: list[Tensor], group_lengths: list[int
 
 
 def one_attention(attention: Any, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """What one patch gathers."""
+    """Return what one patch gathers by attention."""
     gathered, width = [], len(query) // attention.num_heads
     for head in range(attention.num_heads):
         part = slice(head * width, (head + 1) * width)
@@ -122,7 +122,7 @@ def one_attention(attention: Any, query: Tensor, keys: Tensor, values: Tensor) -
 
 @contextmanager
 def frames_per_call(family: Family) -> Iterator[list[int]]:
-    """How many frames the tower is given in each call."""
+    """Collect how many frames the tower gets in each call."""
     seen: list[int] = []
     embeddings = family.model.model.vision_tower.embeddings
     hook = embeddings.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
@@ -137,7 +137,7 @@ def frames_per_call(family: Family) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("ratio", [0.01, 0.3, 0.75])
 @torch.no_grad()
-def test_it_is_the_description(siglip: Family, tower: Any, ratio: float) -> None:
+def test_hidden_states_equal_those_of_the_published_description(siglip: Family, tower: Any, ratio: float) -> None:
     groups = [4, 3, 1]
     frames = pixels_of(siglip, 8)[0]
     budget = max(1, math.ceil(ratio * tower.embeddings.num_patches))
@@ -146,11 +146,11 @@ def test_it_is_the_description(siglip: Family, tower: Any, ratio: float) -> None
     for ours, theirs in zip(states.chunk(len(expected), dim=-1), expected, strict=True):
         torch.testing.assert_close(ours.double(), theirs, **CLOSE)
     whole = tower(frames, output_hidden_states=True).hidden_states[-1]
-    assert (expected[-1] - whole).norm() > 0.05 * whole.norm(), "it makes a difference"
+    assert (expected[-1] - whole).norm() > 0.05 * whole.norm(), "the setting makes no difference"
 
 
 @torch.no_grad()
-def test_where_all_patches_are_dynamic_it_is_the_parents(siglip: Family) -> None:
+def test_features_equal_the_parents_where_all_patches_are_dynamic(siglip: Family) -> None:
     pixels = pixels_of(siglip, 9, num_videos=2)
     expected = siglip.stock.get_video_features(pixels, return_dict=True).pooler_output
     torch.testing.assert_close(all_tokens(siglip, pixels, **changed_patches(1.0)), expected, **CLOSE)
@@ -158,9 +158,7 @@ def test_where_all_patches_are_dynamic_it_is_the_parents(siglip: Family) -> None
 
 @pytest.mark.parametrize("layers", [[-1], [0], [-2, 1], [1, -1, 0]])
 @torch.no_grad()
-def test_hidden_states_are_those_of_the_layers_that_are_asked_for(
-    siglip: Family, tower: Any, layers: list[int]
-) -> None:
+def test_hidden_states_come_from_the_requested_layers(siglip: Family, tower: Any, layers: list[int]) -> None:
     frames = pixels_of(siglip, 5)[0]
     theirs = tower(frames, output_hidden_states=True).hidden_states
     ours = patch_states(tower, frames, [4, 1], 1.0, layers)
@@ -171,10 +169,10 @@ def test_hidden_states_are_those_of_the_layers_that_are_asked_for(
 
 @pytest.mark.parametrize(("cut", "references"), [(None, [0, 4, 8]), (5, [0, 4, 5, 6, 8]), (3, [0, 3, 4, 8])])
 @torch.no_grad()
-def test_every_fourth_frame_is_a_reference_and_what_follows_a_cut(
+def test_every_fourth_frame_and_the_frames_at_a_cut_are_references(
     siglip: Family, cut: int | None, references: list[int]
 ) -> None:
-    """A reference frame is computed in full."""
+    """Reference frames are those computed in full."""
     pixels = pixels_of(siglip, 10, cut=cut)
     encode, settings = siglip.model.model.encode_videos, CompressionSettings(**changed_patches(0.1))
     _, videos = encode(pixels, settings=settings, with_tower_states=False)
@@ -184,7 +182,7 @@ def test_every_fourth_frame_is_a_reference_and_what_follows_a_cut(
 
 
 @torch.no_grad()
-def test_of_frames_between_only_the_share_is_computed(siglip: Family) -> None:
+def test_only_the_set_share_of_patches_is_computed_between_references(siglip: Family) -> None:
     tower, rows = siglip.model.model.vision_tower, {}
     layer = tower.encoder.layers[-1]
     named = {name: layer.self_attn.get_submodule(name) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
@@ -206,14 +204,14 @@ def test_of_frames_between_only_the_share_is_computed(siglip: Family) -> None:
 
 
 @torch.no_grad()
-def test_frames_that_do_not_change_have_the_references_states(siglip: Family, tower: Any) -> None:
+def test_frames_that_do_not_change_have_the_states_of_their_reference(siglip: Family, tower: Any) -> None:
     frames = pixels_of(siglip, 1)[0].expand(4, -1, -1, -1)
     states = patch_states(tower, frames, [4], 0.1, [-1])
     torch.testing.assert_close(states, tower(frames, output_hidden_states=True).hidden_states[-1], **CLOSE)
 
 
 @torch.no_grad()
-def test_what_moves_in_one_patch_is_what_is_computed(siglip: Family, tower: Any) -> None:
+def test_only_the_patch_that_moves_is_computed(siglip: Family, tower: Any) -> None:
     patch = 8
     frames = pixels_of(siglip, 1)[0].repeat(3, 1, 1, 1)
     side, size = tower.embeddings.image_size // tower.embeddings.patch_size, tower.embeddings.patch_size
@@ -229,17 +227,17 @@ def test_what_moves_in_one_patch_is_what_is_computed(siglip: Family, tower: Any)
     torch.testing.assert_close(states.double(), expected, **CLOSE)
 
 
-def test_the_least_similar_patches_are_dynamic_and_of_equal_ones_the_earlier() -> None:
+def test_the_least_similar_patches_are_dynamic_and_the_earlier_of_equal_ones() -> None:
     reference = torch.eye(4)[None]
     keys = reference.clone()
     keys[0, 2] = -keys[0, 2]
     assert least_similar(keys, reference, 3).tolist() == [[2, 0, 1]]
-    assert least_similar(5 * reference, reference, 2).tolist() == [[0, 1]], "length is not looked at"
+    assert least_similar(5 * reference, reference, 2).tolist() == [[0, 1]], "the length of a patch's state counts"
     assert least_similar(reference.bfloat16(), reference.bfloat16(), 4).tolist() == [[0, 1, 2, 3]]
 
 
 @torch.no_grad()
-def test_a_frame_is_a_reference_where_more_changed_than_may_be_computed(siglip: Family, tower: Any) -> None:
+def test_a_frame_with_more_changed_patches_than_may_be_computed_is_a_reference(siglip: Family, tower: Any) -> None:
     patches = tower.embeddings.num_patches
     frames, size = pixels_of(siglip, 1)[0].repeat(2, 1, 1, 1), tower.embeddings.patch_size
     frames[1, :, :size, : 4 * size] = -2 * frames[1, :, :size, : 4 * size]
@@ -261,7 +259,7 @@ def test_the_share_is_rounded_up_from_its_exact_value(siglip: Family, tower: Any
     assert counts[1::2] == [1, 7, 7, 8]
 
 
-# -- which frames together --------------------------------------------------------------------------------------------
+# -- groups, chunks and repeats ----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -273,7 +271,7 @@ def test_videos_of_a_batch_equal_each_alone(siglip: Family) -> None:
 
 @pytest.mark.parametrize(("chunk", "seen"), [(1, [4, 2, 4, 2]), (3, [4, 2, 4, 2]), (6, [6, 6]), (9, [6, 6])])
 @torch.no_grad()
-def test_chunks_hold_whole_groups_and_change_nothing(siglip: Family, chunk: int, seen: list[int]) -> None:
+def test_chunks_hold_whole_groups_and_do_not_change_the_features(siglip: Family, chunk: int, seen: list[int]) -> None:
     pixels, setting = pixels_of(siglip, 6, num_videos=2), changed_patches(0.2)
     with frames_per_call(siglip) as given:
         parts = all_tokens(siglip, pixels, vision_chunk_frames=chunk, **setting)
@@ -282,7 +280,7 @@ def test_chunks_hold_whole_groups_and_change_nothing(siglip: Family, chunk: int,
 
 
 @torch.no_grad()
-def test_repeated_frames_are_encoded_once_and_groups_are_of_the_others(siglip: Family) -> None:
+def test_repeated_frames_are_encoded_once_and_groups_hold_the_other_frames(siglip: Family) -> None:
     pixels = pixels_of(siglip, 6)
     with frames_per_call(siglip) as seen:
         tokens = all_tokens(siglip, pixels[:, [0, 0, 1, 2, 2, 3, 4, 5, 5]], **changed_patches(0.2))
@@ -297,7 +295,7 @@ def test_repeated_frames_are_encoded_once_and_groups_are_of_the_others(siglip: F
 
 
 @torch.no_grad()
-def test_a_method_sees_these_states_of_the_tower(siglip: Family) -> None:
+def test_a_method_sees_the_towers_updated_states(siglip: Family) -> None:
     pixels = pixels_of(siglip, 8)
     settings = CompressionSettings(vision_chunk_frames=4, **changed_patches(0.2))
     _, videos = siglip.model.model.encode_videos(pixels, settings=settings, with_tower_states=True)
@@ -307,8 +305,8 @@ def test_a_method_sees_these_states_of_the_tower(siglip: Family) -> None:
 
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
 @torch.no_grad()
-def test_all_that_runs_the_model_runs_this_tower(siglip: Family, ratio: float) -> None:
-    """Also with all tokens, where otherwise the parent encodes."""
+def test_every_call_of_the_model_uses_the_vision_method(siglip: Family, ratio: float) -> None:
+    """That holds with all tokens too, which the parent would encode otherwise."""
     inputs, setting = siglip.one_video(), {"retention_ratio": ratio, **changed_patches(0.1)}
     features = siglip.model.get_video_features(inputs["pixel_values_videos"], **setting)
     rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
@@ -322,7 +320,7 @@ def test_all_that_runs_the_model_runs_this_tower(siglip: Family, ratio: float) -
 
 
 @torch.no_grad()
-def test_the_default_is_the_parents_own_computation(siglip: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_leaves_the_computation_to_the_parent(siglip: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: Any) -> None:
         raise AssertionError("the parent's tower runs")
 
@@ -336,7 +334,7 @@ def test_the_default_is_the_parents_own_computation(siglip: Family, monkeypatch:
         siglip.model(**inputs, **changed_patches(0.5))
 
 
-def test_it_is_saved_and_loaded(siglip: Family, tmp_path: Path) -> None:
+def test_the_vision_method_is_saved_and_loaded(siglip: Family, tmp_path: Path) -> None:
     inputs = siglip.one_video()
     siglip.load(**changed_patches(0.1)).save_pretrained(tmp_path)
     loaded = siglip.case.model_class.from_pretrained(tmp_path).eval()
@@ -352,14 +350,14 @@ def test_a_share_without_the_method_is_refused_even_at_its_default(siglip: Famil
 
 
 @pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
-def test_what_a_whole_tower_returns_is_refused(siglip: Family, name: str) -> None:
+def test_outputs_that_only_a_whole_tower_has_are_refused(siglip: Family, name: str) -> None:
     with pytest.raises(ValueError, match=rf"`{name}` is True.*`vision_method='changed_patches'`.*='full'"):
         siglip.model.get_video_features(pixels_of(siglip, 4), **changed_patches(0.5), **{name: True})
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "autocast"])
 @torch.no_grad()
-def test_it_works_in_half_precision(siglip: Family, name: str) -> None:
+def test_the_vision_method_works_in_half_precision(siglip: Family, name: str) -> None:
     pixels, expected = pixels_of(siglip, 6), all_tokens(siglip, pixels_of(siglip, 6))
     if name == "autocast":
         with torch.autocast("cpu", torch.bfloat16):
@@ -374,8 +372,8 @@ def test_it_works_in_half_precision(siglip: Family, name: str) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.2, 1.0])
-def test_gradients_flow_through_what_is_computed(siglip: Family, ratio: float) -> None:
-    """Those of the parent where all is computed; and the same with gradient checkpointing, which computes twice."""
+def test_gradients_flow_through_the_computed_patches(siglip: Family, ratio: float) -> None:
+    """They equal the parent's where all is computed. Gradient checkpointing, which computes twice, changes none."""
     pixels, calls = pixels_of(siglip, 5), []
     model = siglip.load(retention_ratio=1.0)
     tower = model.model.vision_tower
@@ -403,7 +401,7 @@ def test_gradients_flow_through_what_is_computed(siglip: Family, ratio: float) -
 
 
 @torch.no_grad()
-def test_weights_that_are_offloaded_are_there_when_needed(siglip: Family) -> None:
+def test_offloaded_weights_are_loaded_when_needed(siglip: Family) -> None:
     accelerate = pytest.importorskip("accelerate")
     setting = {"retention_ratio": 1.0, **changed_patches(0.2)}
     model = accelerate.cpu_offload(siglip.load(), execution_device="cpu")
@@ -416,7 +414,7 @@ def test_weights_that_are_offloaded_are_there_when_needed(siglip: Family) -> Non
 
 
 @only(lambda family: not family.siglip)
-def test_other_towers_refuse_it(family: Family, tmp_path: Path) -> None:
+def test_other_towers_refuse_the_vision_method(family: Family, tmp_path: Path) -> None:
     name = family.case.config_class.model_type
     refused = pytest.raises(
         ValueError, match=rf"`vision_method` is 'changed_patches', but the vision tower of this '{name}'.*'full'"
@@ -442,12 +440,12 @@ def test_other_towers_refuse_it(family: Family, tmp_path: Path) -> None:
     assert torch.equal(family.model(**inputs, vision_method="full").logits, expected)
 
 
-def test_a_llava_of_another_tower_refuses_it() -> None:
+def test_a_llava_with_another_tower_refuses_the_vision_method() -> None:
     with pytest.raises(ValueError, match=r"'clip_vision_model'.*'siglip_vision_model'"):
         VidCom2LlavaOnevisionConfig(vision_config=CLIPVisionConfig().to_dict(), **changed_patches(0.5))
     VidCom2LlavaOnevisionConfig(vision_config=CLIPVisionConfig().to_dict())
 
 
-def test_every_method_may_have_it() -> None:
+def test_every_compression_method_accepts_the_vision_method() -> None:
     for method in ("vidcom2", "random", "uniform_frames", "dycoke", "evs"):
         assert CompressionSettings(compression_method=method, **changed_patches(0.5)).vision_update_ratio == 0.5

@@ -1,4 +1,4 @@
-"""What this project writes appears whole, and never in the place of what it did not write."""
+"""Files that this project writes appear whole, and never replace files that it did not write."""
 
 import multiprocessing
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_processes_that_write_one_file_at_once_leave_it_whole(tmp_path: Path) ->
     assert (tmp_path / "x.json").read_text() in contents and names(tmp_path) == ["x.json"]
 
 
-def test_an_error_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_an_error_leaves_the_file_unchanged(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("before")
     (tmp_path / "x.json.part").write_text("a download of the user's")
     with pytest.raises(OSError, match="full"), growing_file(tmp_path / "x.json") as part:
@@ -41,8 +41,10 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "x.json").read_text() == "before" and names(tmp_path) == ["x.json", "x.json.part"]
 
 
-def test_of_two_processes_that_make_a_folder_at_once_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_files, "_remove_leftovers", lambda target: None)  # both looked before either began
+def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        whole_files, "_remove_leftovers", lambda target: None
+    )  # as if both had looked before either began
     refused = pytest.raises(TakenError, match="was made by another process in the meantime")
     with refused, growing_folder(tmp_path / "x") as first:
         (first / "content").write_text("the first's")
@@ -52,7 +54,7 @@ def test_of_two_processes_that_make_a_folder_at_once_one_does(tmp_path: Path, mo
     assert names(tmp_path / "x") == ["content"]
 
 
-def test_explain_draws_over_its_own_drawings_alone(tmp_path: Path) -> None:
+def test_explain_overwrites_only_its_own_drawings(tmp_path: Path) -> None:
     from test_explain import explained
 
     from vidcom2.explain.explanation import draw_html, draw_png

@@ -1,4 +1,4 @@
-"""What each of two processes does in tests/test_training.py: a module of its own, since they import it anew."""
+"""What each of the two processes in tests/test_training.py runs. They import it, so it is a module of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,21 @@ from torch.distributed.fsdp import fully_shard
 
 
 def train_on_a_rank(rank: int, model_class: Any, folder: Path, retention_ratio: float) -> None:
-    """Of `batch<rank>.pt`, under DDP and under FSDP2, write the loss and, from the first process, the gradients, which
-    are the mean over both."""
+    """Train on `batch<rank>.pt` under DDP and under FSDP2, and write the loss.
+
+    The first process also writes the gradients, which are the mean over both processes."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     batch = torch.load(folder / f"batch{rank}.pt", weights_only=True)
     for kind in ("DDP", "FSDP2"):
         model: Any = model_class.from_pretrained(folder / "model", retention_ratio=retention_ratio).train()
-        if kind == "FSDP2":  # it wants gradients of the same weights in each process, in the stock class too
+        if kind == "FSDP2":  # needs gradients of the same weights in each process, with the stock class too
             model.requires_grad_(False)
             model.get_decoder().requires_grad_(True)
             for layer in model.get_decoder().layers:
                 fully_shard(layer)
             fully_shard(model)
-        else:  # of a batch without a video the tower takes no part
+        else:  # the tower takes no part in a batch without a video
             model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
         loss = model(**batch).loss
         loss.backward()

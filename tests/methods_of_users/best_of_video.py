@@ -1,4 +1,4 @@
-"""Ranks over the whole video, budgets following: tokens far from the video's mean. A frame may keep nothing."""
+"""Rank tokens over the whole video by their distance from its mean. A frame may keep nothing."""
 
 from torch import Tensor
 
@@ -9,5 +9,5 @@ from vidcom2 import VideoTokens, register_score_method
 def best_of_video(video: VideoTokens) -> Tensor:
     tokens = video.tokens.float()
     distances = (tokens - tokens.mean(dim=(0, 1))).norm(dim=-1)
-    # Frames count by their square, so that dull ones keep nothing.
+    # A frame's weight is squared, so that dull frames keep nothing.
     return distances * distances.mean(dim=1, keepdim=True).square()

@@ -1,5 +1,6 @@
-"""Looks at the vision tower's states and at the grid: keeps the tokens whose patches differ most among themselves,
-those inside the frame's border first."""
+"""Keep the tokens whose patches differ most among themselves, those inside the frame's border first.
+
+The method reads the vision tower's states and the grid."""
 
 import math
 

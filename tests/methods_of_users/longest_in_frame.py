@@ -1,4 +1,4 @@
-"""Ranks within frames, under budgets by Frame Compression Adjustment: the tokens of largest norm."""
+"""Keep the tokens of largest norm within each frame, under budgets by Frame Compression Adjustment."""
 
 from torch import Tensor
 

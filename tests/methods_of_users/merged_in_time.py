@@ -1,4 +1,4 @@
-"""Merges the token of each place in a frame with those of the same place in the frames after it, later ones less."""
+"""Merge each token with those at the same place in the frames after it; later frames weigh less."""
 
 import torch
 
@@ -9,7 +9,7 @@ from vidcom2 import CompressionSettings, TokenMerge, VideoCompression, VideoToke
 def merged_in_time(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     num_frames, tokens_per_frame, _ = video.tokens.shape
     device = video.tokens.device
-    together = max(1, round(1 / settings.retention_ratio))  # frames that become one
+    together = max(1, round(1 / settings.retention_ratio))  # how many frames become one
     frames = torch.arange(num_frames, device=device)
     first = frames // together * together
     weights = 0.5 ** (frames - first).float()

@@ -1,4 +1,4 @@
-"""Drops whole frames: keeps every n-th."""
+"""Drop whole frames, and keep every n-th."""
 
 import torch
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM has an environment of its own: `.ci/vllm`")
+pytest.importorskip("vllm", reason="vLLM needs an environment of its own, which `.ci/vllm` makes")
 from engines import CASES, EXACT, Case, Served, engine
 
 
@@ -16,7 +16,7 @@ def repo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def served(repo: Served) -> Iterator[Served]:
-    """With an engine, which is gone before the next one takes over what both need in one process."""
+    """Give the repo an engine, and shut it down before the next one needs the same process."""
     repo.llm = engine(repo.folder, repo.case)
     yield repo
     repo.llm.llm_engine.engine_core.shutdown()

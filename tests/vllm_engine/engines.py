@@ -1,4 +1,4 @@
-"""Tiny repos of each family, vLLM engines that serve them, and what both vLLM and Transformers are asked."""
+"""Tiny repos of each family, vLLM engines that serve them, and requests for both vLLM and Transformers."""
 
 import os
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class Case:
     """A row of `tests/models.py` as it is served, with heads of 64 for vLLM's attention.
 
     Attributes:
-        build_arguments, grid: in place of the row's.
-        most_videos: of a prompt.
-        scale: of all weights, so that different videos get different answers.
+        build_arguments, grid: replace the row's.
+        most_videos: how many videos a prompt may have.
+        scale: multiplies all weights, so that different videos get different answers.
     """
 
     row: ModelCase
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def scored_tokens(self) -> int:
-        """Of a video."""
+        """Number of scored tokens of one video."""
         return self.row.scored_frames(FRAMES) * self.grid[0] * self.grid[1]
 
     def kept(self, ratio: float | None) -> int:
@@ -62,7 +62,7 @@ PIXELS = {"pixels": (HEIGHT * WIDTH, HEIGHT * WIDTH)}
 CASES = [
     Case(ROWS["llava_onevision"], {"image_size": 84}, (3, 3)),
     Case(ROWS["llava_video"], {"image_size": 98}, (3, 3)),
-    # vLLM's pooling divides by what smaller images have none of.
+    # vLLM's pooling divides by a size that is zero for smaller images.
     Case(ROWS["llava_next_video"], {"image_size": 196}, (7, 7), takes_images=False, most_videos=1),
     Case(ROWS["qwen2_vl"], PIXELS, (4, 5)),
     Case(ROWS["qwen2_5_vl"], {**PIXELS, "tokens_per_second": 1}, (4, 5)),
@@ -76,7 +76,7 @@ EXACT = {"retention_ratio": RATIO, "compression_rounding": "exact"}
 
 
 def save_repo(folder: Path, case: Case, **settings: Any) -> ProcessorMixin:
-    """A repo as `publish` makes it."""
+    """Save a repo as `publish` makes it."""
     _, processor = save_stock_repo(folder, case)
     case.row.model_class.from_pretrained(folder, **settings).save_pretrained(folder)
     return processor
@@ -89,9 +89,9 @@ def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, Processo
             if parameter.ndim > 1:
                 parameter.mul_(case.scale)
     if hasattr(processor, "add_time_instruction"):
-        processor.add_time_instruction = False  # in vLLM it is the caller's
+        processor.add_time_instruction = False  # vLLM leaves it to the caller
     for each in (processor.image_processor, processor.video_processor):
-        if "longest_edge" in (each.size or {}):  # vLLM starts with the largest picture that there can be
+        if "longest_edge" in (each.size or {}):  # vLLM starts with the largest possible picture
             each.size = {"shortest_edge": min(each.size["shortest_edge"], HEIGHT * WIDTH), "longest_edge": LARGEST}
     stock.save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -156,7 +156,7 @@ class Served:
         return [list(output.outputs[0].token_ids) for output in self.outputs(*requests, llm=llm, new=new)]
 
     def outputs(self, *requests: dict[str, Any], llm: Any = None, new: int = NEW) -> list[Any]:
-        greedy = vllm.SamplingParams(temperature=0, max_tokens=new, min_tokens=new)  # no end before
+        greedy = vllm.SamplingParams(temperature=0, max_tokens=new, min_tokens=new)  # never stops earlier
         return (llm or self.llm).generate(list(requests), greedy, use_tqdm=False)
 
     def inputs(self, request: dict[str, Any]) -> Any:
@@ -170,7 +170,7 @@ class Served:
         return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
 
     def expected(self, *requests: dict[str, Any], model: Any = None, new: int = NEW) -> list[list[int]]:
-        """Greedy tokens of the Transformers class."""
+        """Return the greedy tokens of the Transformers class."""
         return [self._expected(request, model or self.model, new) for request in requests]
 
     def _expected(self, request: dict[str, Any], model: Any, new: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Each family in vLLM: greedy tokens in float32 are those of the Transformers class, from the same repo."""
+"""vLLM generates the same greedy float32 tokens as the Transformers class from the same repo, in each family."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def test_greedy_tokens_are_those_of_the_transformers_class(served: Served) -> No
         assert served.answers(request) == served.expected(request), kind
 
 
-def test_the_prompt_has_as_many_tokens_as_are_left(served: Served) -> None:
+def test_the_prompt_has_no_tokens_beyond_those_that_stay(served: Served) -> None:
     case = served.case
     whole = served.inputs(served.request())["input_ids"].shape[1]
     for ratio in (None, 0.1, 0.25, 0.5, 1.0):
@@ -20,7 +20,7 @@ def test_the_prompt_has_as_many_tokens_as_are_left(served: Served) -> None:
         assert len(output.prompt_token_ids) == whole - case.scored_tokens + case.kept(ratio)
 
 
-def test_sixteen_mixed_requests_at_once_equal_one_by_one(served: Served) -> None:
+def test_sixteen_mixed_requests_at_once_get_the_answers_they_get_one_by_one(served: Served) -> None:
     kinds = list(requests_of(served.case).values())
     mixed = [served.request(text=f"What is number {i}?", **kinds[i % len(kinds)]) for i in range(16)]
     together = served.answers(*mixed)
@@ -29,8 +29,8 @@ def test_sixteen_mixed_requests_at_once_equal_one_by_one(served: Served) -> None
     assert len({tuple(each) for each in together}) > 4
 
 
-def test_a_second_question_takes_over_the_cached_video(served: Served) -> None:
-    """The prompts share a prefix that ends behind the video, so that its tokens are not computed again."""
+def test_a_second_question_reuses_the_cached_video(served: Served) -> None:
+    """The prompts share a prefix that ends behind the video, so its tokens are not computed again."""
     for ratio in (RATIO, 0.6):
         first, second = (served.request(text, (7,), ratio=ratio) for text in ("What is it?", "What is it not, then?"))
         assert served.answers(first) == served.expected(first)
@@ -40,7 +40,7 @@ def test_a_second_question_takes_over_the_cached_video(served: Served) -> None:
         assert [list(output.outputs[0].token_ids)] == served.expected(second)
 
 
-def test_a_video_asked_again_is_encoded_once_and_for_another_ratio_anew(
+def test_a_video_is_encoded_once_for_each_ratio_it_is_asked_about_with(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
@@ -62,7 +62,7 @@ def test_a_video_asked_again_is_encoded_once_and_for_another_ratio_anew(
     assert encoded == [0.3, 0.6] and second == first == served.expected(*requests)
 
 
-def test_a_bad_ratio_of_a_request_is_refused_and_the_next_is_answered(served: Served) -> None:
+def test_a_bad_ratio_is_refused_and_the_next_request_is_answered(served: Served) -> None:
     for ratio in (0, 1.5, "much"):
         with pytest.raises(Exception, match="`retention_ratio` is"):
             served.answers(served.request(ratio=ratio))  # type: ignore[arg-type]

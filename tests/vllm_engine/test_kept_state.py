@@ -1,4 +1,4 @@
-"""What the engine keeps of one request never shows in the answer of another."""
+"""What the engine keeps of one request never affects the answer to another."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from engines import CASES_BY_NAME, EXACT, Served, engine
 
 @pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl", "qwen3_vl"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Steps of 48 tokens, in which most videos do not fit, and room for the features of few videos."""
+    """Serve in steps of 48 tokens, which most videos exceed, with room for the features of few videos."""
     case = CASES_BY_NAME[request.param]
     served = Served.saved(tmp_path_factory.mktemp(case.name), case, **EXACT)
     served.llm = engine(
@@ -26,7 +26,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The ratios of the videos that are encoded from here on."""
+    """Return a list that collects the ratios of the videos encoded from now on."""
     from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
 
     encoded: list[float] = []
@@ -41,8 +41,8 @@ def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_request_that_is_aborted_in_its_prefill_leaves_nothing_behind(served: Served, steps: int) -> None:
-    """Neither in the place of the batch that the next one takes, nor among the features of its video."""
+def test_a_request_aborted_during_prefill_leaves_nothing_behind(served: Served, steps: int) -> None:
+    """Nothing stays in its place in the batch, which the next request takes, nor among the features of its video."""
     videos = (60, 61)
     aborted = served.request("Is this one aborted?", videos, ratio=1.0)
     greedy = vllm.SamplingParams(temperature=0, max_tokens=8)
@@ -57,7 +57,7 @@ def test_a_request_that_is_aborted_in_its_prefill_leaves_nothing_behind(served: 
     assert served.answers(*others) == served.expected(*others)
 
 
-def test_features_that_were_dropped_are_computed_again_with_the_settings_of_their_request(
+def test_evicted_features_are_computed_again_with_the_settings_of_their_request(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = count_encoded(monkeypatch)
@@ -73,7 +73,7 @@ def test_features_that_were_dropped_are_computed_again_with_the_settings_of_thei
 
 
 def test_arguments_of_the_processor_work_beside_settings(served: Served) -> None:
-    """With and without a ratio, for one video in one batch."""
+    """They work with and without a ratio, for one video in one batch."""
     sampled = {"do_sample_frames": True, **({"fps": 0.6} if served.case.name == "qwen3_vl" else {"num_frames": 4})}
     requests = [
         served.request("What happens?", (90,), ratio=ratio, **arguments)
@@ -85,8 +85,8 @@ def test_arguments_of_the_processor_work_beside_settings(served: Served) -> None
     assert len({tuple(each) for each in answers}) > 3
 
 
-def test_frames_of_another_size_than_the_towers_are_refused_and_the_next_request_is_answered(served: Served) -> None:
-    """In the middle of a step it would stop the server for all."""
+def test_frames_of_a_wrong_size_are_refused_and_the_next_request_is_answered(served: Served) -> None:
+    """An error in the middle of a step would stop the server for everybody."""
     if served.case.row.mrope:
         pytest.skip("its tower takes any size")
     size = {"size": {"height": 56, "width": 56}}

@@ -1,4 +1,4 @@
-"""M-RoPE positions in vLLM, where it has the tokens of a video before it knows which of them stay."""
+"""M-RoPE positions in vLLM, which has a video's tokens before it knows which of them stay."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def served_by(folder: Any, name: str, **arguments: Any) -> Served:
 
 
 @pytest.mark.parametrize("name", ["llava_video", "qwen2_vl", "qwen3_vl"])
-def test_a_prefill_in_chunks_that_end_inside_of_videos(tmp_path: Any, name: str) -> None:
+def test_a_prefill_whose_chunks_end_inside_videos_gives_the_same_answers(tmp_path: Any, name: str) -> None:
     served = served_by(tmp_path, name, max_num_batched_tokens=48, enable_prefix_caching=False, max_num_seqs=2)
     requests = [served.request(f"Which {i}?", (20 + i, 30 + i), ratio=ratio) for i, ratio in enumerate((0.3, 0.7, 1.0))]
     assert min(len(output.prompt_token_ids) for output in served.outputs(*requests)) > 48
@@ -24,8 +24,8 @@ def test_a_prefill_in_chunks_that_end_inside_of_videos(tmp_path: Any, name: str)
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
-def test_requests_that_lose_their_cache_and_are_computed_again(tmp_path: Any, name: str) -> None:
-    """For want of memory: 512 tokens fit."""
+def test_preempted_requests_are_computed_again_with_the_same_answers(tmp_path: Any, name: str) -> None:
+    """The memory holds only 512 tokens."""
     memory = {"kv_cache_memory_bytes": 2**20, "max_model_len": 256, "max_num_batched_tokens": 300}
     served = served_by(tmp_path, name, enable_prefix_caching=False, disable_log_stats=False, **memory)
     requests = [served.request(f"Number {i}?", (i,), ratio=(0.25, 0.5, 1.0)[i % 3]) for i in range(12)]
@@ -36,11 +36,11 @@ def test_requests_that_lose_their_cache_and_are_computed_again(tmp_path: Any, na
 @pytest.mark.parametrize(
     ("name", "num_frames"), [("qwen2_vl", 10), ("qwen2_vl", 12), ("qwen2_5_vl", 8), ("qwen2_5_vl", 10)]
 )
-def test_text_behind_a_long_video_stands_where_the_original_code_lets_it_stand(
+def test_text_behind_a_long_video_has_the_positions_of_the_original_code(
     tmp_path: Any, name: str, num_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the largest position t, h or w. Transformers 5.19 to 5.23 leaves t out, so that its answers are others
-    once a video has more positions in time than rows and columns; below that line they are the same."""
+    """The text follows the largest position of t, h and w. Transformers 5.19 to 5.23 leaves t out, so its answers
+    differ once a video has more positions in time than rows and columns. Below that, they are the same."""
     served = served_by(tmp_path, name)
     ends = {"qwen2_vl": num_frames // 2, "qwen2_5_vl": int((num_frames // 2 - 1) * 1.6) + 1}[name]
     request = served.request(videos=())
@@ -56,7 +56,7 @@ def test_text_behind_a_long_video_stands_where_the_original_code_lets_it_stand(
 
 
 def original_positions(served: Served, request: dict[str, Any]) -> Any:
-    """`get_rope_index` for prompts with the request's video, with loops, by the original code's rule."""
+    """Return a `get_rope_index` by the original code's rule, in loops, for prompts with the request's video."""
     inputs = served.inputs(request)
     t, h, w = (inputs["video_grid_thw"][0] // torch.tensor([1, 2, 2])).tolist()
     seconds = inputs["second_per_grid_ts"][0] if "second_per_grid_ts" in inputs else 1
@@ -75,8 +75,8 @@ def original_positions(served: Served, request: dict[str, Any]) -> Any:
     return get_rope_index
 
 
-def test_positions_travel_through_bfloat16_bit_by_bit() -> None:
-    """Numbers of that type would round 257 to 256."""
+def test_positions_pass_through_bfloat16_bit_for_bit() -> None:
+    """Converted to that type, 257 would be rounded to 256."""
     from types import SimpleNamespace
 
     from vidcom2.vllm_plugin.qwen_vl import MRopeVideosModel

@@ -1,4 +1,4 @@
-"""Qwen3.5 in bfloat16: vLLM's linear attention on the CPU takes no other type, and heads of 128."""
+"""Qwen3.5 in bfloat16 with heads of 128, since vLLM's linear attention on the CPU takes nothing else."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Settings of one request, in `mm_processor_kwargs`: honoured as by the Transformers class, or refused."""
+"""Settings of one request, in `mm_processor_kwargs`, act as in the Transformers class or are refused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,8 +42,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     served.llm.llm_engine.engine_core.shutdown()
 
 
-def test_settings_of_a_request_give_the_tokens_of_the_transformers_class(served: Served) -> None:
-    """Of one video, whose caches hold an entry for each; in one batch as one by one."""
+def test_a_requests_settings_give_the_tokens_of_the_transformers_class(served: Served) -> None:
+    """The requests are about one video, whose caches hold an entry for each; together and one by one they agree."""
     requests = [served.request("What happens?", (4,), **settings) for settings in HONOURED]
     expected = served.expected(*requests)
     together = served.answers(*requests)
@@ -52,7 +52,7 @@ def test_settings_of_a_request_give_the_tokens_of_the_transformers_class(served:
     assert len({tuple(each) for each in expected}) > 5
 
 
-def test_a_video_is_encoded_once_for_all_requests_of_the_same_settings(
+def test_a_video_is_encoded_once_for_all_requests_with_the_same_settings(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
@@ -72,7 +72,7 @@ def test_a_video_is_encoded_once_for_all_requests_of_the_same_settings(
 
 
 @pytest.mark.parametrize(("settings", "reason"), REFUSED, ids=lambda each: "" if isinstance(each, str) else str(each))
-def test_what_a_request_cannot_set_is_refused_and_the_next_is_answered(
+def test_a_setting_that_requests_may_not_change_is_refused_and_the_next_request_is_answered(
     served: Served, settings: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason) as refused:
@@ -82,8 +82,8 @@ def test_what_a_request_cannot_set_is_refused_and_the_next_is_answered(
     assert served.answers(request) == served.expected(request)
 
 
-def test_only_the_operator_of_a_server_chooses_a_registered_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that keeps another number than was counted would stop the server for all."""
+def test_only_the_servers_operator_can_choose_a_registered_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that keeps another number of tokens than was counted would stop the server for everybody."""
     from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, CompressionMethod
     from vidcom2.configuration.compression_settings import CompressionSettings
     from vidcom2.vllm_plugin.settings import settings_of_request
@@ -95,7 +95,7 @@ def test_only_the_operator_of_a_server_chooses_a_registered_method(monkeypatch: 
     assert settings_of_request(CompressionSettings(**mine), {}, has_mrope=False).compression_method == "mine"
 
 
-def test_original_positions_are_those_of_mrope_and_of_no_other(served: Served) -> None:
+def test_original_positions_are_served_with_mrope_and_refused_without(served: Served) -> None:
     request = served.request(compression_positions="original")
     if served.case.row.mrope:
         assert served.answers(request) == served.expected(request)

@@ -30,14 +30,14 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     case, folder = CASES_BY_NAME[name], tmp_path_factory.mktemp("repo")
     served = Served.saved(folder, case, **EXACT)
     memory = ("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "1024")
-    # Two workers on a machine with one memory node ask to be told their cores.
+    # Two workers on a machine with one memory node must be told their cores.
     environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if flags else {}
     flags = (*flags, *memory, "--dtype", "float32", "--enforce-eager")
     with vllm_server(folder, *flags, environment=environment) as address:
         yield f"{address}/v1/", served
 
 
-def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], tmp_path: Path) -> None:
+def test_the_server_takes_settings_with_each_request(server: tuple[str, Served], tmp_path: Path) -> None:
     url, served = server
     clip = write_clip(tmp_path / "clip.mp4", [i / 2 for i in range(FRAMES)])
     address = "data:video/mp4;base64," + base64.b64encode(clip.read_bytes()).decode()
@@ -79,8 +79,8 @@ def test_the_server_takes_a_ratio_with_each_request(server: tuple[str, Served], 
     assert tuple(ask()["choices"][0]["token_ids"]) == answered[0]
 
 
-def test_tokens_sent_to_the_server_get_the_answer_of_the_transformers_class(server: tuple[str, Served]) -> None:
-    """Text alone: frames cannot be sent without a codec that loses some of them."""
+def test_a_text_prompt_gets_the_answer_of_the_transformers_class(server: tuple[str, Served]) -> None:
+    """The prompt is text alone, because frames can only be sent through a lossy codec."""
     url, served = server
     with urllib.request.urlopen(url + "models", timeout=30) as response:
         name = json.load(response)["data"][0]["id"]

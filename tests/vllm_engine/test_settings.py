@@ -1,4 +1,4 @@
-"""Which settings an engine takes, from where, and which stop it at its start."""
+"""Which settings an engine takes, where it takes them from, and which stop it at its start."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 
 def changed(served: Served, **settings: Any) -> Any:
-    """The Transformers class with other settings."""
+    """Load the Transformers class with other settings."""
     return served.case.row.model_class.from_pretrained(served.folder, **settings).eval()
 
 
@@ -44,8 +44,8 @@ def test_overrides_change_the_repos_settings(llava: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["llava_onevision", "llava_next_video", "qwen2_vl", "qwen2_5_vl", "qwen3_vl_moe"])
-def test_weights_as_they_lie_on_the_hub_are_served(tmp_path: Path, name: str) -> None:
-    """`publish` copies those of the base."""
+def test_weights_in_the_layout_of_the_hub_are_served(tmp_path: Path, name: str) -> None:
+    """`publish` copies the base's weights as they are."""
     served = Served.saved(tmp_path, CASES_BY_NAME[name], **EXACT)
     expected = served.expected(served.request())
     save_as_on_the_hub(served.case.row, served.model, tmp_path)
@@ -82,7 +82,7 @@ def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> Non
 
 
 @pytest.mark.parametrize("newlines", ["all", "trailing"])
-def test_newlines_of_llava_video(tmp_path: Path, newlines: str) -> None:
+def test_both_newline_settings_of_llava_video_are_served(tmp_path: Path, newlines: str) -> None:
     case = CASES_BY_NAME["llava_video"]
     settings = {"compression_newlines": newlines, "spatial_pool_mode": "average", "compression_rounding": "exact"}
     served = Served.saved(tmp_path, case, **settings)
@@ -111,7 +111,7 @@ print("vLLM's own")
 
 
 def refusal(served: Served, **arguments: Any) -> str:
-    """What the server says at its start, before it loads anything."""
+    """Return what the server says at its start, before it loads anything."""
     from vllm import EngineArgs
 
     with pytest.raises(ValueError) as refused:
@@ -129,13 +129,13 @@ def refusal(served: Served, **arguments: Any) -> str:
         ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
     ],
 )
-def test_settings_that_the_engine_cannot_keep_stop_it_at_the_start(
+def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
     llava: Served, settings: dict[str, Any], reason: str
 ) -> None:
     assert re.search(reason, refusal(llava, hf_overrides=settings))
 
 
-def test_flags_that_contradict_the_repo_or_each_other(llava: Served, qwen: Served) -> None:
+def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served, qwen: Served) -> None:
     two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
     assert re.search("asks for a retention ratio of 0.5, and .* for one of 0.3", two_ratios)
     other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
@@ -150,13 +150,13 @@ def test_flags_that_contradict_the_repo_or_each_other(llava: Served, qwen: Serve
     assert "method is 'draft_model'" in refusal(qwen, speculative_config=drafter)
 
 
-def test_the_server_says_why_it_stops(llava: Served) -> None:
+def test_the_engine_prints_why_it_stops(llava: Served) -> None:
     settings = "hf_overrides={'compression_rounding': 'ceil'}"
     result = run(f"from vllm import LLM; LLM(model={str(llava.folder)!r}, trust_remote_code=True, {settings})")
     assert result.returncode != 0 and "`compression_rounding` is 'ceil'" in result.stderr, result.stderr[-3000:]
 
 
-def test_newlines_that_hang_on_the_video_are_refused(tmp_path: Path) -> None:
+def test_newlines_whose_number_depends_on_the_video_are_refused(tmp_path: Path) -> None:
     case = CASES_BY_NAME["llava_video"]
     save_repo(tmp_path, case, compression_newlines="occupied", compression_rounding="exact")
     with pytest.raises(Exception, match="`compression_newlines` is 'occupied'"):
@@ -164,7 +164,7 @@ def test_newlines_that_hang_on_the_video_are_refused(tmp_path: Path) -> None:
 
 
 def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> str:
-    """Of a video, in an engine with these settings."""
+    """Return the cache key of a video, in an engine with these settings."""
     from vllm import EngineArgs
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.processing import ProcessorInputs
@@ -176,9 +176,9 @@ def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> st
     return processor._get_mm_hashes(asked)["video"][0]
 
 
-def test_two_settings_never_share_a_cache_entry(llava: Served, tmp_path: Path) -> None:
-    """Also where several engines share one cache, which knows the repo by its name alone. A request's own settings take
-    the place of the engine's, so that two engines may mean the same features."""
+def test_different_settings_never_share_a_cache_entry(llava: Served, tmp_path: Path) -> None:
+    """Several engines may share one cache, which knows the repo by its name alone. A request's own settings replace the
+    engine's, so two engines may mean the same features."""
     all_settings = ({}, {"retention_ratio": 0.4}, {"compression_scoring": "released"})
     of_requests = ({}, {"retention_ratio": 0.5})
     keys = [cache_key(llava, settings, **each) for settings in all_settings for each in of_requests]

@@ -248,7 +248,7 @@ MUTATIONS = [
         "vision_changed_patches",
     ),
     of_the_model(
-        "static_patches_add_to_the_references_states",
+        "changed_patches_add_to_the_references_states",
         f"{ENCODING}/vision_changed_patches.py",
         "states = states + updated(references.attention, ",
         "states = updated(references.attention, ",

@@ -36,7 +36,7 @@ STRIP, STRIP_TICKS, TICK_WIDTH = 0.8, 0.5, 0.6
 
 
 def draw_png(explanation: "Explanation", path: str) -> None:
-    """Draw to the file `path` up to 32 frames one by one, or the telling frames of a longer video and a strip of all."""
+    """Draw to the file `path` up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
     with growing_file(Path(path)) as part:
         drawing(explanation).savefig(part, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
 

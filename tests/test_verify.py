@@ -193,9 +193,9 @@ def test_a_custom_generate_repo_that_ignores_its_settings_is_red(tmp_path: Path)
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ((), "holds nothing: it is no checkpoint, and no `custom_generate` repo"),
-        (("model.safetensors",), "holds no config.json: it is no checkpoint"),
-        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one of it"),
+        ((), "holds nothing, so it is neither a checkpoint nor a `custom_generate` repo"),
+        (("model.safetensors",), "holds no config.json, so it is neither a checkpoint"),
+        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one from it"),
     ],
 )
 def test_what_is_no_vidcom2_repo_is_told_so(files: tuple[str, ...], reason: str, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def main(
     checkpoint = load_checkpoint(device="cpu")
     for name in group or GROUPS:
         measured = compare_tower if name.startswith("tower") else compare
-        # As published, only every fourth frame is a reference: no other frame can change so much that it becomes one.
+        # As published: every fourth frame is a reference, and no patch of the others so changed that they are one too.
         static_patches.UNCHANGED = -1.0 if name == "tower_fixed_references" else UNCHANGED
         figures = measured(checkpoint, data / DATA.get(name, "questions.jsonl"), work, name)
         path = RESULTS / f"needle_{name}.json"

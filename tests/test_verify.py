@@ -91,12 +91,12 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
     "auto_map is wrong, the ratio was edited, and a weight": (
         with_wrong_auto_map_other_ratio_and_weights,
         {"card", "AutoModel", "AutoModelForMultimodalLM"},
-        "['config.json', 'model.safetensors'] are not the files that the card lists",
+        "['config.json', 'model.safetensors'] do not have the sha256 that the card lists",
     ),
     "the architecture has the stock name, and too few tokens are kept": (
         with_stock_name_and_few_tokens,
         {"config", "card", "generate"},
-        "falls back on the stock one in silence",
+        "silently uses the stock class",
     ),
     "the conversion mapping is not registered": (
         without_conversion_mapping,

@@ -1,8 +1,8 @@
-"""Writes the tables of `vidcom2 bench` into docs and README, and draws its plots, from the result files.
+"""Write the tables of `vidcom2 bench` into docs and README, and draw its plots, from the result files.
 
     python -m benchmarks.bench_tables
 
-A table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
+Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
 import json
@@ -25,7 +25,7 @@ MEMORY = ROOT / "benchmarks" / "results" / "memory_7b.json"
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
-    """What is saved, by method and ratio: the table of README."""
+    """Make the table of README, which says how much each method saves at each ratio."""
     lines = [["", "video tokens", *(TITLES[name] for name in TOTALS), "compression alone"]]
     for row in rows:
         if row["method"] == ALL_TOKENS:
@@ -45,7 +45,7 @@ def headline(rows: list[dict[str, Any]]) -> str:
 
 
 def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Where a file's figures come from, as a sentence."""
+    """Say in a sentence where a file's figures come from."""
     made = content["birth_certificate"]
     rounds = min(len(row["turns"]) for row in rows if row["turns"])
     return (
@@ -56,7 +56,7 @@ def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def memory(rows: list[dict[str, Any]]) -> str:
-    """What `benchmark_memory.py` counted, and how it grows with the frames."""
+    """Make a table of what `benchmark_memory.py` counted, and of how it grows with the frames."""
     ratios = list(rows[0]["prefill_gib"])
     towers = [name for name in rows[0] if name.startswith("tower_")]
     columns: dict[str, list[float]] = {name: [row[name] for row in rows] for name in towers}
@@ -73,7 +73,7 @@ def memory(rows: list[dict[str, Any]]) -> str:
 
 
 def blocks() -> dict[str, str]:
-    """Name -> what stands in the pages."""
+    """Return name -> text for all blocks of the pages."""
     made = {}
     for name, path in FILES.items():
         content, rows = read_results(path)

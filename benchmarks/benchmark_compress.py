@@ -1,19 +1,19 @@
-"""What choosing the tokens costs: `vidcom2.compress` beside the released algorithm and beside reading the video once.
+"""Measure what choosing the tokens costs: `vidcom2.compress`, the released algorithm, and plain reads of the tokens.
 
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --device cpu --json compress.json
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --busy 1 --json compress_busy.json
 
-Any method of two stages must read the tokens at least twice, for their means and to compare each with these. So the
-time of two plain sums over them is a bound, and `compress / two passes` how far from it this is. (On a device whose
-cache holds the tokens, both read them from there.)
+Any method with two stages must read the tokens at least twice: once for their means, and once to compare each token
+with these. The time of two plain sums over the tokens is therefore a lower bound, and `compress / two passes` says how
+far `compress` is from it. (If a device's cache holds the tokens, both read them from there.)
 
-The contenders of a shape take turns within one run, so that whatever else the machine does meets all of them; the table
-holds medians. The baseline computes the released scoring, also in the rows of the paper's scoring.
+The contenders of a shape take turns within one run, so that other work on the machine affects all of them alike. The
+table shows medians. The baseline computes the released scoring, also in the rows of the paper's scoring.
 
-On a busy CPU the neighbours do not meet all contenders alike: each parallel step waits for its slowest thread, and who
-has many short steps waits most. `--busy 1` holds one core with other work while everything is measured; the busy cores,
-the load before the first run, the threads and OMP_WAIT_POLICY are in the JSON, and the fastest and slowest run of each
-contender. Where other work shares the cores all the time, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
+On a busy CPU other work does not affect all contenders alike: each parallel step waits for its slowest thread, so a
+contender with many short steps waits most. `--busy 1` keeps one core busy with other work during all measurements. The
+JSON holds the number of busy cores, the load before the first run, the threads, OMP_WAIT_POLICY, and the fastest and
+slowest run of each contender. If other work always shares the cores, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
 """
 
 import json
@@ -40,7 +40,7 @@ import vidcom2
 from vidcom2.records.provenance import cpu_name, git
 
 ROOT = Path(__file__).resolve().parents[1]
-# The baseline is a test helper, pinned to the released code's output there; it is no part of the package.
+# The baseline is a test helper that the tests pin to the released code's output. It is not part of the package.
 sys.path.insert(0, str(ROOT / "tests"))
 from oracle import released_reference  # noqa: E402
 
@@ -63,7 +63,7 @@ COLUMNS = {
 
 
 def make_video(shape: tuple[int, int, int], dtype: torch.dtype, device: str) -> Tensor:
-    """A scene with noise and a cut half-way; the cost hardly depends on what a video shows."""
+    """Make the tokens of two noisy scenes with a cut half-way. The cost hardly depends on what a video shows."""
     generator = torch.Generator().manual_seed(0)
     num_frames, tokens_per_frame, dim = shape
     scenes = torch.randn(2, tokens_per_frame, dim, generator=generator)
@@ -74,7 +74,7 @@ def make_video(shape: tuple[int, int, int], dtype: torch.dtype, device: str) -> 
 
 
 def time_in_turns(contenders: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, list[float]]:
-    """Milliseconds of each run of each contender. Every round starts with another one."""
+    """Return the milliseconds of each run of each contender. A different contender begins each round."""
     names = list(contenders)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-2, repeats):  # two rounds to warm up
@@ -96,7 +96,7 @@ def synchronize(device: str) -> None:
 
 @torch.no_grad()
 def measure(shape: tuple[int, int, int], dtype: torch.dtype, device: str, repeats: int) -> list[dict[str, Any]]:
-    """One row for each scoring."""
+    """Return a row for each scoring."""
     tokens = make_video(shape, dtype, device)
     contenders: dict[str, Callable[[], Any]] = {
         "released_reference": lambda: released_reference(tokens, RETENTION_RATIO),
@@ -130,14 +130,14 @@ def measure(shape: tuple[int, int, int], dtype: torch.dtype, device: str, repeat
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[None]:
-    """Other work for `count` cores: a process each that computes and never waits."""
+    """Keep `count` cores busy, each with a process that computes and never waits."""
     workers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
         ended = [worker.returncode for worker in workers if worker.poll() is not None]
         if ended:
             raise RuntimeError(
-                f"{len(ended)} of {count} busy cores ended early with {ended}: the figures are no busy ones."
+                f"{len(ended)} of {count} busy processes ended early with {ended}, so the cores were not all busy."
             )
     finally:
         for worker in workers:
@@ -175,24 +175,24 @@ def shown(value: Any) -> str:
 
 def main(
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each contender.")] = 15,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where the tokens lie.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default what torch takes.")] = None,
-    busy: Annotated[int, typer.Option(min=0, help="Cores to hold with other work while measuring.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows with their origin here.")] = None,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device that holds the tokens.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default as many as torch uses.")] = None,
+    busy: Annotated[int, typer.Option(min=0, help="Cores to keep busy with other work while measuring.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows and their origin.")] = None,
 ) -> None:
     """Time `vidcom2.compress` at the sizes of real models."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("this machine has no CUDA device; use --device cpu.", param_hint="--device")
+        raise typer.BadParameter("this machine has no CUDA device. Use --device cpu.", param_hint="--device")
     if threads is not None:
         torch.set_num_threads(threads)
     certificate = birth_certificate(device, repeats, busy)
-    console = Console(width=None if sys.stdout.isatty() else 120)  # a log shows the table whole
+    console = Console(width=None if sys.stdout.isatty() else 120)  # wide enough for the whole table in a log
     rows = []
     with busy_cores(busy):
         for shape in SHAPES:
             for dtype in DTYPES:
                 rows += measure(shape, dtype, device, repeats)
-                if json_file is not None:  # after each size: what was measured stays when a later size fails
+                if json_file is not None:  # written after each size, so that nothing is lost if a later one fails
                     json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
     table = Table(
         title=f"vidcom2.compress on {certificate['device']}, {certificate['torch_threads']} threads, "

@@ -1,10 +1,10 @@
-"""Videos per second: a loop over `ask`, `answer_many` with one request a batch, and with several.
+"""Measure videos per second of a loop over `ask`, and of `answer_many` with one and with several requests a batch.
 
     PYTHONPATH=src:. python benchmarks/benchmark_many.py --videos 24 --rounds 5 --json many.json
 
-The toy answers about generated clips of the needle benchmark, or, with --folder, one question about each video of it.
-The contenders take turns within one run, so that whatever else the machine does meets all of them; the table holds
-medians over the rounds, and ratios to the loop are medians of the ratios within a round.
+The toy answers questions about generated clips of the needle benchmark or, with --folder, one question about each video
+of that folder. The contenders take turns within one run, so that other work on the machine affects all of them alike.
+The table shows medians over the rounds. Ratios to the loop are medians of the ratios within a round.
 """
 
 import json
@@ -30,7 +30,7 @@ FRAMES = 16
 
 
 def needle_requests(folder: Path, count: int) -> list[dict[str, Any]]:
-    """A question about each of as many clips."""
+    """Write `count` clips to the folder, and return a question about each."""
     requests = []
     for number in range(count):
         needle = video_of_level(number, list(LEVELS)[number % len(LEVELS)], FRAMES, "test")
@@ -43,7 +43,7 @@ def needle_requests(folder: Path, count: int) -> list[dict[str, Any]]:
 def contenders(
     checkpoint: Checkpoint, requests: list[dict[str, Any]], max_new_tokens: int, batch_sizes: list[int]
 ) -> dict[str, Callable[[], list[str]]]:
-    """Each answers all requests, and returns the answers in their order."""
+    """Return the contenders. Each answers all requests, and returns the answers in the order of the requests."""
     given = {"processor": checkpoint.processor, "num_frames": FRAMES, "max_new_tokens": max_new_tokens}
 
     def one_by_one() -> list[str]:
@@ -59,13 +59,13 @@ def contenders(
 
 
 def main(
-    videos: Annotated[int, typer.Option(min=1, help="Generated clips.")] = 24,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender that are timed.")] = 5,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 16,
-    batch_sizes: Annotated[str, typer.Option(help="Of `answer_many`.")] = "1,8",
-    folder: Annotated[Path | None, typer.Option(help="Videos in place of generated clips.")] = None,
-    model: Annotated[str | None, typer.Option(help="Checkpoint in place of the toy.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures with their origin here.")] = None,
+    videos: Annotated[int, typer.Option(min=1, help="Number of generated clips.")] = 24,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed turns of each contender.")] = 5,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 16,
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes of `answer_many`.")] = "1,8",
+    folder: Annotated[Path | None, typer.Option(help="Folder of videos to use instead of generated clips.")] = None,
+    model: Annotated[str | None, typer.Option(help="Checkpoint to use instead of the toy.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
     """Time the contenders in turns."""
     checkpoint = load_checkpoint(model)
@@ -78,7 +78,7 @@ def main(
         compared = contenders(checkpoint, requests, max_new_tokens, [int(size) for size in batch_sizes.split(",")])
         seconds: dict[str, list[float]] = {name: [] for name in compared}
         answers: dict[str, list[str]] = {}
-        for turn in range(rounds + 1):  # the first warms up
+        for turn in range(rounds + 1):  # the first is a warm-up
             for name in compared if turn % 2 else reversed(compared):
                 start = time.perf_counter()
                 answers[name] = compared[name]()

@@ -1,14 +1,14 @@
-"""Peak memory of LLaVA-OneVision at its released sizes, over frames and over the retention ratio, without a GPU.
+"""Count the peak memory of LLaVA-OneVision at its released sizes, over frames and retention ratios, without a GPU.
 
     python benchmarks/benchmark_memory.py --json memory.json
 
 PyTorch runs the model on fake tensors: every operation of the CUDA path is dispatched, with its real shapes and dtypes,
-and nothing is computed. What is counted are the bytes of the tensors that live at the same time, with attention that
-makes nothing but its output, as FlashAttention does. What a kernel needs inside, and what the allocator wastes, is not
-in it: a GPU needs somewhat more (`vidcom2 bench` measures there).
+but nothing is computed. The bytes of all tensors that exist at the same time are counted, with an attention that
+allocates only its output, as FlashAttention does. The memory that kernels use inside, and that the allocator wastes, is
+not counted, so a GPU needs somewhat more. `vidcom2 bench` measures that.
 
-The tower's part is what encoding and compressing take beside the model and the pixels; the language model's, what the
-prefill of one prompt takes beside the model, its KV cache included.
+The tower's part is what encoding and compressing need in addition to the model and the pixels. The language model's
+part is what the prefill of one prompt needs in addition to the model, including its KV cache.
 """
 
 import json
@@ -44,7 +44,7 @@ from vidcom2.modeling.methods.exact_totals import exact_total
 from vidcom2.records.provenance import birth_certificate
 
 TOKENS_PER_FRAME, SIDE = 196, 384
-TEXT_TOKENS = 40  # of a chat template and a short question
+TEXT_TOKENS = 40  # for a chat template and a short question
 DTYPE, DEVICE = torch.bfloat16, "cuda"
 GIB = 2**30
 TEXT_CONFIGS = {
@@ -68,10 +68,11 @@ TEXT_CONFIGS = {
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the storages that operations made and that are still there.
+    """Counts the bytes of the storages that operations have made and that still exist.
 
     Attributes:
-        peak: the most at a time.
+        live: the bytes that exist now.
+        peak: the most bytes that existed at one time.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def count(self, storage: torch.UntypedStorage, given: set[int]) -> None:
-        if id(storage) in self.seen or id(storage) in given:  # a view, or written in place
+        if id(storage) in self.seen or id(storage) in given:  # the result is a view, or was written in place
             return
         self.live += storage.nbytes()
         self.peak = max(self.peak, self.live)
@@ -100,12 +101,12 @@ class LiveBytes(TorchDispatchMode):
 
 
 def output_alone(module: Any, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """An attention that allocates as FlashAttention does: queries (B, heads, L, d) -> (B, L, heads, d)."""
+    """Stand for an attention that allocates as FlashAttention does: queries (B, heads, L, d) -> (B, L, heads, d)."""
     return torch.empty_like(query.transpose(1, 2)), None
 
 
 def llava_onevision(size: str) -> VidCom2LlavaOnevisionForConditionalGeneration:
-    """The released architecture, as fake tensors."""
+    """Build the released architecture from fake tensors."""
     config = LlavaOnevisionConfig(
         vision_config=SiglipVisionConfig(
             hidden_size=1152,
@@ -134,7 +135,7 @@ def llava_onevision(size: str) -> VidCom2LlavaOnevisionForConditionalGeneration:
 
 
 def tower_peak(model: Any, frames: int, chunk_frames: int | None) -> int:
-    """Bytes beside the model and the pixels, the kept tokens included."""
+    """Return the bytes needed in addition to the model and the pixels, including those of the kept tokens."""
     pixels = torch.empty(1, frames, 3, SIDE, SIDE, device=DEVICE, dtype=DTYPE)
     model.config.vision_chunk_frames = chunk_frames
     with LiveBytes() as counted:
@@ -143,8 +144,8 @@ def tower_peak(model: Any, frames: int, chunk_frames: int | None) -> int:
 
 
 def prefill_peak(model: Any, frames: int, retention_ratio: float) -> int:
-    """Bytes beside the model: activations and the KV cache of the prompt of one video."""
-    video_tokens = exact_total(frames, TOKENS_PER_FRAME, retention_ratio) + 1  # the newline
+    """Return the bytes needed in addition to the model: activations, and the KV cache of a prompt with one video."""
+    video_tokens = exact_total(frames, TOKENS_PER_FRAME, retention_ratio) + 1  # with the newline
     length = TEXT_TOKENS + video_tokens
     with LiveBytes() as counted:
         embeddings = torch.empty(1, length, model.config.text_config.hidden_size, device=DEVICE, dtype=DTYPE)
@@ -156,7 +157,7 @@ def prefill_peak(model: Any, frames: int, retention_ratio: float) -> int:
 
 @contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Nothing is computed in it, so that no frame can be found to repeat another."""
+    """Run on fake tensors. Nothing is computed, so no frame can be found to repeat another; each counts as new."""
     ask = frame_encoding.repeats_the_one_before
     frame_encoding.repeats_the_one_before = lambda frames: [False] * len(frames)
     try:
@@ -167,7 +168,7 @@ def fake_tensors() -> Iterator[None]:
 
 
 def measure(size: str, frames: Sequence[int], ratios: Sequence[float]) -> list[dict[str, Any]]:
-    """A row for each number of frames."""
+    """Return a row for each number of frames."""
     chunk_frames = CompressionSettings().vision_chunk_frames
     rows = []
     with fake_tensors():
@@ -187,12 +188,12 @@ def measure(size: str, frames: Sequence[int], ratios: Sequence[float]) -> list[d
 
 
 def main(
-    size: Annotated[str, typer.Option(help=f"Of the language model: {', '.join(TEXT_CONFIGS)}.")] = "7b",
-    frames: Annotated[list[int] | None, typer.Option(help="Of the video; repeatable.")] = None,
-    ratio: Annotated[list[float] | None, typer.Option(help="Retention ratios beside 1.0; repeatable.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures with their origin here.")] = None,
+    size: Annotated[str, typer.Option(help=f"Size of the language model: {', '.join(TEXT_CONFIGS)}.")] = "7b",
+    frames: Annotated[list[int] | None, typer.Option(help="Frames of the video. May be repeated.")] = None,
+    ratio: Annotated[list[float] | None, typer.Option(help="Retention ratio besides 1.0. May be repeated.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
-    """Count, and print a table."""
+    """Count the memory, and print a table."""
     rows = measure(size, frames or [32, 64, 128, 256, 512, 1024], ratio or [0.25, 0.15])
     if json_file is not None:
         command = f"benchmarks/benchmark_memory.py --size {size}"
@@ -200,7 +201,7 @@ def main(
             f"LLaVA-OneVision {size}", command, device="fake CUDA tensors", dtype=str(DTYPE)
         )
         json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=1) + "\n")
-    table = Table(title=f"GiB of live tensors, LLaVA-OneVision {size}, {rows[0]['weights_gib']:.2f} of weights beside")
+    table = Table(title=f"GiB of live tensors, LLaVA-OneVision {size}, without {rows[0]['weights_gib']:.2f} of weights")
     for name in ("frames", *(name for name in rows[0] if name.startswith("tower"))):
         table.add_column(name.removesuffix("_gib").replace("_", " "), justify="right")
     for ratio_name in rows[0]["prefill_gib"]:

@@ -1,11 +1,11 @@
-"""What seeking saves: `read_video` beside decoding the whole file, in turns, on a file of any length.
+"""Measure what seeking saves: `read_video` and decoding the whole file, in turns, on a file of any length.
 
     PYTHONPATH=src python benchmarks/benchmark_reading.py --minutes 10 --json reading.json
     PYTHONPATH=src python benchmarks/benchmark_reading.py --video film.mp4 --repeats 1
 
-Without `--video` it makes files in a temporary folder, some 65 MB a minute: H.264, 1920 x 1080 at 25 frames per second
-with a key frame every 250 frames, once without and once with B-frames. FFmpeg's moving test picture is encoded for one
-minute, and its packets are repeated to the length that is asked for. Both ways must give the same frames, bit for bit.
+Without `--video` it makes two files in a temporary folder, of some 65 MB a minute: H.264, 1920 x 1080 at 25 frames per
+second with a key frame every 250 frames, one without and one with B-frames. One minute of FFmpeg's moving test picture
+is encoded, and its packets are repeated up to the given length. Both ways must give the same frames, bit for bit.
 """
 
 import json
@@ -35,6 +35,7 @@ FPS, SECONDS, SIZE, KEY_EVERY = 25, 60, (1920, 1080), 250
 
 
 def make_video(path: Path, minutes: int, b_frames: int) -> Path:
+    """Write a test video to `path`, and return the path."""
     width, height = SIZE
     graph = av.filter.Graph()
     graph.link_nodes(
@@ -67,13 +68,13 @@ def make_video(path: Path, minutes: int, b_frames: int) -> Path:
 
 
 def read_in_order(path: Path, num_frames: int) -> Video:
-    """As `read_video` reads what cannot be sought."""
+    """Read as `read_video` reads a file in which it cannot seek."""
     with mock.patch.object(vidcom2.video.reading, "decode_sought", lambda *_: None):
         return read_video(path, num_frames)
 
 
 def measure(path: Path, num_frames: int, repeats: int, in_order: bool) -> dict[str, Any]:
-    """Seconds of each way to read the file, in turns, and of the look through its packets, which is part of each."""
+    """Time each way to read the file, in turns, and the look through its packets, which is a part of each way."""
     contenders: dict[str, Callable[[], Any]] = {
         "sought": lambda: read_video(path, num_frames),
         "look_through": lambda: look_through(str(path), str(path), lambda *_: None),
@@ -103,13 +104,16 @@ def measure(path: Path, num_frames: int, repeats: int, in_order: bool) -> dict[s
 
 
 def main(
-    video: Annotated[Path | None, typer.Option(help="A file of your own; by default two are made.")] = None,
-    minutes: Annotated[list[int] | None, typer.Option(help="Length of made files: 2, or each that is given.")] = None,
+    video: Annotated[Path | None, typer.Option(help="A file of your own. By default two are made.")] = None,
+    minutes: Annotated[
+        list[int] | None, typer.Option(help="Minutes of a made file, by default 2. May be repeated.")
+    ] = None,
     num_frames: Annotated[int, typer.Option(min=1)] = 32,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    longest_in_order: Annotated[int, typer.Option(help="Minutes above which a file is only sought.")] = 10,
-    json_file: Annotated[Path | None, typer.Option("--json")] = None,
+    longest_in_order: Annotated[int, typer.Option(help="Minutes above which only seeking is timed.")] = 10,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
+    """Time the ways to read a file, and print a table."""
     rows = []
     load_average = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:

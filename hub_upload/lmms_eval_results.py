@@ -1,18 +1,18 @@
-"""The results file of lmms-eval, `*_results.json`, in the form of the other result files."""
+"""Converting lmms-eval's results file, `*_results.json`, to the form of the other result files."""
 
 from typing import Any
 
 
 def is_of_lmms_eval(content: dict[str, Any]) -> bool:
-    """Whether lmms-eval wrote this."""
+    """Return whether lmms-eval wrote this content."""
     return "lmms_eval_version" in content
 
 
 def with_rows(content: dict[str, Any]) -> dict[str, Any]:
-    """`title`, `birth_certificate` and `rows`, one for each figure of each task, as lmms-eval gives it.
+    """Return `title`, `birth_certificate` and `rows`: one row for each figure of each task, as lmms-eval gives it.
 
-    The certificate is the one that `--model vidcom2` leaves among the options; empty if another model was run. Standard
-    errors stay behind: tasks state figures in per cent, and lmms-eval their errors as shares.
+    The certificate is the one that `--model vidcom2` leaves among the options. It is empty if another model was run.
+    Standard errors are dropped, because tasks give figures in per cent but lmms-eval gives their errors as fractions.
 
     Raises:
         KeyError, AttributeError: on content of another form.

@@ -1,4 +1,4 @@
-"""Model cards from templates: what a repo is, what it is not, and where each figure comes from."""
+"""Model cards, made from templates. A card says what a repo is, what it is not, and where each figure comes from."""
 
 import importlib.metadata
 import inspect
@@ -17,7 +17,7 @@ from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
 
-# First in a card, by what its repo is. Each new publication replaces the card.
+# A card begins with the marker of its kind of repo. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 CUSTOM_GENERATE_MARKER = "<!-- written by `vidcom2 publish --custom-generate` -->"
 OLDEST_TRANSFORMERS = "5.19"
@@ -29,12 +29,12 @@ CITATION = """@article{liu2025vidcom2,
   year    = {2025}
 }"""
 
-# What a result file must say about where its figures come from.
+# The fields in which a result file must say where its figures come from.
 PROVENANCE = ("model", "date", "command", "device", "torch", "transformers", "vidcom2_commit")
 
 
 class ResultsError(ValueError):
-    """A result file that does not say where its figures come from, or that is about another model."""
+    """Raised for a result file that does not say where its figures come from, or that is about another model."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class Result:
 
 
 def read_result(path: Path, models: Sequence[str], files: str | None = None) -> Result:
-    """A result file as a table: `{"birth_certificate": {...}, "rows": [{...}, ...]}`, or what lmms-eval writes.
+    """Read a result file as a table.
 
     Args:
-        models: names of the model that the card is about; the certificate's `model` must be one of them.
-        files: of a model in a folder, the `digest` of its files; that of the certificate, if it has one, must be the
-            same, since many folders have the same name.
+        path: a file `{"birth_certificate": {...}, "rows": [{...}, ...]}`, or one that lmms-eval wrote.
+        models: names of the model that the card is about. The certificate's `model` must be one of them.
+        files: the `digest` of the model's files, for a model in a folder. If the certificate has a digest, it must be
+            the same, because many folders have the same name.
 
     Raises:
         ResultsError: if it is another kind of file, lacks its provenance, or was measured on another model.
@@ -66,12 +67,12 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
         columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise ResultsError(
-            f"{str(path)!r} is no result file ({type(error).__name__}: {error}). It must be JSON with "
-            f"`birth_certificate` ({', '.join(PROVENANCE)}) and `rows`, or the `*_results.json` of an "
+            f"{str(path)!r} is not a result file ({type(error).__name__}: {error}). It must be JSON with "
+            f"`birth_certificate` ({', '.join(PROVENANCE)}) and `rows`, or the `*_results.json` of "
             "`lmms-eval --model vidcom2`."
         ) from error
     if missing:
-        raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again, with provenance.")
+        raise ResultsError(f"{str(path)!r} does not say its {', '.join(missing)}. Measure again and record these.")
     if certificate["model"] not in models:
         raise ResultsError(
             f"{str(path)!r} was measured on {certificate['model']!r}, but the card is about {' or '.join(models)}."
@@ -79,8 +80,8 @@ def read_result(path: Path, models: Sequence[str], files: str | None = None) -> 
     measured = certificate.get("model_files")
     if files is not None and measured is not None and measured != files:
         raise ResultsError(
-            f"{str(path)!r} was measured on another model of the name {certificate['model']!r}, whose files are not "
-            "those of the base. Measure the base."
+            f"{str(path)!r} was measured on another model with the name {certificate['model']!r}, whose files differ "
+            "from those of the base. Measure the base."
         )
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(_shown(row.get(name)) for name in columns) + " |" for row in rows]
@@ -101,7 +102,7 @@ def _shown(value: Any) -> str:
 
 
 def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> list[dict[str, Any]]:
-    """The settings with what they mean, from the dataclass, from what a family has besides, and their docstrings."""
+    """Return a row for each setting of the dataclass and of the family, with its meaning from their docstrings."""
     accepted: dict[str, Any] = {field.name: field.metadata["accepted"] for field in fields(CompressionSettings)}
     meanings = _described(CompressionSettings)
     if family is not None and family.settings:
@@ -119,21 +120,22 @@ def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> lis
 
 
 def _described(documented: type) -> dict[str, str]:
-    """What the docstring of a class says of its fields."""
+    """Return field -> meaning, from the docstring of a class."""
     found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(documented) or "", flags=re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in found}
 
 
 @dataclass(frozen=True)
 class CardOptions:
-    """What only the card says.
+    """The information that only the card needs.
 
     Attributes:
-        repo: id of the repo.
-        command: that makes it.
-        tag: that will be put on it.
-        base_model: Hub id of the base, if it has one.
-        figure: a PNG of what is kept of a video, and its caption.
+        repo: the id of the repo.
+        command: the command that makes the repo.
+        figure: a PNG that shows which tokens of a video are kept.
+        figure_caption: its caption.
+        tag: the tag that will be put on the commit.
+        base_model: the Hub id of the base, if it has one.
         results: measured tables.
     """
 
@@ -149,12 +151,12 @@ class CardOptions:
 def model_card(
     base: Base, config: dict[str, Any], files: Sequence[tuple[str, str]], figure: str, options: CardOptions
 ) -> ModelCard:
-    """The card of a model repo.
+    """Return the card of a model repo.
 
     Args:
-        config: the repo's config.json.
-        files: (path, sha256) of all that is not the base's.
-        figure: path of the picture in the repo.
+        config: the content of the repo's config.json.
+        files: (path, sha256) of all files that are not the base's.
+        figure: the path of the picture in the repo.
     """
     family = base.family
     is_vidcom2 = config["compression_method"] == "vidcom2"
@@ -162,8 +164,8 @@ def model_card(
     license_fields = {
         name: of_base[name] for name in ("license", "license_name", "license_link", "language") if name in of_base
     }
-    # The Hub knows adapter, merge, quantized and finetune. The base's own weights, made cheaper to use, are nearest to
-    # "quantized"; of a folder it is not known how its weights came from the base.
+    # The Hub knows adapter, merge, quantized and finetune. "quantized" comes closest to the base's own weights made
+    # cheaper to use. For a folder it is not known how its weights came from the base, so it is called "finetune".
     relation = "finetune" if base.revision is None else "quantized"
     data = ModelCardData(
         base_model=options.base_model,
@@ -189,7 +191,7 @@ def model_card(
         figure=figure,
         figure_caption=options.figure_caption,
         results=options.results,
-        published=family.published if is_vidcom2 else None,  # the authors' figures are on their method
+        published=family.published if is_vidcom2 else None,  # the authors measured only their own method
         command=options.command,
         files=files,
         base_files=base.files,
@@ -197,7 +199,7 @@ def model_card(
 
 
 def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], command: str) -> ModelCard:
-    """The card of a `custom_generate` repo, which is for the families that have a stock class."""
+    """Return the card of a `custom_generate` repo, which serves the families that have a stock class."""
     data = ModelCardData(
         library_name="transformers", pipeline_tag=PIPELINE_TASK, tags=[CUSTOM_GENERATE, *TAGS], license="apache-2.0"
     )
@@ -220,7 +222,7 @@ def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:
 
 
 def _card_data(folder: Path) -> dict[str, Any]:
-    """Metadata of the base's own card."""
+    """Return the metadata of the base's own card."""
     path = folder / "README.md"
     if not path.is_file():
         return {}
@@ -228,10 +230,10 @@ def _card_data(folder: Path) -> dict[str, Any]:
 
 
 def _license_text(of_base: dict[str, Any]) -> str:
-    """The base's licence, with its name and address where "other" is not enough."""
+    """Return the base's licence, with its own name and address if the card gives them."""
     known = of_base.get("license")
     if not known:
-        return "not known here: see the base"
+        return "which is not known here: see the base"
     name = of_base.get("license_name") or known
     return f"[{name}]({of_base['license_link']})" if of_base.get("license_link") else str(name)
 

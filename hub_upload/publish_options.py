@@ -1,4 +1,4 @@
-"""What `vidcom2 publish` is asked to do, checked before anything takes long: nothing here imports PyTorch."""
+"""The options of `vidcom2 publish`, and their check before anything takes long. This file does not import PyTorch."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,24 +18,24 @@ VERIFY_MODES = ("full", "twin", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class PublishOptions:
-    """The options of `vidcom2 publish`: the command has one for each field, with its text of help.
+    """The options of `vidcom2 publish`. The command has an option for each field, with the field's help text.
 
     Attributes:
-        settings: of `CompressionSettings` and of the base's family, those that replace the base's own.
+        settings: settings of `CompressionSettings` and of the base's family that replace the base's own.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    repo: Annotated[str | None, Option(help="Repo to make or to update: `org/name`.", show_default=False)] = None
+    repo: Annotated[str | None, Option(help="Repo to create or update: `org/name`.", show_default=False)] = None
     base: Annotated[
         str | None,
         Option(
-            help="Checkpoint to start from: a Hub id, or a folder (for LLaVA-Video of `convert-llava-video`).",
+            help="Checkpoint to start from: a Hub id, or a folder (LLaVA-Video: one made by `convert-llava-video`).",
             show_default=False,
         ),
     ] = None
     custom_generate: Annotated[
         str | None,
-        Option(help="Publish a `custom_generate` repo of this name instead: code alone.", show_default=False),
+        Option(help="Publish a `custom_generate` repo, which has only code, under this name.", show_default=False),
     ] = None
     revision: Annotated[str | None, Option(help="Commit, tag or branch of the base.", show_default="main")] = None
     tag: Annotated[str | None, Option(help="Tag to put on the commit.", show_default=False)] = None
@@ -45,32 +45,33 @@ class PublishOptions:
         bool,
         Option(
             "--force",
-            help="Write over files of others, and delete those that would be loaded in place of the new ones.",
+            help="Overwrite files of others, and delete those that would be loaded in place of the new ones.",
         ),
     ] = False
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Write the staged folder, show the operations, send nothing.")
+        bool, Option("--dry-run", help="Write the staged folder and show the operations, but send nothing.")
     ] = False
     output: Annotated[
-        Path | None, Option("--output", "-o", help="Where to stage; kept.", show_default="with --dry-run: NAME-staged")
+        Path | None,
+        Option("--output", "-o", help="Folder to stage in. It is kept.", show_default="with --dry-run: NAME-staged"),
     ] = None
     results: Annotated[
         list[Path] | None,
         Option(
-            help="Result file of `vidcom2 eval`, `vidcom2 bench` or lmms-eval, for the card's measured tables; "
-            "repeatable.",
+            help="Result file of `vidcom2 eval`, `vidcom2 bench` or lmms-eval, for the card's measured tables. "
+            "May be repeated.",
             show_default=False,
         ),
     ] = None
     base_model: Annotated[
         str | None,
-        Option(help="Hub id that the card names as base, if the base is a folder.", show_default=False),
+        Option(help="Hub id that the card names as the base, if the base is a folder.", show_default=False),
     ] = None
     verify: Annotated[
         str,
         Option(
-            help="Check before sending: `full` with the weights, `twin` with a tiny random model of the same config, "
-            "`none`."
+            help="How to check before sending: `full` with the weights, `twin` with a tiny random model of the same "
+            "config, or `none`."
         ),
     ] = "full"
 
@@ -80,48 +81,48 @@ class PublishOptions:
 
     @property
     def folder(self) -> Path | None:
-        """Where to stage; None for a temporary folder."""
+        """The folder to stage in; None for a temporary one."""
         if self.output is None and self.dry_run:
             return Path(f"{self.target.split('/')[-1]}-staged")
         return self.output
 
     def check(self) -> None:
-        """Raises an OptionError if the options cannot be carried out, or do not go together."""
+        """Raise an OptionError if the options cannot be carried out, or contradict each other."""
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id
 
         of_models = {name: getattr(self, name) for name in ("base", "repo", "revision", "base_model", "results")}
         given = [_option(name) for name, value in {**of_models, **self.settings}.items() if value is not None]
         if self.custom_generate is not None and given:
-            raise OptionError(f"`--custom-generate` publishes code alone, so {', '.join(given)} cannot go with it.")
+            raise OptionError(f"`--custom-generate` publishes only code, so {', '.join(given)} cannot go with it.")
         if self.custom_generate is None and (self.base is None or self.repo is None):
             raise OptionError(
-                "pass `--base` and `--repo` for a model repo, or `--custom-generate` for one of code alone."
+                "pass `--base` and `--repo` for a model repo, or `--custom-generate` for a repo with only code."
             )
         if self.verify not in VERIFY_MODES:
             raise OptionError(f"`--verify` is {self.verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
         if self.target.count("/") != 1:
             raise OptionError(
-                f"the repo is {self.target!r}, but must be named with its user or organisation: `org/name`."
+                f"the repo is {self.target!r}, but its name must include a user or organisation: `org/name`."
             )
         try:
             validate_repo_id(self.target)
         except HFValidationError as error:
-            raise OptionError(f"the repo is {self.target!r}, which cannot be a name on the Hub: {error}") from None
+            raise OptionError(f"the repo is {self.target!r}, which is not a valid Hub name: {error}") from None
         if self.tag is not None and self.pr:
             raise OptionError(
-                "`--tag` names a commit of the repo, which a pull request is not yet. Tag it after merging."
+                "`--tag` tags a commit of the repo, but a pull request is not yet part of it. Tag it after merging."
             )
         check_settings(dict(self.settings))
         if self.custom_generate is None and find_spec("matplotlib") is None:
-            raise OptionError("the card's figure needs matplotlib, which is not installed: pip install matplotlib.")
+            raise OptionError("the card's figure needs matplotlib, which is not installed. Run: pip install matplotlib")
 
     def command(self, base: str | None = None, revision: str | None = None) -> str:
-        """The command that makes the repo again, for the card.
+        """Return the command that makes the repo again, for the card.
 
         Args:
-            base: name of the base, without the folder that it is in.
-            revision: its commit.
+            base: the name of the base, without the folder that it is in.
+            revision: the commit of the base.
         """
         words = {"custom_generate": self.custom_generate, "base": base, "revision": revision}
         words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}

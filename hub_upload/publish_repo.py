@@ -1,4 +1,4 @@
-"""From options to a repo: what would be sent is made and checked by `prepare`, and sent by `publishing.publish`."""
+"""From options to a staged repo: `prepare` makes and checks everything that `publishing.publish` then sends."""
 
 import tempfile
 from collections.abc import Callable
@@ -24,17 +24,17 @@ from .rehearsal import rehearse_with_twin
 from .staging import StagedRepo, check_replaceable, complete, stage, stage_custom_generate
 from .verification import Check, verify
 
-# Told what is being done now; None while huggingface_hub shows progress of its own.
+# It is told what is being done now, or None while huggingface_hub shows its own progress.
 Report = Callable[[str | None], None]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What would be sent, and where to.
+    """Everything that would be sent, and the repo that it would be sent to.
 
     Attributes:
-        weights: one sentence on those of the staged folder.
-        checks: what verification found; empty if none was asked for.
+        weights: one sentence on the weights of the staged folder.
+        checks: the results of the verification; empty if none was asked for.
         notes: sentences for the user.
     """
 
@@ -47,12 +47,13 @@ class Prepared:
 
 
 def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = lambda what: None) -> Prepared:
-    """Stage the repo in a folder, and check it. Nothing is sent; what can be known to fail fails before it takes long.
+    """Stage the repo in a folder, and check it. Nothing is sent. Mistakes that can be found early are raised before
+    anything takes long.
 
     Raises:
         OptionError, CheckpointError, ResultsError, StagingError: if the options cannot be carried out.
         PublishError: if the Hub does not have the base, or the repo would be harmed.
-        VerificationError: if the process that checks dies.
+        VerificationError: if the process that runs the checks dies.
     """
     options.check()
     report("Looking at the repo")
@@ -76,13 +77,13 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
 
 
 def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:
-    """The repo as it is; for a dry run, which needs no Hub, as a new one if the Hub cannot be asked."""
+    """Return the repo as it is. A dry run needs no Hub: if the Hub cannot be asked, the repo counts as new."""
     try:
         return remote_state(api, options.target), []
     except HubUnreachable as error:
         if not options.dry_run:
             raise
-        unknown = f"What {options.target!r} holds is not known, so the operations are those of a new repo: {error}"
+        unknown = f"It is not known what {options.target!r} holds, so the operations are those of a new repo: {error}"
         return Remote(), [unknown]
 
 
@@ -101,13 +102,16 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
         raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     if name == options.repo:
         raise OptionError(
-            f"`--base` and `--repo` are both {name!r}. Publish from the checkpoint that it was made from."
+            f"`--base` and `--repo` are both {name!r}. Pass as `--base` the checkpoint that the repo was made from."
         )
     if options.base_model is not None:
-        raise OptionError(f"`--base-model` is for a base in a folder, but {name!r} is on the Hub, and named as it is.")
+        raise OptionError(
+            f"`--base-model` is for a base in a folder, but {name!r} is on the Hub, and its own id is named. "
+            "Leave the option out."
+        )
     report(None)
     base = hub_base(api, name, options.revision)
-    base.settings(options.settings)  # which are refused, if at all, before weights are downloaded
+    base.settings(options.settings)  # refuses bad settings before weights are downloaded
     if options.verify == "full":
         download_weights(api, base)
     return base
@@ -127,10 +131,10 @@ def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
 
 
 def _draw(base: Base, options: PublishOptions, figure: Path) -> str:
-    """Draw the figure of the card, by the base's weights or by a tiny random model; returns its caption."""
+    """Draw the figure of the card with the base's weights or with a tiny random model, and return its caption."""
     with_weights, settings = options.verify == "full", base.settings(options.settings)
     with nullcontext(base.folder) if with_weights else tiny_checkpoint(base.family) as folder:
-        # On the CPU, since the process that verifies will want the accelerator's memory.
+        # It runs on the CPU, because the process that verifies will need the accelerator's memory.
         checkpoint = load_checkpoint(str(folder), device="cpu", **settings)
         checkpoint.name = base.name if with_weights else f"a tiny random {base.family.name}"
         draw_png(explain(checkpoint, read_video(str(DEMO_VIDEO), 16)), str(figure))
@@ -141,7 +145,7 @@ def _draw(base: Base, options: PublishOptions, figure: Path) -> str:
 
 
 def _verified(staged: StagedRepo, mode: str, report: Report) -> list[Check]:
-    """What was staged, used as its users will."""
+    """Verify the staged repo by using it as its users will."""
     if mode == "none":
         return []
     report("Verifying what was staged")

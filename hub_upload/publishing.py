@@ -1,4 +1,4 @@
-"""One commit that makes a Hub repo what was staged: weights copied on the server, all else uploaded."""
+"""Making a Hub repo what was staged, in one commit. Weights are copied on the server, and all else is uploaded."""
 
 import re
 import time
@@ -23,22 +23,22 @@ from .publish_options import PublishOptions
 from .staging import StagedRepo
 
 NEW_REPO_FILES = {".gitattributes"}
-# Files that would change what is loaded, beside those that Transformers reads of any checkpoint.
+# Files that would change what is loaded, besides those that Transformers reads from any checkpoint.
 DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
-PAUSES = (1.0, 4.0)  # seconds, before a publication is tried again
-# What huggingface_hub 2 tries again by itself; creating a repo, copying, committing and tagging it does not.
+PAUSES = (1.0, 4.0)  # seconds to wait before a publication is tried again
+# Requests that huggingface_hub 2 repeats by itself. It does not repeat creating, copying, committing and tagging.
 TRIED_BY_THE_CLIENT = re.compile(r"/preupload/|/xet-(read|write)-token/|/objects/batch|/tree/")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One line of the commit.
+    """One operation of the commit.
 
     Attributes:
         action: `"add"` (upload), `"copy"` (on the server) or `"delete"`.
-        path: in the repo.
-        size: bytes; None for a deletion.
-        sha256: of the content; None for a deletion.
+        path: the path in the repo.
+        size: the number of bytes; None for a deletion.
+        sha256: the sha256 of the content; None for a deletion.
         source: the file to upload, or `name@revision` of the repo to copy from.
     """
 
@@ -51,13 +51,13 @@ class Operation:
 
 @dataclass(frozen=True)
 class Remote:
-    """A repo on the Hub as it is; one that does not exist has no `head`.
+    """A repo on the Hub as it is now.
 
     Attributes:
-        head: its commit.
-        files: path -> sha256 of LFS files, git's blob id of others.
+        head: its latest commit; None if the repo does not exist.
+        files: path -> sha256 of an LFS file, or git's blob id of any other file.
         tags: name -> commit.
-        card: README.md, empty if there is none.
+        card: the text of README.md; empty if there is none.
     """
 
     head: str | None = None
@@ -68,7 +68,7 @@ class Remote:
 
     @property
     def listed(self) -> dict[str, str]:
-        """Path -> sha256 of what an earlier publication put there, by its card."""
+        """Path -> sha256 of the files that an earlier publication wrote, as its card lists them."""
         return listed_files(self.card) if MODEL_MARKER in self.card or CUSTOM_GENERATE_MARKER in self.card else {}
 
     @property
@@ -78,7 +78,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class Published:
-    """What was done. `commit` is None if the repo held all of it before."""
+    """The result of a publication. `commit` is None if the repo already held everything."""
 
     url: str
     commit: str | None
@@ -87,11 +87,11 @@ class Published:
 
 
 def remote_state(api: HfApi, repo: str) -> Remote:
-    """What is in the repo now.
+    """Ask the Hub what is in the repo now.
 
     Raises:
         HubUnreachable: if the Hub does not answer.
-        PublishError: if it refuses.
+        PublishError: if the Hub refuses.
     """
     with hub_errors(repo):
         try:
@@ -108,10 +108,10 @@ def remote_state(api: HfApi, repo: str) -> Remote:
 
 
 def check_login(api: HfApi, repo: str, remote: Remote) -> None:
-    """Refuse early who is not logged in, or may not make the repo.
+    """Check early that the user is logged in and may create the repo.
 
     Raises:
-        PublishError: saying which.
+        PublishError: if not, saying which of the two.
     """
     with hub_errors(repo):
         try:
@@ -120,32 +120,32 @@ def check_login(api: HfApi, repo: str, remote: Remote) -> None:
             raise PublishError("you are not logged in. Log in with `hf auth login`.") from error
     names = {me["name"], *(org["name"] for org in me.get("orgs", []))}
     if remote.head is None and repo.split("/")[0] not in names:
-        raise PublishError(f"{repo!r} is not in a namespace of yours: {', '.join(sorted(names))}. Choose one of these.")
+        raise PublishError(f"{repo!r} is not in a namespace of yours. Choose one of these: {', '.join(sorted(names))}.")
 
 
 def check_target(options: PublishOptions, remote: Remote) -> None:
-    """Refuse what would harm a repo that exists.
+    """Refuse a publication that would harm an existing repo.
 
     Raises:
-        PublishError: if the repo is of another kind, holds what `vidcom2 publish` did not put there, has the tag, or is
-            public where a private one is asked for.
+        PublishError: if the repo is of another kind, holds files that `vidcom2 publish` did not write, already has the
+            tag, or is public although a private one is asked for.
     """
     repo, tag = options.target, options.tag
     if tag is not None and (not re.fullmatch(r"[\w.+/-]+", tag) or ".." in tag):
-        raise PublishError(f"{tag!r} cannot be a tag. Use letters, digits and `.`, `-`, `_`, such as v1.")
+        raise PublishError(f"{tag!r} cannot be a tag. Use letters, digits and `.`, `-`, `_`, as in v1.")
     if remote.head is None:
         if options.pr:
             raise PublishError(f"there is no repo {repo!r} to open a pull request in. Publish without `--pr`.")
         return
     if tag in remote.tags:
-        raise PublishError(f"{repo!r} has a tag {tag!r}, which may be pinned by users. Choose another.")
+        raise PublishError(f"{repo!r} already has a tag {tag!r}, which users may have pinned. Choose another.")
     if options.private and not remote.private:
         raise PublishError(
             f"{repo!r} exists and is public. Make it private on the Hub first, or leave out `--private`."
         )
     marker = MODEL_MARKER if options.custom_generate is None else CUSTOM_GENERATE_MARKER
     if remote.listed and marker not in remote.card:
-        raise PublishError(f"{repo!r} is a repo of the other kind: a model, or `custom_generate`. Choose another name.")
+        raise PublishError(f"{repo!r} is a repo of the other kind (model or `custom_generate`). Choose another name.")
     if remote.is_new or options.force or options.pr:
         return
     if not remote.listed:
@@ -157,13 +157,13 @@ def check_target(options: PublishOptions, remote: Remote) -> None:
     weights = {path: sha for path, sha in remote.listed.items() if path.endswith(".safetensors")}
     if changed := [path for path, sha in weights.items() if remote.files.get(path, sha) != sha]:
         raise PublishError(
-            f"{repo!r} has got other weights since it was published, {changed}: trained ones perhaps. Publish into "
-            "another repo, or replace them with `--force`."
+            f"{repo!r} has been given other weights since it was published, perhaps trained ones: {changed}. Publish "
+            "to another repo, or replace them with `--force`."
         )
 
 
 def check_deletions(options: PublishOptions, operations: Sequence[Operation], remote: Remote) -> None:
-    """Refuse to delete, unless forced, what an earlier publication did not put there.
+    """Refuse to delete files that an earlier publication did not write, unless `--force` or `--pr` is given.
 
     Raises:
         PublishError: if there are such files.
@@ -177,12 +177,12 @@ def check_deletions(options: PublishOptions, operations: Sequence[Operation], re
 
 
 def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list[Operation]:
-    """The operations that turn the repo into what was staged; what it holds already is left out.
+    """Return the operations that turn the repo into what was staged. Files that it already holds are left out.
 
-    `create_commit` would leave that out too, but only while it sends: a dry run would not say what changes.
+    `create_commit` would leave them out too, but only while it sends, so a dry run could not say what changes.
 
     Args:
-        server_copies: copy the weights on the server where it can; else upload them.
+        server_copies: whether to copy weights on the server where it can do so. Otherwise they are uploaded.
     """
     base = staged.base
     weights = {} if base is None else {file.path: file for file in base.weights}
@@ -211,11 +211,11 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
 def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Remote) -> Published:
     """Make the repo what was staged, in one commit on top of `remote.head`.
 
-    Until that commit nothing of it is to be seen in the repo. A Hub that stumbles is asked again; if that fails too,
-    doing the same later goes on from there: weights that were uploaded are not uploaded twice.
+    Until that commit nothing can be seen in the repo. Requests are repeated if the Hub fails to answer. If that does
+    not help, publishing again later continues where it stopped, and uploads no weights twice.
 
     Raises:
-        PublishError: if the Hub refuses or cannot be reached, or if the repo changed meanwhile.
+        PublishError: if the Hub refuses or cannot be reached, or if the repo changed in the meantime.
     """
     for pause in (*PAUSES, None):
         try:
@@ -223,9 +223,9 @@ def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Rem
                 return _publish_once(api, options, staged, remote)
         except HubUnreachable as error:
             route = route_of(error.__cause__)
-            if options.pr and "/commit/" in route:  # a second try could open a second one
+            if options.pr and "/commit/" in route:  # a second try could open a second pull request
                 raise PublishError(
-                    f"the Hub did not answer: a pull request may have been opened in {options.target!r}. Look there "
+                    f"the Hub did not answer, so a pull request may have been opened in {options.target!r}. Look there "
                     "before you try again."
                 ) from error
             if pause is None or not route or TRIED_BY_THE_CLIENT.search(route):  # hf_xet's errors name no route
@@ -240,7 +240,7 @@ def _publish_once(api: HfApi, options: PublishOptions, staged: StagedRepo, befor
         api.create_repo(repo, private=options.private, exist_ok=True)
     now = remote_state(api, repo)
     operations = plan(staged, now)
-    # An earlier try may have been carried out and not been answered; then nothing is left to do.
+    # An earlier try may have succeeded without an answer. Then nothing is left to do.
     if operations and now.head != before.head and not (before.head is None and now.is_new):
         raise PublishError(f"{repo!r} changed while this was being published. Look at it, and run again.")
     head, pull_request = now.head, None
@@ -265,7 +265,8 @@ def _publish_once(api: HfApi, options: PublishOptions, staged: StagedRepo, befor
 
 
 def _is_refused_copy(error: Exception) -> bool:
-    """Whether the Hub cannot copy weights between these two repos: of different regions, or not for this user."""
+    """Return whether the Hub cannot copy weights between these two repos, because they are in different regions or this
+    user may not."""
     if isinstance(error, FileDuplicationError):
         return True
     return route_of(error).endswith("/lfs-files/duplicate") and status_of(error) in (400, 403, 404, 409, 422)
@@ -276,7 +277,7 @@ def _commit(
 ) -> CommitInfo:
     missing = any(operation.action == "add" and not Path(operation.source).is_file() for operation in operations)
     if missing and staged.base is not None:
-        download_weights(api, staged.base)  # which are on the Hub, and which it cannot copy
+        download_weights(api, staged.base)  # they are on the Hub, but it cannot copy them
     return api.create_commit(
         options.target,
         [_hub_operation(operation) for operation in operations],

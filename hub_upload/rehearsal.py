@@ -1,4 +1,4 @@
-"""A tiny model in place of weights that are large, or not on this machine."""
+"""Verifying a staged repo with a tiny model instead of weights that are large, or not on this machine."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from ..repo_shape import CARD, CONFIG
 from ..shipping.shipped_code import CODE_FIELDS
 from .staging import StagedRepo
 
-# How a config calls its widths, depths and heads, which the tokens of a video do not depend on.
+# The names that configs have for widths, depths and heads. The number of a video's tokens does not depend on these.
 SIZE = re.compile(
     r"hidden_size$|intermediate_size$|^embed_dim$|^depth$|^num_.*(layers|heads|experts|per_tok)$|head_dim$"
     r"|^layer_types$|^max_window_layers$|^mrope_section$|_indexes$"
@@ -21,11 +21,12 @@ SIZE = re.compile(
 
 
 def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
-    """A repo like the staged one, with a tiny random model in place of the weights: code, settings, processor and
-    vocabulary are the staged one's. It proves nothing about the base's weights, and goes without the card, which lists
-    another config.json.
+    """Make a repo like the staged one, but with a tiny random model instead of the weights, and return its folder.
+
+    Code, settings, processor and vocabulary are those of the staged repo. The twin proves nothing about the base's
+    weights. It has no card, because the card lists another config.json.
     """
-    assert staged.base is not None  # a repo of code alone has no weights to stand in for
+    assert staged.base is not None  # a repo with only code has no weights to replace
     family = staged.base.family
     config = json.loads((staged.folder / CONFIG).read_text(encoding="utf-8"))
     stock_class: Any = family.uncompressed_class
@@ -45,8 +46,8 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
 
 
 def shrunk(config: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
-    """A config with the sizes of a tiny one of the same family; whatever decides about tokens stays."""
-    small = {name: value for name, value in config.items() if name != "quantization_config"}  # of the weights
+    """Return `config` with the sizes of a tiny one of the same family. Everything that decides about tokens stays."""
+    small = {name: value for name, value in config.items() if name != "quantization_config"}  # that of the weights
     for name, value in tiny.items():
         if isinstance(value, dict) and isinstance(small.get(name), dict):
             small[name] = shrunk(small[name], value)

@@ -1,4 +1,4 @@
-"""What a repo will hold, made in a folder: nothing here talks to the Hub."""
+"""Making in a folder what a repo will hold. Nothing in this file talks to the Hub."""
 
 import json
 import os
@@ -17,23 +17,23 @@ from .base_checkpoint import Base
 from .model_card import CardOptions, custom_generate_card, model_card
 
 FIGURE = "how_it_works.png"
-# What tells, in a staged folder, which files are of this project and what is missing; not sent to the Hub.
+# The files of a staged folder that say which files this project wrote and what is missing. They are not sent.
 STAGED_LIST, MISSING = ".vidcom2-staged.json", "WEIGHTS-ARE-MISSING.txt"
-LOCK = ".vidcom2-staging.lock"  # while a process stages, verifies and sends
+LOCK = ".vidcom2-staging.lock"  # held while a process stages, verifies and sends
 
 
 class StagingError(ValueError):
-    """A folder that cannot be used for staging."""
+    """Raised for a folder that cannot be used for staging."""
 
 
 @dataclass(frozen=True)
 class StagedRepo:
-    """A repo in a folder.
+    """A repo that was made in a folder.
 
     Attributes:
-        folder: all of its files but the weights.
-        files: their paths.
-        base: where the weights are; None for a repo without.
+        folder: the folder, which holds all files except the weights.
+        files: the paths of these files.
+        base: the base, which has the weights; None for a repo without weights.
     """
 
     folder: Path
@@ -42,18 +42,18 @@ class StagedRepo:
 
 
 def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptions) -> StagedRepo:
-    """Make a model repo of a base checkpoint: its files, the code, config.json and the card. Weights stay where they
-    are.
+    """Make a model repo from a base checkpoint: its files, the code, config.json and the card. The weights stay where
+    they are.
 
     Args:
-        folder: does not exist yet, is empty, or holds an earlier staging, which is replaced.
-        settings: those that replace the base's, or else the defaults.
+        folder: a folder that does not exist yet, is empty, or holds an earlier staging, which is replaced.
+        settings: settings that replace the base's own, or the defaults where the base has none.
 
     Raises:
         CheckpointError: if VidCom² has no class for the base, or a setting is outside its accepted set.
-        OptionError: if a setting is of other families only.
-        UnshippableMethodError: if the method is a user's and cannot go along.
-        StagingError: if the folder holds something else, or cannot be written; what was written is removed.
+        OptionError: if a setting belongs only to other families.
+        UnshippableMethodError: if the method is a user's and cannot be saved with a model.
+        StagingError: if the folder holds something else, or cannot be written. What was written is removed.
     """
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
@@ -71,10 +71,10 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
 
 
 def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
-    """Make a `custom_generate` repo: code and card, no weights.
+    """Make a `custom_generate` repo, which has code and a card but no weights.
 
     Raises:
-        StagingError: if the folder holds something else, or cannot be written; what was written is removed.
+        StagingError: if the folder holds something else, or cannot be written. What was written is removed.
     """
     with _new_folder(folder):
         files = _write_code(code_of_custom_generate(), folder)
@@ -83,10 +83,10 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
 
 
 def complete(staged: StagedRepo) -> str:
-    """Make a staged folder one that loads, where the weights are on this machine, and one that can be staged again.
+    """Let a staged folder load, if the weights are on this machine, and let it be staged again.
 
-    Links lead to the weights. Where there are none, a file says how to get them. A list of all files lets a later
-    staging replace them, and nothing else.
+    Links lead to the weights. If the weights are not here, a file says how to get them. A list of all files lets a
+    later staging replace these files and no others.
 
     Returns:
         One sentence on the weights.
@@ -95,7 +95,7 @@ def complete(staged: StagedRepo) -> str:
         StagingError: if the folder cannot be written.
     """
     folder, base, missing = staged.folder, staged.base, []
-    sentence = "It loads as it is: its weights are links to those of the base."
+    sentence = "It loads as it is, because its weights are links to those of the base."
     with _writing(folder):
         if base is not None:
             for weights in base.weights:
@@ -105,10 +105,10 @@ def complete(staged: StagedRepo) -> str:
                 else:
                     missing.append(weights.path)
         if base is None:
-            sentence = "It is whole: there are no weights in such a repo."
+            sentence = "It is complete, because such a repo has no weights."
         elif missing:
             sentence = (
-                f"It lacks the weights, which stay on the Hub. To load it, fetch them: `hf download {base.name} "
+                f"It lacks the weights, which stay on the Hub. To load it, fetch them with `hf download {base.name} "
                 f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
             )
             (folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
@@ -119,10 +119,10 @@ def complete(staged: StagedRepo) -> str:
 
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
-    """A folder that no other process stages in, from the first look at it until what is there was verified and sent.
+    """Keep other processes from staging in a folder, from the first look at it until its content is verified and sent.
 
     Raises:
-        StagingError: if another process does, or as `check_replaceable`.
+        StagingError: if another process stages there already, or as in `check_replaceable`.
     """
     check_replaceable(folder)
     is_new = not folder.is_dir()
@@ -130,7 +130,7 @@ def staging_folder(folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         in_use = (
-            f"another process is staging in {str(folder)!r}. Wait for its end, or name another folder with `--output`."
+            f"another process is staging in {str(folder)!r}. Wait until it ends, or name another folder by `--output`."
         )
         with locked(folder / LOCK, in_use):
             yield folder
@@ -138,14 +138,14 @@ def staging_folder(folder: Path) -> Iterator[Path]:
         raise StagingError(str(error)) from None
     finally:
         if is_new:
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raises a StagingError if the folder holds anything but an earlier staging as it was left."""
+    """Raise a StagingError if the folder holds anything but an unchanged earlier staging."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise StagingError(f"{str(folder)!r} is no folder. Name a new one with `--output`.")
+        raise StagingError(f"{str(folder)!r} is not a folder. Name a new one with `--output`.")
     if not folder.is_dir() or all(path == folder / LOCK for path in folder.iterdir()):
         return
     try:
@@ -159,19 +159,19 @@ def check_replaceable(folder: Path) -> None:
     others = [path for path, content in there.items() if listed.get(path) != content]
     if others:
         raise StagingError(
-            f"{str(folder)!r} was staged by `vidcom2 publish`, but {', '.join(others)} in it is yours, or "
-            "was changed since. Name a new folder with `--output`, or remove that."
+            f"{str(folder)!r} was staged by `vidcom2 publish`, but {', '.join(others)} in it is yours, or was changed "
+            "since. Name a new folder with `--output`, or remove what is yours."
         )
 
 
 def _content(path: Path) -> str:
-    """sha256 of a file; of a link, which may lead to many gigabytes, where it leads."""
+    """Return the sha256 of a file. For a link, which may lead to many gigabytes, return where it leads."""
     return f"-> {os.readlink(path)}" if path.is_symlink() else sha256_of(path)
 
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """Leaves a whole folder, or none. What an earlier staging left there is replaced."""
+    """Leave a complete folder, or none. Files of an earlier staging are replaced."""
     check_replaceable(folder)
     with _writing(folder):
         for path in _files(folder):
@@ -186,17 +186,18 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """What the file system has against a folder, as a StagingError."""
+    """Turn an error of the file system, such as a full disk or a missing right, into a StagingError."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # not the system's
+        if error.errno is None:  # the error is not the file system's
             raise
-        raise StagingError(f"cannot write {str(folder)!r}: {os.strerror(error.errno)}. Choose another.") from error
+        text = f"cannot write {str(folder)!r}: {os.strerror(error.errno)}. Choose another folder."
+        raise StagingError(text) from error
 
 
 def _write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]:
-    """Writes it and its licence; returns (path, sha256) of them."""
+    """Write the code and its licence, and return (path, sha256) of each file."""
     code = {**code, LICENSE: license_file().read_bytes()}
     for name, content in code.items():
         _write(content, folder / name)

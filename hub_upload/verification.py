@@ -1,4 +1,4 @@
-"""`vidcom2 verify`: use a repo as its users will, in a fresh process, and tell what holds."""
+"""`vidcom2 verify`: use a repo as its users will, in a fresh process, and report what works."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from ..hub_calls import PublishError, hub_errors
 from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
 
 WORKER = Path(__file__).with_name("verification_worker.py")
-STDERR_LINES = 12  # shown of a worker that died
+STDERR_LINES = 12  # so many are shown of a worker that died
 
 
 class VerificationError(ChildProcessError):
-    """The process that checks ended before its last check."""
+    """Raised if the process that runs the checks ended before its last check."""
 
 
 class NotVidCom2Error(ValueError):
-    """A repo or a folder in which nothing is of VidCom², so that there is nothing to verify."""
+    """Raised for a repo or a folder that has nothing of VidCom² in it, so that there is nothing to verify."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Check:
     """One claim about a repo.
 
     Attributes:
-        name: what was checked.
-        claim: what should hold, one sentence.
-        status: `"passed"`, `"failed"` or `"skipped"` (does not apply).
+        name: the name of the check.
+        claim: one sentence that should be true.
+        status: `"passed"`, `"failed"` or `"skipped"` (it does not apply).
         detail: what was found.
     """
 
@@ -51,18 +51,18 @@ def verify(
     device: str = "cpu",
     progress: Callable[[Check], None] = lambda check: None,
 ) -> list[Check]:
-    """Check a Hub repo (`org/name`) or a folder in a process where `vidcom2` cannot be imported.
+    """Check a Hub repo (`org/name`) or a folder in a process in which `vidcom2` cannot be imported.
 
-    The code of the repo is run there, as with `trust_remote_code=True`. Weights and other files come from the usual
-    cache; the cache of remote code is an empty one.
+    That process runs the code of the repo, as with `trust_remote_code=True`. Weights and other files come from the
+    usual cache, but the cache of remote code is an empty one.
 
     Args:
         progress: called with each result as it comes.
 
     Raises:
         VerificationError: if that process dies.
-        OptionError: if there is no such folder, or a revision is asked of one.
-        NotVidCom2Error: if it is something else, a stock checkpoint or an empty folder.
+        OptionError: if there is no such folder, or if a revision is given for a folder.
+        NotVidCom2Error: if it is something else, such as a stock checkpoint or an empty folder.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
     if Path(name).expanduser().is_dir():
@@ -80,7 +80,7 @@ def verify(
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "TRANSFORMERS_VERBOSITY": "error",
         }
-        # Not as `python FILE`, which would put the folder of that file, with its modules' names, on the path.
+        # `python FILE` would put the folder of that file on the path, and so make its modules importable.
         start = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
         command = [sys.executable, "-c", start, *arguments]
         checks, is_finished = [], False
@@ -104,11 +104,11 @@ def failures(checks: list[Check]) -> list[Check]:
 
 
 def _is_custom_generate(name: str, revision: str | None) -> bool:
-    """Whether the repo has code for `generate` alone, and no model.
+    """Return whether the repo has only code for `generate`, and no model.
 
     Raises:
         NotVidCom2Error: if it has neither.
-        PublishError: if it is on the Hub and cannot be looked at.
+        PublishError: if it is on the Hub and cannot be read.
     """
     is_folder = Path(name).is_dir()
     if is_folder:
@@ -124,26 +124,26 @@ def _is_custom_generate(name: str, revision: str | None) -> bool:
         if f"{CUSTOM_GENERATE}/generate.py" in files:
             return True
         found = "nothing" if not files else f"no {CONFIG}"
-        raise NotVidCom2Error(f"{what} holds {found}: it is no checkpoint, and no `{CUSTOM_GENERATE}` repo.")
-    if not any("vidcom2" in file for file in files):  # then only config.json could tell
+        raise NotVidCom2Error(f"{what} holds {found}, so it is neither a checkpoint nor a `{CUSTOM_GENERATE}` repo.")
+    if not any("vidcom2" in file for file in files):  # config.json may still name VidCom²
         with hub_errors(name):
             path = Path(name, CONFIG) if is_folder else hf_hub_download(name, CONFIG, revision=revision)
         if "vidcom2" not in Path(path).read_text(encoding="utf-8", errors="replace").lower():
             raise NotVidCom2Error(
-                f"{what} is no VidCom² repo: neither its files nor its config.json name VidCom². Make one of it: "
-                f"`vidcom2 publish --base {name} --repo org/name`."
+                f"{what} is not a VidCom² repo: neither its files nor its config.json name VidCom². Make one from it "
+                f"with `vidcom2 publish --base {name} --repo org/name`."
             )
     return False
 
 
 def _pairs(folder: Path) -> list[str]:
-    """Tiny stock models, and the same with the VidCom² class, as arguments of the worker."""
+    """Save tiny stock models, and the same models with the VidCom² class, and name them in arguments of the worker."""
     arguments = []
     for model_type, family in NATIVE_FAMILIES.items():
         stock, processor = family.build_tiny()
         folders = folder / model_type, folder / f"vidcom2_{model_type}"
         stock.save_pretrained(folders[0])
-        ours = family.model_class.from_pretrained(folders[0], retention_ratio=0.4)  # not the default
+        ours = family.model_class.from_pretrained(folders[0], retention_ratio=0.4)  # other than the default
         ours.save_pretrained(folders[1])
         processor.save_pretrained(folders[1])
         arguments += ["--pair", *map(str, folders)]

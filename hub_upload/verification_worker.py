@@ -1,6 +1,6 @@
-"""The checks of `vidcom2 verify`: a script for a process of its own, in which `vidcom2` cannot be imported.
+"""The checks of `vidcom2 verify`: a script that runs in a process of its own, in which `vidcom2` cannot be imported.
 
-It uses a repo as its users do, through Transformers alone, and prints one line of JSON per check.
+It uses a repo as its users do, only through Transformers, and prints one line of JSON for each check.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-# What a repo looks like is said in one file, and what methods keep in another; both need nothing of `vidcom2`. They are
-# read by their paths: with their folders on the path, a repo's code could import the package's other modules, and would
-# seem whole without its own files.
-ABOVE = Path(__file__).parents[1]  # the package; the top of a checkout where links are missing
+# One file says what a repo looks like, and another what methods keep. Neither needs anything else of `vidcom2`. They
+# are read by their paths: if their folders were on Python's path, a repo's code could import the package's other
+# modules, and would seem complete without its own files.
+ABOVE = Path(__file__).parents[1]  # the package, or the top of a checkout in which links are missing
 SHAPE = next(file for top in (ABOVE, ABOVE / "src" / "vidcom2") if (file := top / "repo_shape.py").is_file())
 shape = SimpleNamespace(**runpy.run_path(str(SHAPE)))
 methods = SimpleNamespace(**runpy.run_path(str(ABOVE / "configuration" / "compression_methods.py")))
@@ -42,11 +42,11 @@ NUM_FRAMES = 8
 
 
 class Failed(Exception):
-    """A check that did not hold; the text says what was found and what was expected."""
+    """Raised by a check that fails. The message says what was found and what was expected."""
 
 
 class Skipped(Exception):
-    """A check that does not apply; the text says why."""
+    """Raised by a check that does not apply. The message says why."""
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -55,7 +55,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 def video() -> np.ndarray:
-    """(NUM_FRAMES, 3, height, width) uint8: a still scene of noise with a square that moves, and one other frame."""
+    """Return (NUM_FRAMES, 3, height, width) uint8, a still scene of noise with a moving square, and one other frame."""
     rng = np.random.default_rng(0)
     frames = np.repeat(rng.integers(0, 256, (1, 3, 112, 140)), NUM_FRAMES, axis=0).astype(np.uint8)
     for i, frame in enumerate(frames):
@@ -65,7 +65,7 @@ def video() -> np.ndarray:
 
 
 class Repo:
-    """A Hub repo at a revision, or a folder of the same files."""
+    """A Hub repo at a revision, or a folder with the files of one."""
 
     def __init__(self, name: str, revision: str | None, device: str, pairs: list[list[str]]):
         self.name, self.revision, self.device, self.pairs = name, revision, device, pairs
@@ -74,7 +74,7 @@ class Repo:
 
     @cached_property
     def files(self) -> dict[str, str | None]:
-        """Path -> sha256 where the Hub tells it, which is of large files."""
+        """Path -> sha256, or None where the Hub does not know it. It knows that of large files."""
         if self.is_folder:
             paths = sorted(path for path in Path(self.name).rglob("*") if path.is_file())
             return dict.fromkeys(str(path.relative_to(self.name)) for path in paths)
@@ -86,7 +86,7 @@ class Repo:
         if file.endswith(".py"):
             why += (
                 " Was it saved by the stock class, which leaves the code behind? Load it with the VidCom2 class of the "
-                "`vidcom2` package, and save it again."
+                "`vidcom2` package and save it again."
             )
         require(file in self.files, why)
         return Path(self.name, file) if self.is_folder else Path(hf_hub_download(self.name, file, **self.pinned))
@@ -96,16 +96,16 @@ class Repo:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """config.json as it is written."""
+        """The content of config.json."""
         return self.json(shape.CONFIG)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of VidCom² in config.json."""
+        """The settings of VidCom² in config.json."""
         return {name: value for name, value in self.config.items() if name.startswith(("compression_", "retention_"))}
 
     def code(self, modules: list[str], folder: str = "") -> set[str]:
-        """These modules and all that they import, which must be in the repo."""
+        """Return these modules and all that they import, all of which must be in the repo."""
         return set(
             shape.import_closure(modules, lambda name: self.path(f"{folder}{name}.py").read_text(encoding="utf-8"))
         )
@@ -121,13 +121,13 @@ class Repo:
         return named.rpartition(".")[2]
 
     def load(self, auto_class: Any, trust: bool = True, folder: str | None = None) -> Any:
-        """The model by an Auto class, with every key in its place."""
+        """Load the model with an Auto class, and require that every key is in its place."""
         name, pinned = (self.name, self.pinned) if folder is None else (folder, {})
         model, info = auto_class.from_pretrained(
             name, **pinned, trust_remote_code=trust, output_loading_info=True, dtype="auto"
         )
         wrong = {kind: sorted(map(str, keys))[:3] for kind, keys in info.items() if keys}
-        require(not wrong, f"{type(model).__name__} loads with wrong keys, for example {wrong}.")
+        require(not wrong, f"{type(model).__name__} loads with wrong keys, such as {wrong}.")
         return model.to(self.device).eval()
 
     @cached_property
@@ -158,11 +158,11 @@ class Repo:
 
     @cached_property
     def short_length(self) -> int:
-        """Length of the compressed prompt: its text, and what `get_video_features` leaves, structure among it."""
+        """Length of the compressed prompt: its text, and the features of `get_video_features`, structure included."""
         return self.inputs["input_ids"].shape[1] - self.video_tokens + sum(map(len, self.features().pooler_output))
 
     def drop_model(self) -> None:
-        """One model in memory at a time; the next use of `model` loads it again."""
+        """Free the model, so that only one is in memory at a time. The next use of `model` loads it again."""
         self.__dict__.pop("model", None)
         gc.collect()
         if torch.accelerator.is_available():
@@ -171,7 +171,7 @@ class Repo:
 
 @contextmanager
 def prefill_lengths(model: Any) -> Iterator[list[int]]:
-    """Lengths of the prompts that reach the language model."""
+    """Record the lengths of the prompts that reach the language model."""
     lengths: list[int] = []
 
     def record(module: Any, args: Any, kwargs: Any) -> None:
@@ -186,27 +186,27 @@ def prefill_lengths(model: Any) -> Iterator[list[int]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks: each returns what it found, or raises
+# Checks. Each returns what it found, or raises. Its docstring is the claim that the user sees.
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def require_no_pickles(repo: Repo) -> None:
-    """Other pickles, such as a trainer's state, are never loaded."""
+    """Require that no weights are pickled. Other pickles, such as a trainer's state, are never loaded."""
     pickles = [file for file in repo.files if PICKLED_WEIGHTS.fullmatch(file)]
     require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
 
 
 def check_files(repo: Repo) -> str:
-    """All that config.json names is there, the weights are safetensors, and none are pickled."""
+    """All files that config.json names are there, and the weights are safetensors and not pickled."""
     require_no_pickles(repo)
     named = list(repo.config.get("auto_map", {}).values())
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
-    require(bool(named), "config.json has no `auto_map`: without it the stock model loads, uncompressed.")
+    require(bool(named), "config.json has no `auto_map`, and without it the stock model loads, uncompressed.")
     code = repo.code([value.rpartition("--")[2].split(".")[0] for value in named])
     weights = shape.weight_files(repo.files, repo.json)
     missing = sorted(weights - repo.files.keys())
     require(not missing, f"the weights {missing} are not in the repo.")
-    return f"{len(code)} code files, {len(weights)} of weights, no pickle"
+    return f"{len(code)} files of code, {len(weights)} of weights, no pickle"
 
 
 def check_config(repo: Repo) -> str:
@@ -217,15 +217,15 @@ def check_config(repo: Repo) -> str:
     require(
         architectures == [repo.class_name],
         f"`architectures` is {architectures}, but must be {[repo.class_name]}: with a stock name, a pipeline that "
-        "cannot load the custom class falls back on the stock one in silence.",
+        "cannot load the custom class silently uses the stock class.",
     )
     read = {name: getattr(config, name, None) for name in repo.settings}
-    require(read == repo.settings, f"the settings are {read}, but {repo.settings} in config.json.")
+    require(read == repo.settings, f"the settings are {read}, but config.json has {repo.settings}.")
     return f"{type(config).__name__}, retention_ratio {config.retention_ratio}"
 
 
 def check_card(repo: Repo) -> str:
-    """The files are those that the card lists, byte by byte."""
+    """The files are byte for byte those that the card lists."""
     if shape.CARD not in repo.files:
         raise Skipped("there is no model card")
     card = ModelCard.load(repo.path(shape.CARD), ignore_metadata_errors=False)
@@ -233,16 +233,16 @@ def check_card(repo: Repo) -> str:
     if not listed:
         raise Skipped("the card lists no files")
     missing = [file for file in listed if file not in repo.files]
-    require(not missing, f"there is no {', '.join(missing)} in the repo, which the card lists.")
+    require(not missing, f"the card lists {', '.join(missing)}, but the repo does not hold them.")
     changed = [file for file, sha in listed.items() if sha != (repo.files[file] or shape.sha256_of(repo.path(file)))]
-    require(not changed, f"{changed} are not the files that the card lists by sha256: they changed after it was made.")
+    require(not changed, f"{changed} do not have the sha256 that the card lists: they changed after it was made.")
     unlisted = [file for file in repo.files if file.endswith(".py") and file not in listed]
     require(not unlisted, f"{unlisted} are code that the card does not list.")
     return f"{len(listed)} files as listed"
 
 
 def check_untrusted_load(repo: Repo) -> str:
-    """Without trust_remote_code the stock model loads, or, where there is none, loading is refused."""
+    """Without trust_remote_code the stock model loads, or loading is refused if there is no stock model."""
     try:
         model = repo.load(AutoModelForImageTextToText, trust=False)
     except ValueError as error:
@@ -275,15 +275,15 @@ def check_processor(repo: Repo) -> str:
 
 
 def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[float, float]:
-    """Least and most tokens of a video that a method may keep."""
-    row = methods.COMPRESSION_METHODS.get(method)  # none of a method that the repo has of its own
+    """Return the least and the most tokens of a video that a method may keep."""
+    row = methods.COMPRESSION_METHODS.get(method)  # None for a method that came with the repo
     if row is None or row.kept is None:
         return 1, math.ceil(ratio * frames * per_frame) + frames
     if row.kept == methods.BY_SIZES:
         total = ratio * frames * per_frame
         return total - 1, max(total + 1, frames, per_frame)
-    # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), at most all. Where that limit cannot bind, the
-    # grants sum to R of the video; else each is at least R · (1 - 1/T). Rounding takes up to half a token.
+    # Frame t is granted r_t = R · (1 + σ_t - 1/T) of its tokens (Eq. 6), but at most all. If that limit cannot bind,
+    # the grants add up to R of the video. Otherwise each is at least R · (1 - 1/T). Rounding costs up to half a token.
     whole = 1 if ratio * (2 - 1 / frames) <= 1 else 1 - 1 / frames
     return (ratio * whole * per_frame - 0.5) * frames, (ratio * per_frame + 1) * frames
 
@@ -297,13 +297,15 @@ def check_generate(repo: Repo) -> str:
     full = input_ids.shape[1]
     require(
         lengths == [repo.short_length, full],
-        f"{lengths} tokens were prefilled, at {ratio} and at 1.0, but {[repo.short_length, full]} were expected.",
+        f"{lengths} tokens were prefilled at ratios of {ratio} and 1.0, but {[repo.short_length, full]} were expected.",
     )
     compression = repo.features().video_compressions[0]
     kept, frames, per_frame = len(compression.indices), len(compression.frame_budgets), compression.tokens_per_frame
     least, most = bounds(repo.model.config.compression_method, ratio, frames, per_frame)
     require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
-    require(torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the full prompt is not in front.")
+    require(
+        torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the output does not begin with the full prompt."
+    )
     return f"{full} prompt tokens, {repo.short_length} prefilled"
 
 
@@ -311,7 +313,7 @@ def check_pipeline(task: str) -> Callable[[Repo], str]:
     def check(repo: Repo) -> str:
         expected, full, dtype = repo.short_length, repo.inputs["input_ids"].shape[1], repo.model.dtype
         repo.drop_model()
-        make: Any = pipeline  # one of its overloads for each task, of which none takes a name that is not written out
+        make: Any = pipeline  # it has an overload for each literal task, but none for a variable
         pipe = make(task, model=repo.name, **repo.pinned, trust_remote_code=True, device=repo.device, dtype=dtype)
         found = type(pipe.model).__name__
         require(found == repo.class_name, f"the pipeline runs a {found}, not {repo.class_name}.")
@@ -326,39 +328,39 @@ def check_pipeline(task: str) -> Callable[[Repo], str]:
         answer = result[0]["generated_text"]
         require(isinstance(answer, str), f"the answer is {answer!r}, not text.")
         require(lengths == [expected], f"{lengths} of {full} tokens were prefilled, not {expected}.")
-        return f"answers, {lengths[0]} tokens prefilled"
+        return f"answers, with {lengths[0]} tokens prefilled"
 
     check.__doc__ = f'pipeline("{task}") with trust_remote_code compresses and answers.'
     return check
 
 
 def save_model(model: Any, folder: str) -> str:
-    """`save_pretrained`, as far as Transformers can do it with weights that are quantized; returns what had to be asked
-    for beside it.
+    """Save the model with `save_pretrained`, if Transformers can save its weights, which may be quantized. Return a
+    clause on any argument that was needed for it.
 
     Raises:
-        Skipped: where it does not write such weights at all.
+        Skipped: if Transformers does not save such weights at all.
     """
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_serializable():
         method = quantizer.quantization_config.quant_method
         method = getattr(method, "value", method)
         raise Skipped(
-            f"Transformers does not save weights that are quantized with {method}, in the stock class neither"
+            f"Transformers does not save weights that are quantized with {method}, not even with the stock class"
         )
     try:
         model.save_pretrained(folder)
     except NotImplementedError:
         if quantizer is None:
             raise
-        # Of some, as torchao's, it does not know how to give them back the layout of the files that it read.
+        # Transformers cannot give some quantized weights, such as torchao's, the layout of the files that it read.
         model.save_pretrained(folder, save_original_format=False)
-        return "; saved with save_original_format=False, as Transformers demands of these quantized weights"
+        return "; saved with save_original_format=False, which Transformers needs for these quantized weights"
     return ""
 
 
 def check_save(repo: Repo) -> str:
-    """`save_pretrained` writes a folder that loads again, with code and settings, and gives the same tokens."""
+    """`save_pretrained` writes a folder that loads again with its code and settings, and gives the same tokens."""
     with tempfile.TemporaryDirectory() as folder:
         asked_for = save_model(repo.model, folder)
         repo.processor.save_pretrained(folder)
@@ -368,8 +370,8 @@ def check_save(repo: Repo) -> str:
         model = repo.load(AutoModelForImageTextToText, folder=folder)
         require(type(model).__name__ == repo.class_name, f"a {type(model).__name__} loads, not {repo.class_name}.")
         saved = {name: getattr(model.config, name) for name in repo.settings}
-        require(saved == repo.settings, f"the settings are {saved} after saving, {repo.settings} before.")
-        require(torch.equal(first, model.generate(**call)), "the saved model answers otherwise.")
+        require(saved == repo.settings, f"the settings are {saved} after saving, but were {repo.settings} before.")
+        require(torch.equal(first, model.generate(**call)), "the saved model gives another answer.")
         lost = [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
         lost = [impl for impl in lost if not Path(folder, f"{impl.split('.')[0]}.py").is_file()]
         require(not lost, f"the code of {lost} is not saved.")
@@ -377,13 +379,13 @@ def check_save(repo: Repo) -> str:
 
 
 def check_custom_generate_files(repo: Repo) -> str:
-    """`custom_generate/generate.py` and all that it imports is there, and nothing is a pickle."""
+    """`custom_generate/generate.py` and all that it imports are there, and no weights are pickled."""
     require_no_pickles(repo)
-    return f"{len(repo.code(['generate'], f'{shape.CUSTOM_GENERATE}/'))} code files, no pickle"
+    return f"{len(repo.code(['generate'], f'{shape.CUSTOM_GENERATE}/'))} files of code, no pickle"
 
 
 def check_custom_generate(repo: Repo) -> str:
-    """A stock model generates, by this repo, the tokens of the VidCom² class, and is the same afterwards."""
+    """With this repo a stock model generates the tokens of the VidCom² class, and it is unchanged afterwards."""
     found = []
     for stock_folder, our_folder in repo.pairs:
         ours = Repo(our_folder, None, repo.device, [])
@@ -398,7 +400,7 @@ def check_custom_generate(repo: Repo) -> str:
             out = stock.generate(**call, **custom, trust_remote_code=True, retention_ratio=ratio)
         require(lengths == [ours.short_length], f"{lengths} tokens were prefilled, not {ours.short_length}.")
         require(torch.equal(out, expected), f"{type(stock).__name__} gives other tokens than {ours.class_name}.")
-        require(torch.equal(stock.generate(**call), before), f"{type(stock).__name__} is another model afterwards.")
+        require(torch.equal(stock.generate(**call), before), f"{type(stock).__name__} answers differently afterwards.")
         try:
             stock.generate(**call, **custom, trust_remote_code=False)
         except ValueError as error:
@@ -428,7 +430,7 @@ MODEL_CHECKS: dict[str, Callable[[Repo], str]] = {
 
 
 def run(repo: Repo) -> None:
-    """Run all checks, also those after a failure, and print their results as they come."""
+    """Run all checks, even those after a failure, and print their results as they come."""
     for name, check in (CUSTOM_GENERATE_CHECKS if repo.pairs else MODEL_CHECKS).items():
         try:
             status, detail = "passed", check(repo)
@@ -436,7 +438,7 @@ def run(repo: Repo) -> None:
             status, detail = "skipped", str(reason)
         except Failed as failure:
             status, detail = "failed", str(failure)
-        except Exception as error:  # whatever a broken repo may raise is its result
+        except Exception as error:  # a broken repo may raise anything, and that is the result
             status, detail = "failed", f"{type(error).__name__}: {error}"
         result = {"name": name, "claim": check.__doc__, "status": status, "detail": " ".join(detail.split())}
         print(json.dumps(result), flush=True)
@@ -444,7 +446,7 @@ def run(repo: Repo) -> None:
 
 
 if __name__ == "__main__":
-    sys.modules["vidcom2"] = cast(Any, None)  # from here on `import vidcom2` fails, also where it is installed
+    sys.modules["vidcom2"] = cast(Any, None)  # from here on `import vidcom2` fails, even if it is installed
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--revision")

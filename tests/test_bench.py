@@ -498,7 +498,7 @@ def test_a_model_card_takes_the_result_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", '{"rows": [{}]}', '{"birth_certificate": {"device": "x"}, "rows": [1]}'])
 def test_a_file_that_is_no_result_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content)
-    with pytest.raises(OptionError, match="is no result file of `vidcom2 bench`"):
+    with pytest.raises(OptionError, match="is not a result file of `vidcom2 bench`"):
         read_results(tmp_path / "r.json")
 
 
@@ -565,7 +565,7 @@ def test_quick_prints_its_tables(tmp_path: Path) -> None:
         (["--attn-implementation", "magic"], "`attn_implementation` is 'magic', but must be one of"),
         (["--video-size", "64"], "`--video-size` is '64', but must be WIDTHxHEIGHT"),
         (["--video", "nowhere.mp4"], "there is no video file 'nowhere.mp4'"),
-        (["--plot-only", "nowhere.json"], "is no result file of `vidcom2 bench`"),
+        (["--plot-only", "nowhere.json"], "is not a result file of `vidcom2 bench`"),
         (["--spatial-pool-mode", "x"], "No such option"),
         (["--compression-temperature", "0.1", "--method", "random"], "none of random reads it"),
         (["--compression-newlines", "all", "--quick"], "`compression_newlines` is no setting of"),

@@ -326,14 +326,14 @@ def test_an_index_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name: s
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, damage: bytes) -> None:
     write_original(tmp_path / "original", num_shards=1)
     (tmp_path / "original" / "model.safetensors").write_bytes(damage)
-    refused(tmp_path, r"model\.safetensors' is no safetensors file")
+    refused(tmp_path, r"model\.safetensors' is not a safetensors file")
 
 
 def test_a_truncated_shard_is_refused(tmp_path: Path) -> None:
     write_original(tmp_path / "original")
     shard = tmp_path / "original" / "model-00002-of-00003.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
-    refused(tmp_path, r"model-00002-of-00003\.safetensors' has [\d,]+ bytes, but its header tells of")
+    refused(tmp_path, r"model-00002-of-00003\.safetensors' has [\d,]+ bytes, but should have [\d,]+ by its header")
 
 
 @pytest.mark.parametrize(

@@ -357,10 +357,10 @@ BASE = ("--base", "org/qwen2_vl-base")
     [
         (("publish", "--repo", "org/x"), "pass `--base` and `--repo`"),
         (("publish", "--custom-generate", GENERATE, *BASE, "--retention-ratio", 0.5), "--base, --retention-ratio"),
-        (("publish", *BASE, "--repo", "x"), "must be named with its user or organisation"),
+        (("publish", *BASE, "--repo", "x"), "its name must include a user or organisation"),
         (("publish", *BASE, "--repo", "org/ x"), "Repo id must use alphanumeric"),
         (("publish", *BASE, "--repo", "org/x", "--verify", "all"), "must be one of full, twin, none"),
-        (("publish", *BASE, "--repo", "org/x", "--tag", "v1", "--pr"), "`--tag` names a commit of the repo"),
+        (("publish", *BASE, "--repo", "org/x", "--tag", "v1", "--pr"), "`--tag` tags a commit of the repo"),
         (("publish", *BASE, "--repo", "org/qwen2_vl-base", "--force"), "are both 'org/qwen2_vl-base'"),
         (("publish", *BASE, "--repo", "org/x", "--base-model", "org/y"), "is for a base in a folder"),
         (("publish", "--base", ".", "--repo", "org/x", "--revision", "v1"), "is a folder, which has none"),
@@ -370,7 +370,7 @@ BASE = ("--base", "org/qwen2_vl-base")
         (("verify", ".", "--revision", "v1"), "is a folder, which has none"),
         (("verify", "org/nothing"), "there is no folder 'org/nothing', and the Hub has no 'org/nothing'"),
         (("verify", "nothing"), "'nothing': there is no such folder, and a Hub id has its organisation in front"),
-        (("verify", "org/qwen2_vl-base"), "the repo 'org/qwen2_vl-base' is no VidCom² repo"),
+        (("verify", "org/qwen2_vl-base"), "the repo 'org/qwen2_vl-base' is not a VidCom² repo"),
         (("verify", "org/offline"), "the Hub is not asked for 'org/offline', since HF_HUB_OFFLINE"),
     ],
 )

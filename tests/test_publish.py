@@ -189,7 +189,7 @@ def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_ou
     [
         ("config.json", '{"model_type": "llava"}', "is of type 'llava', but VidCom² has classes for 'llava_onevision'"),
         ("config.json", "{}", "cannot load the base 'other' because of its config: it names no `model_type`"),
-        ("config.json", "{", r"config\.json of the base is no JSON"),
+        ("config.json", "{", r"config\.json of the base is not JSON"),
         ("config.json", "[]", "holds a list, but must hold an object"),
         ("config.json", None, r"has no config\.json"),
         ("adapter_config.json", "{}", r"is a PEFT adapter\. Merge it first"),
@@ -232,7 +232,7 @@ def test_two_processes_cannot_stage_in_one_folder(onevision_folder: Path, card: 
     with staging_folder(folder):
         staged = stage(local_base(onevision_folder), folder, {"retention_ratio": 0.4}, card)
         complete(staged)
-        refused = pytest.raises(StagingError, match=r"another process is staging in .* Wait for its end")
+        refused = pytest.raises(StagingError, match=r"another process is staging in .* Wait until it ends")
         with refused, staging_folder(folder):
             pass
         assert LOCK not in staged.files
@@ -411,7 +411,7 @@ def test_measured_tables_are_shown_with_their_provenance(
 @pytest.mark.parametrize(
     ("rows", "certificate", "reason"),
     [
-        ([], CERTIFICATE, "is no result file"),
+        ([], CERTIFICATE, "is not a result file"),
         ([{"a": 1}], CERTIFICATE | {"device": ""}, "does not say its device"),
         ([{"a": 1}], {}, "does not say its model, date, command, device"),
         ([{"a": 1}], CERTIFICATE | {"model": "x/y"}, "was measured on 'x/y', but the card is about org/base"),
@@ -467,7 +467,7 @@ def test_publishing_again_sends_changed_files_and_removes_stale_ones(
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        (["model.safetensors"], r"other weights since it was published, \['model.safetensors'\]: trained ones perhaps"),
+        (["model.safetensors"], r"other weights since it was published, perhaps trained ones: \['model.safetensors'\]"),
         (
             ["adapter_config.json", "chat_template.json"],
             r"\['adapter_config.json', 'chat_template.json'\], which would",
@@ -592,7 +592,8 @@ def test_a_base_that_cannot_be_read_is_reported_by_name(hub: LoopbackHub, api: H
 
 def test_an_unknown_and_an_unauthorised_token_are_refused(hub: LoopbackHub, staged: StagedRepo) -> None:
     hub.tokens["hf_eve"] = {"name": "eve", "orgs": []}
-    reasons = (("hf_eve", "is not in a namespace of yours: eve"), ("hf_unknown", "Log in with"), (None, "Log in with"))
+    namespace = r"is not in a namespace of yours\. Choose one of these: eve"
+    reasons = (("hf_eve", namespace), ("hf_unknown", "Log in with"), (None, "Log in with"))
     for token, reason in reasons:
         with pytest.raises(PublishError, match=reason) as error:
             send(HfApi(endpoint=hub.url, token=token), staged)

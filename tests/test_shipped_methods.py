@@ -153,7 +153,7 @@ REFUSED = {
     "a config": (("mine_11", "from vidcom2 import VidCom2Qwen2VLConfig\n" + HEAD + FUNCTION), "imports 'VidCom2Qwen2V"),
     "a name that is not written": (
         ("mine_12", HEAD + FUNCTION.replace('"mine"', '"mi" + "ne"')),
-        r"does not register it by `register_compression_method\('mine'\)` or `register_score_method\('mine'\)`",
+        r"does not register it with `register_compression_method\('mine'\)` or `register_score_method\('mine'\)`",
     ),
     "no Python": (("mine_13", HEAD + FUNCTION), "invalid syntax"),
     "a notebook": (("mine_5", HEAD + f"exec({FUNCTION!r}, dict(globals(), __name__='__main__'))\n"), "in a notebook"),

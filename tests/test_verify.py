@@ -91,12 +91,12 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
     "auto_map is wrong, the ratio was edited, and a weight": (
         with_wrong_auto_map_other_ratio_and_weights,
         {"card", "AutoModel", "AutoModelForMultimodalLM"},
-        "['config.json', 'model.safetensors'] are not the files that the card lists",
+        "['config.json', 'model.safetensors'] do not have the sha256 that the card lists",
     ),
     "the architecture has the stock name, and too few tokens are kept": (
         with_stock_name_and_few_tokens,
         {"config", "card", "generate"},
-        "falls back on the stock one in silence",
+        "silently uses the stock class",
     ),
     "the conversion mapping is not registered": (
         without_conversion_mapping,
@@ -198,9 +198,9 @@ def test_verify_fails_on_a_custom_generate_repo_that_ignores_its_settings(tmp_pa
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ((), "holds nothing: it is no checkpoint, and no `custom_generate` repo"),
-        (("model.safetensors",), "holds no config.json: it is no checkpoint"),
-        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one of it"),
+        ((), "holds nothing, so it is neither a checkpoint nor a `custom_generate` repo"),
+        (("model.safetensors",), "holds no config.json, so it is neither a checkpoint"),
+        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one from it"),
     ],
 )
 def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(

@@ -64,6 +64,6 @@ def test_explain_overwrites_only_its_own_drawings(tmp_path: Path) -> None:
         check_drawing(tmp_path / name)
         (tmp_path / name).write_bytes(b"the user's")
         with pytest.raises(
-            OptionError, match=r"is no drawing of `vidcom2 explain`, and is not overwritten\. Name another"
+            OptionError, match=r"is not a drawing of `vidcom2 explain`, and is not overwritten\. Name another"
         ):
             check_drawing(tmp_path / name)

@@ -1,8 +1,8 @@
-"""Smaller frames: the plain way to fewer tokens, which any method has to beat.
+"""Smaller frames: the simplest way to fewer tokens, which every method has to beat.
 
-Each frame is scaled down, antialiased, to the number of patches that pools to about R·M tokens. SigLIP's position
-embeddings are interpolated to that grid, as Transformers does for other image sizes; all else is the stock model.
-Every layer holds the same tokens, so that the equivalent retention ratio is their share.
+Each frame is scaled down, with antialiasing, to the number of patches that pools to about R·M tokens. SigLIP's position
+embeddings are interpolated to that grid, as Transformers does for other image sizes. All else is the stock model. Every
+layer holds the same tokens, so the equivalent retention ratio is their share.
 """
 
 import math
@@ -27,22 +27,23 @@ def answer(
     video_features: Tensor | None = None,
     frame_adjustment: bool = False,
 ) -> Answer:
-    """
+    """Answer from smaller frames.
+
     Args:
-        inputs: see `read_prompt`; `pixel_values_videos` are needed.
-        retention_ratio: R; what is possible with whole rows and columns is in the answer.
-        video_features: must be None, since the frames are encoded anew.
-        frame_adjustment: must be False, since all frames are scaled alike.
+        inputs: see `read_prompt`; `pixel_values_videos` are required.
+        retention_ratio: R. The answer says which ratio whole rows and columns made possible.
+        video_features: must be None, because the frames are encoded anew.
+        frame_adjustment: must be False, because all frames are scaled alike.
 
     Raises:
         ValueError: if R is not in (0, 1], or the inputs do not fit.
     """
     if video_features is not None or frame_adjustment:
         given = "video_features" if video_features is not None else "frame_adjustment"
-        raise ValueError(f"downscale takes no `{given}`: it encodes smaller frames, all of one size. Leave it out.")
+        raise ValueError(f"downscale takes no `{given}`, because it encodes smaller frames of one size. Leave it out.")
     check_fits(model, inputs)
     if inputs.get("pixel_values_videos") is None:
-        raise ValueError("inputs hold no `pixel_values_videos`, which downscale makes smaller: give them.")
+        raise ValueError("inputs hold no `pixel_values_videos`, which downscale makes smaller. Pass them.")
     num_videos, num_frames = inputs["pixel_values_videos"].shape[:2]
     num_video_tokens = num_frames * math.prod(token_grid(model))
     is_video = video_placeholders(model, inputs["input_ids"], num_videos, num_video_tokens + 1)
@@ -57,7 +58,8 @@ def answer(
 
 
 def smaller_grid(retention_ratio: float, grid: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of tokens, equal or one column more, whose number is nearest to R·M; ties take the square."""
+    """Return rows and columns of tokens whose product is nearest to R·M. There are as many columns as rows, or one
+    more. A tie takes the square."""
     check_ratio(retention_ratio)
     wanted = retention_ratio * math.prod(grid)
     grids = [(rows, rows + more) for more in (0, 1) for rows in range(1, grid[0] + 1 - more)]
@@ -67,17 +69,17 @@ def smaller_grid(retention_ratio: float, grid: tuple[int, int]) -> tuple[int, in
 def features_of_smaller_frames(
     model: LlavaOnevisionForConditionalGeneration, pixels: Tensor, rows: int, columns: int
 ) -> Tensor:
-    """(B, T·rows·columns + 1, D): what `get_video_features` would give for frames with that many rows and columns of
-    tokens.
+    """Return (B, T·rows·columns + 1, D), which `get_video_features` would return for frames with that many rows and
+    columns of tokens.
 
     Args:
-        pixels: (B, T, C, H, W), of the model's own image size.
+        pixels: (B, T, C, H, W), in the model's own image size.
     """
     vision, inner = cast(Any, model.config.vision_config), cast(Any, model.model)
     side = vision.image_size // vision.patch_size
-    # Two patches a side pool to one token; the full side may be odd, and the image somewhat larger than its patches.
+    # Two patches a side pool to one token. The full side may be odd, and the image may be larger than its patches.
     patches = [side if tokens == token_grid(model)[0] else 2 * tokens for tokens in (rows, columns)]
-    frames = pixels.flatten(0, 1).float()  # antialiasing knows no bfloat16 on the CPU
+    frames = pixels.flatten(0, 1).float()  # antialiasing does not work in bfloat16 on the CPU
     size = [vision.image_size if number == side else number * vision.patch_size for number in patches]
     if size != list(frames.shape[-2:]):
         frames = nn.functional.interpolate(frames, size=size, mode="bicubic", antialias=True)

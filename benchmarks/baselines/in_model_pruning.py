@@ -1,10 +1,10 @@
-"""Answering with video tokens dropped between the layers of the language model: what FastV, PyramidDrop and SparseVLM
-share.
+"""Answering while video tokens are dropped between layers of the language model. FastV, PyramidDrop and SparseVLM share
+this file.
 
-The layers are the stock model's own, called one after the other. Between two of them tokens leave the hidden states. A
-token that stays keeps its rotary position, and the KV cache of a layer holds the tokens that this layer saw, so that
+The layers are the stock model's own, called one after the other. Between two of them tokens are removed from the hidden
+states. A kept token keeps its rotary position. The KV cache of a layer holds the tokens that this layer saw, so that
 new tokens attend to all of these. (The released code of PyramidDrop and of SparseVLM renumbers positions after each
-drop; that of FastV keeps them. Their papers do not say.)
+drop; that of FastV keeps them. Their papers do not say which is meant.)
 """
 
 from collections.abc import Callable, Sequence
@@ -22,35 +22,35 @@ from vidcom2 import CompressionSettings, frame_budgets
 from .prompts import Prompt
 from .schedules import Stage
 
-Rotary = tuple[Tensor, Tensor]  # cosines and sines, (B, S, head width) each
+Rotary = tuple[Tensor, Tensor]  # cosines and sines, each (B, S, head width)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a baseline answers, and how many video tokens it took."""
+    """The answer of a baseline, and how many video tokens it used."""
 
-    token_ids: Tensor  # (B, n) new tokens, as `generate` gives them; padding after the end of a row
-    logits: Tensor  # (B, n, vocabulary) float32, from which they were taken
-    tokens_per_layer: list[int]  # video tokens that each layer held in the prefill, newline not counted
+    token_ids: Tensor  # (B, n) new tokens, as `generate` returns them; padding after the end of a row
+    logits: Tensor  # (B, n, vocabulary) float32, from which the tokens were chosen
+    tokens_per_layer: list[int]  # video tokens that each layer held in the prefill, not counting the newline
     num_video_tokens: int  # T·M of the full video
 
     @property
     def retention_ratio(self) -> float:
-        """The average share of video tokens over the layers; a recycled token counts as one."""
+        """The average share of video tokens over the layers. A recycled token counts as one token."""
         return sum(self.tokens_per_layer) / len(self.tokens_per_layer) / self.num_video_tokens
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """What a method drops."""
+    """The rules by which a method drops tokens."""
 
     stages: Sequence[Stage] = ()
     # (B, n): how much each of the last n prompt tokens counts as a query when video tokens are ranked.
     query_weights: Tensor | None = None
-    # Whose attention ranks the tokens: that of the layer that just ran, or of the next one.
+    # Whether the attention of the next layer ranks the tokens, rather than that of the layer that just ran.
     ranks_in_next_layer: bool = False
-    # Of the dropped tokens of a row, their hidden states (P, D), scores (P,) and how many tokens to make of them, C:
-    # which ones the new tokens stand for, (C,), and their hidden states (C, D).
+    # Makes C tokens from a row's dropped ones, given their hidden states (P, D), their scores (P,) and C. It returns
+    # which tokens the new ones stand for, (C,), and the hidden states of the new ones, (C, D).
     recycle: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None = None
     frame_adjustment: bool = False
 
@@ -59,12 +59,12 @@ class Pruning:
 def answer_with_pruning(
     model: LlavaOnevisionForConditionalGeneration, prompt: Prompt, pruning: Pruning, max_new_tokens: int
 ) -> Answer:
-    """Greedy decoding after a prefill that drops video tokens.
+    """Decode greedily after a prefill that drops video tokens.
 
-    Of the generation config only `eos_token_id` and `pad_token_id` are read.
+    Only `eos_token_id` and `pad_token_id` of the generation config are read.
     """
     if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens={max_new_tokens!r} is not positive; give how many tokens to answer at most.")
+        raise ValueError(f"max_new_tokens={max_new_tokens!r} is not positive. Pass the largest number of new tokens.")
     decoder = cast(Qwen2Model, model.model.language_model)
     cache = DynamicCache(config=decoder.config)
     hidden, masks, tokens_per_layer = prefill(decoder, prompt, pruning, cache)
@@ -87,23 +87,23 @@ def answer_with_pruning(
 def prefill(
     decoder: Qwen2Model, prompt: Prompt, pruning: Pruning, cache: DynamicCache
 ) -> tuple[Tensor, list[Tensor], list[int]]:
-    """Runs the prompt through the layers.
+    """Run the prompt through the layers.
 
     Returns:
-        The last layer's hidden states (B, S', D); the attention mask (B, S_l) of each layer's cached tokens; and how
-        many video tokens each layer held.
+        The last layer's hidden states (B, S', D), the attention mask (B, S_l) of each layer's cached tokens, and the
+        number of video tokens that each layer held.
     """
     stages = {stage.after: stage for stage in pruning.stages}
     hidden, places = prompt.embeddings, prompt.places
     attention_mask, positions = prompt.attention_mask, prompt.positions
     rotary, causal_mask = layer_inputs(decoder, hidden, attention_mask, positions)
     masks, tokens_per_layer = [], []
-    before = hidden  # what entered the layer that ran last
+    before = hidden  # the input of the layer that ran last
     for num_run, layer in enumerate(decoder.layers):
         if num_run in stages and stages[num_run].kept < tokens_per_layer[-1]:
             stage = stages[num_run]
             ranking, states = (layer, hidden) if pruning.ranks_in_next_layer else (decoder.layers[num_run - 1], before)
-            assert pruning.query_weights is not None  # as there are stages
+            assert pruning.query_weights is not None  # a method with stages has them
             scores = attention_received(
                 cast(Qwen2DecoderLayer, ranking), states, rotary, attention_mask, pruning.query_weights
             )
@@ -125,7 +125,7 @@ def prefill(
 
 
 def decode(decoder: Qwen2Model, hidden: Tensor, position: Tensor, masks: list[Tensor], cache: DynamicCache) -> Tensor:
-    """One new token of each row, (B, 1, D), through the layers; writes its column into each of `masks`."""
+    """Run one new token of each row, (B, 1, D), through the layers, and add its column to each of `masks`."""
     rotary = decoder.rotary_emb(hidden, position)
     for index, layer in enumerate(decoder.layers):
         masks[index] = nn.functional.pad(masks[index], (0, 1), value=True)
@@ -140,7 +140,7 @@ def decode(decoder: Qwen2Model, hidden: Tensor, position: Tensor, masks: list[Te
 def layer_inputs(
     decoder: Qwen2Model, hidden: Tensor, attention_mask: Tensor, positions: Tensor
 ) -> tuple[Rotary, Tensor | None]:
-    """The rotary embeddings and the causal mask of a prefill over these tokens."""
+    """Return the rotary embeddings and the causal mask of a prefill over these tokens."""
     mask = create_causal_mask(decoder.config, hidden, attention_mask, past_key_values=None)
     return decoder.rotary_emb(hidden, positions), mask
 
@@ -148,12 +148,12 @@ def layer_inputs(
 def attention_received(
     layer: Qwen2DecoderLayer, hidden: Tensor, rotary: Rotary, attention_mask: Tensor, query_weights: Tensor
 ) -> Tensor:
-    """(B, S) float32: the attention that each token gets in a layer, averaged over its heads.
+    """Return (B, S) float32, the attention that each token gets in a layer, averaged over its heads.
 
-    Only the rows of the queries are computed, so that it works with any attention implementation.
+    It is computed here, only for the rows of the queries, so that it works with any attention implementation.
 
     Args:
-        hidden: (B, S, D), what enters the layer.
+        hidden: (B, S, D), the input of the layer.
         attention_mask: (B, S) bool.
         query_weights: (B, n), the weights of the last n tokens as queries.
     """
@@ -176,10 +176,10 @@ def attention_received(
 def highest_scores(
     scores: Tensor, places: Tensor, num_kept: int, budgets: Tensor | None = None, tokens_per_frame: int = 1
 ) -> Tensor:
-    """(B, S) bool: the video tokens of highest score of each row; ties keep the earlier token.
+    """Return (B, S) bool, the video tokens with the highest scores of each row. A tie keeps the earlier token.
 
-    With budgets, those that are among the k_t best of their frame go before all others. So exactly `num_kept` stay,
-    also where a frame has fewer than k_t tokens left, or where there are more frames than tokens to keep.
+    With budgets, tokens among the k_t best of their frame go before all others. So exactly `num_kept` stay, even if a
+    frame has fewer than k_t tokens left, or if there are more frames than tokens to keep.
 
     Args:
         scores: (B, S) float.
@@ -188,7 +188,7 @@ def highest_scores(
     """
     order = scores.masked_fill(places < 0, -torch.inf).argsort(dim=1, descending=True, stable=True)
     if budgets is not None:
-        frames = (places.gather(1, order) // tokens_per_frame)[..., None]  # -1 for what is no video token
+        frames = (places.gather(1, order) // tokens_per_frame)[..., None]  # -1 for all that are not video tokens
         of_frame = frames == torch.arange(budgets.shape[1], device=places.device)  # (B, S, T)
         beyond = ~(of_frame & (of_frame.cumsum(dim=1) <= budgets[:, None])).any(dim=-1)
         order = order.gather(1, beyond.to(torch.uint8).argsort(dim=1, stable=True))
@@ -196,7 +196,7 @@ def highest_scores(
 
 
 def stage_budgets(prompt: Prompt, num_kept: int) -> Tensor:
-    """(B, T) int64: VidCom²'s Frame Compression Adjustment (its Eqs. 5 and 6, and Figure 5) for so many tokens."""
+    """Return (B, T) int64, the budgets of VidCom²'s Frame Compression Adjustment (its Eqs. 5 and 6, and Figure 5)."""
     settings = CompressionSettings(retention_ratio=num_kept / prompt.num_video_tokens, compression_rounding="exact")
     return torch.stack([frame_budgets(u, prompt.tokens_per_frame, settings)[0] for u in prompt.frame_uniqueness])
 
@@ -209,12 +209,12 @@ def recycled_as_well(
     num_recycled: int,
     recycle: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor]:
-    """Lets tokens made of the dropped ones stand where the ones do that they stand for.
+    """Make tokens of the dropped ones, and put each in the place of the dropped token that it stands for.
 
     Returns:
-        The chosen tokens with them, (B, S) bool, and the hidden states (B, S, D).
+        The chosen tokens including the new ones, (B, S) bool, and the hidden states (B, S, D).
     """
-    assert recycle is not None  # as the stages say
+    assert recycle is not None  # a method with recycled tokens has it
     chosen, hidden = chosen.clone(), hidden.clone()
     for row in range(len(hidden)):
         dropped = ((places[row] >= 0) & ~chosen[row]).nonzero()[:, 0]
@@ -225,12 +225,12 @@ def recycled_as_well(
 
 
 def kept_in_order(kept: Tensor) -> Tensor:
-    """(B, S') int64: where `kept` (B, S) is True, ascending; as many in each row."""
+    """Return (B, S') int64, the ascending indices where `kept` (B, S) is True. Each row has as many."""
     return (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(kept[0].sum())]
 
 
 def end_and_padding_tokens(model: LlavaOnevisionForConditionalGeneration) -> tuple[Tensor, int]:
-    """The ids that end an answer, and the one that follows it, as `generate` takes them from the generation config."""
+    """Return the ids that end an answer, and the padding id, as `generate` reads them from the generation config."""
     config = model.generation_config
     ends = config.eos_token_id if config is not None else None
     ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)

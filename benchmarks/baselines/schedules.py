@@ -1,4 +1,4 @@
-"""How many video tokens each layer holds, so that the average over the layers is the retention ratio."""
+"""Choosing how many video tokens each layer holds, so that their average over the layers is the retention ratio."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Stage(NamedTuple):
-    """After that many layers, so many of the video tokens go on."""
+    """A drop of video tokens, which comes after some of the layers and keeps some of the tokens."""
 
-    after: int  # layers that have run
+    after: int  # number of layers before it
     selected: int  # tokens that stay as they are
-    recycled: int = 0  # tokens that are made of dropped ones
+    recycled: int = 0  # tokens that are made from dropped ones
 
     @property
     def kept(self) -> int:
@@ -24,21 +24,21 @@ def kept_tokens(
     num_tokens: int,
     fewest: Callable[[int], int] = lambda before: 1,
 ) -> list[int]:
-    """How many tokens go on after each of the layers, by one factor: N·λ after the first, N·λ² after the second.
+    """Return how many tokens are kept after each of the layers, by one factor: N·λ after the first, then N·λ².
 
-    With N tokens and L layers, λ is the one for which Σ over the layers of the tokens that they hold is R·L·N. What
-    rounding leaves over goes to the last count, so that the average differs from R by at most (L - last layer) /
-    (2·L·N), and by little more where the last count can get no smaller.
+    With N tokens and L layers, λ is chosen so that the tokens that all layers hold add up to R·L·N. What rounding
+    leaves over goes to the last count, so that the average differs from R by at most (L - last layer) / (2·L·N), or by
+    a little more if the last count cannot get any smaller.
 
     Args:
         retention_ratio: R, in (0, 1].
         num_layers: L.
-        layers: numbers of layers after which tokens are dropped, ascending, in [1, L - 1].
+        layers: ascending numbers of layers after which tokens are dropped, in [1, L - 1].
         num_tokens: N.
-        fewest: how few tokens can be left of so many.
+        fewest: returns the smallest number of tokens that can be left of a given number.
 
     Raises:
-        ValueError: if R cannot be reached: all layers up to the first drop hold all tokens.
+        ValueError: if R cannot be reached, because all layers up to the first drop hold all tokens.
     """
     check_layers(layers, num_layers)
     check_ratio(retention_ratio)
@@ -60,7 +60,7 @@ def kept_tokens(
         reachable = lowest / (num_layers * num_tokens)
         raise ValueError(
             f"retention_ratio={retention_ratio!r} cannot be reached: with drops after layers {list(layers)} of "
-            f"{num_layers}, on average at least {reachable:.4f} of the {num_tokens} video tokens stay. Give a larger "
+            f"{num_layers}, on average at least {reachable:.4f} of the {num_tokens} video tokens stay. Pass a larger "
             "ratio, or drop after earlier layers."
         )
     low, high = 0.0, 1.0
@@ -74,21 +74,17 @@ def kept_tokens(
 
 
 def check_ratio(retention_ratio: float) -> None:
-    """Raises:
-    ValueError: if the retention ratio is not in (0, 1].
-    """
+    """Raise a ValueError if the retention ratio is not in (0, 1]."""
     if not 0 < retention_ratio <= 1:
         raise ValueError(
-            f"retention_ratio={retention_ratio!r} is not in (0, 1]; give the share of video tokens to keep."
+            f"retention_ratio={retention_ratio!r} is not in (0, 1]. Pass the share of video tokens to keep."
         )
 
 
 def check_layers(layers: Sequence[int], num_layers: int) -> None:
-    """Raises:
-    ValueError: if the layers to drop after are not ascending numbers in [1, L - 1].
-    """
+    """Raise a ValueError if the layers to drop after are not ascending numbers in [1, L - 1]."""
     if not layers or list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] >= num_layers:
         raise ValueError(
-            f"layers to drop after are {list(layers)}; give ascending numbers from 1 to {num_layers - 1}, for a "
-            f"language model of {num_layers} layers."
+            f"layers to drop after are {list(layers)}, but must be ascending numbers from 1 to {num_layers - 1} for a "
+            f"language model with {num_layers} layers."
         )

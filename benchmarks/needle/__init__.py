@@ -1,1 +1,1 @@
-"""The needle benchmark: generated videos, local questions, and a small video LLM that answers them."""
+"""The needle benchmark: generated videos, questions about local details, and a small video LLM that answers them."""

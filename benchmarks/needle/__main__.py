@@ -1,8 +1,8 @@
-"""The whole benchmark with one command: test set, answers, tables and plots; and, with `--train`, the model before.
+"""Run the whole benchmark with one command: test set, answers, tables and plots. With `--train`, train the model first.
 
     python -m benchmarks.needle WORK_FOLDER [--train]
 
-What a run that was killed has done is not done again.
+A run that was killed can be started again, and repeats nothing that is already done.
 """
 
 from pathlib import Path
@@ -14,8 +14,8 @@ from . import compare, dataset, ship, tables, train
 
 
 def main(
-    work: Annotated[Path, typer.Argument(help="Folder for all that is made on the way, about 4 GB.")],
-    training: Annotated[bool, typer.Option("--train", help="Train the model from nothing, and ship it.")] = False,
+    work: Annotated[Path, typer.Argument(help="Folder for all intermediate files, about 4 GB.")],
+    training: Annotated[bool, typer.Option("--train", help="Train the model from scratch, and ship it.")] = False,
 ) -> None:
     if training:
         train.main(work / "training", work / "model")

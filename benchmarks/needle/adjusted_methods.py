@@ -1,4 +1,4 @@
-"""Frame Compression Adjustment on the scores of other methods (the paper's Figure 5), as methods of users."""
+"""Frame Compression Adjustment with the scores of other methods (the paper's Figure 5), as methods that users add."""
 
 import torch
 
@@ -17,7 +17,7 @@ SETTINGS = ("compression_rounding", "compression_temperature")
 
 
 def _adjusted(video: VideoTokens, settings: CompressionSettings, scores: torch.Tensor) -> VideoCompression:
-    """The best of each frame by these scores (T, M), under VidCom²'s budgets."""
+    """Keep the best tokens of each frame by these scores (T, M), within VidCom²'s budgets."""
     u_t = compress(video.tokens).frame_uniqueness
     budgets, num_kept = frame_budgets(u_t, video.tokens.shape[1], settings)
     return VideoCompression(most_unique_tokens(scores, budgets, num_kept), budgets, u_t, scores)
@@ -25,13 +25,13 @@ def _adjusted(video: VideoTokens, settings: CompressionSettings, scores: torch.T
 
 @register_compression_method("random_adjusted", settings=SETTINGS)
 def random_adjusted(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """`random`'s scores."""
+    """Keep tokens by the scores of `random`."""
     return _adjusted(video, settings, random_scores(video.tokens))
 
 
 @register_compression_method("evs_adjusted", settings=SETTINGS)
 def evs_adjusted(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """`evs`'s scores: how unlike the same place in the frame before."""
+    """Keep tokens by the scores of `evs`, which say how much a token differs from the same place one frame earlier."""
     scores = compress(video.tokens, compression_method="evs").token_uniqueness
-    assert scores is not None  # which `evs` always gives
+    assert scores is not None  # `evs` always gives them
     return _adjusted(video, settings, scores)

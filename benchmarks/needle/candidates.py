@@ -1,4 +1,4 @@
-"""What the needle benchmark compares: every method of the paper at its ratios, and the paper's ablations."""
+"""The candidates of the needle benchmark: every method of the paper at its ratios, and the paper's ablations."""
 
 from functools import partial
 from typing import Any
@@ -13,9 +13,9 @@ from ..baselines import BASELINES
 RATIOS = (0.5, 0.25, 0.15, 0.1)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
-UPDATE_RATIOS = (1.0, 0.5, 0.25, 0.1)  # the first is what the others are compared with
+UPDATE_RATIOS = (1.0, 0.5, 0.25, 0.1)  # the others are compared with the first
 
-EXACT = {"compression_rounding": "exact"}  # as many tokens as the others keep; `"ceil"` keeps up to a tenth more
+EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a tenth more
 METHODS: dict[str, dict[str, Any]] = {
     "VidCom² (paper)": {"compression_method": "vidcom2", **EXACT},
     "VidCom² (released)": {"compression_method": "vidcom2", "compression_scoring": "released", **EXACT},
@@ -25,19 +25,19 @@ METHODS: dict[str, dict[str, Any]] = {
     "EVS": {"compression_method": "evs"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
-# Of the language model's eight layers, FastV drops after the first: after the second it could not reach 15 %.
+# FastV drops after the first of the language model's eight layers. After the second it could not reach 15 %.
 ARGUMENTS: dict[str, dict[str, Any]] = {"fastv": {"layer": 1}}
 
 
 def main_candidates() -> list[Candidate]:
-    """The shape of the paper's Table 2: method × ratio."""
+    """Return the candidates of the paper's Table 2: method × ratio."""
     candidates = [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in RATIOS]
     candidates += [_baseline(name, ratio) for name in (*IN_MODEL, "downscale") for ratio in RATIOS]
     return candidates
 
 
 def position_candidates() -> list[Candidate]:
-    """Kept tokens that stand where they stood in the full prompt."""
+    """Return candidates whose kept tokens have the positions that they have in the full prompt."""
     return [
         Candidate(f"{name}, original positions", ratio, {**settings, "compression_positions": "original"})
         for name, settings in METHODS.items()
@@ -46,10 +46,10 @@ def position_candidates() -> list[Candidate]:
 
 
 def ablation_candidates() -> list[Candidate]:
-    """The paper's Tables 4 to 7, its table of windows, and what it does not show: temperatures."""
-    from . import adjusted_methods  # noqa: F401  which registers the methods with Frame Compression Adjustment
+    """Return the candidates of the paper's Tables 4 to 7 and of its table of windows, and temperatures besides."""
+    from . import adjusted_methods  # noqa: F401  (registers the methods with Frame Compression Adjustment)
 
-    # `weights`: of a token's uniqueness in its frame and in the video; a negative one keeps the tokens most alike.
+    # The weights of a token's uniqueness in its frame and in the video. A negative one keeps the most similar tokens.
     weights = {
         "−u_frame": (-1.0, 0.0),
         "u_frame": (1.0, 0.0),
@@ -77,7 +77,8 @@ def ablation_candidates() -> list[Candidate]:
 
 
 def budget_candidates() -> list[Candidate]:
-    """What gives a frame its budget (the paper's Table 5 and its table of windows), and methods without budgets."""
+    """Return the ways to give a frame its budget (the paper's Table 5 and its table of windows), and methods without
+    budgets."""
     settings: dict[str, dict[str, Any]] = {"budgets: mean": EXACT}
     settings |= {f"budgets: {score}": EXACT | {"compression_frame_score": score} for score in ("max", "uniform")}
     settings |= {f"window {window}": EXACT | {"compression_window": window} for window in (4, 8)}
@@ -87,7 +88,7 @@ def budget_candidates() -> list[Candidate]:
 
 
 def tower_candidates() -> list[Candidate]:
-    """What is asked beside all tokens with each of `UPDATE_RATIOS`."""
+    """Return the candidates that answer, besides all tokens, with each of `UPDATE_RATIOS`."""
     return [Candidate(name, 0.25, METHODS[name]) for name in ("VidCom² (paper)",)]
 
 
@@ -99,7 +100,7 @@ def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:
 
 
 def _answer(name: str, model: Any, batch: Batch, max_new_tokens: int, **arguments: Any) -> tuple[Tensor, Tensor]:
-    """A baseline as `Candidate.answer` wants it."""
+    """Answer with a baseline, in the form of `Candidate.answer`."""
     inputs = dict(batch.inputs)
     if name == "downscale":
         inputs["pixel_values_videos"] = cat([video.inputs["pixel_values_videos"] for video in batch.videos])

@@ -1,4 +1,4 @@
-"""What both steps of the training share: a step of the optimizer, and going on after a kill."""
+"""The part that both steps of the training share: a step of the optimizer, and resuming a training that was killed."""
 
 import math
 import os
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 class Checkpoint:
-    """The state of some modules and optimizers in a file, with the number of steps done."""
+    """A file that holds the state of some modules and optimizers, and the number of steps done."""
 
     def __init__(self, path: Path, parts: dict[str, Any]):
         self.path, self.parts = path, parts
 
     def load(self) -> int:
-        """Restores the state, if there is one; returns how many steps were done."""
+        """Restore the state, if there is one, and return how many steps were done."""
         if not self.path.exists():
             return 0
         stored = torch.load(self.path, map_location="cpu", weights_only=True)
@@ -29,7 +29,7 @@ class Checkpoint:
 
 
 def save_whole(stored: Any, path: Path) -> None:
-    """As a file that is there as a whole or not at all."""
+    """Save a file so that it exists complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     torch.save(stored, part)
@@ -37,7 +37,7 @@ def save_whole(stored: Any, path: Path) -> None:
 
 
 def optimize(optimizer: torch.optim.Optimizer, loss: Tensor, learning_rate: float) -> None:
-    """One step of it, with gradients clipped to a norm of 1."""
+    """Take one step, with gradients clipped to a norm of 1."""
     optimizer.zero_grad()
     loss.backward()
     for group in optimizer.param_groups:
@@ -47,7 +47,7 @@ def optimize(optimizer: torch.optim.Optimizer, loss: Tensor, learning_rate: floa
 
 
 def cosine(step: int, steps: int, warmup: int) -> float:
-    """Share of the learning rate: up from 0, then down to 0 in half a cosine."""
+    """Return the share of the learning rate, which rises from 0 and then falls to 0 along half a cosine."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))

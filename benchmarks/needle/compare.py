@@ -1,8 +1,8 @@
-"""Runs the benchmark: each group of candidates on the test set, and what it comes to in a result file.
+"""Run each group of candidates on the test set, and write its figures to a result file.
 
     python -m benchmarks.needle.compare DATA_FOLDER WORK_FOLDER [--group methods]
 
-A run that was killed goes on with the question after the last one that is in WORK_FOLDER.
+A run that was killed continues with the question after the last one in WORK_FOLDER.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ GROUPS: dict[str, Callable[[], list[Candidate]]] = {
     "tower": tower_candidates,
     "tower_fixed_references": tower_candidates,
 }
-DATA = {"budgets": f"{BURST}/questions.jsonl"}  # the others': all levels
+DATA = {"budgets": f"{BURST}/questions.jsonl"}  # the other groups use all levels
 RESULTS = Path(__file__).parents[1] / "results"
 NUM_FRAMES, MAX_NEW_TOKENS = 16, 4
 OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
@@ -61,7 +61,7 @@ OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 
 def compare(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
-    """The figures of a group: for the whole test set, and for each level."""
+    """Return the figures of a group for the whole test set and for each level."""
     questions, candidates = read_questions(data), GROUPS[group]()
     rows = _answers(checkpoint, questions, candidates, work / f"{group}.jsonl", batch_size)
     return _described(checkpoint, questions, data, group) | {
@@ -78,8 +78,8 @@ def _set_tower(checkpoint: Checkpoint, update_ratio: float) -> None:
 
 
 def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, batch_size: int = 32) -> dict[str, Any]:
-    """The figures of all tokens and of each candidate with each of `UPDATE_RATIOS`; the difference is that to the same
-    with the first of these, the whole tower."""
+    """Return the figures of all tokens and of each candidate with each of `UPDATE_RATIOS`. Differences are to the same
+    candidate with the first of these, which is the whole tower."""
     questions, candidates = read_questions(data), GROUPS[group]()
     of_towers = []
     for ratio in UPDATE_RATIOS:
@@ -87,7 +87,7 @@ def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, ba
         of_towers.append(_answers(checkpoint, questions, candidates, work / f"{group}-{ratio:g}.jsonl", batch_size))
     _set_tower(checkpoint, 1.0)
 
-    # `summary` compares with "all tokens": here that stands for the whole tower, and the others for its candidates.
+    # `summary` compares with "all tokens". Here that label stands for the whole tower.
     towers = [Candidate("tower", ratio) for ratio in UPDATE_RATIOS[1:]]
     labels = [AllTokens().label, *(tower.label for tower in towers)]
 
@@ -118,14 +118,14 @@ def compare_tower(checkpoint: Checkpoint, data: Path, work: Path, group: str, ba
 
 @torch.no_grad()
 def _computed_shares(checkpoint: Checkpoint, questions: list[Question]) -> dict[str, list[float]]:
-    """Of the videos of each level, for each of `UPDATE_RATIOS`, the mean share of patches that the tower computes anew,
-    those of reference frames among them."""
+    """Return level -> the mean share of patches that the tower computes anew in its videos, for each of
+    `UPDATE_RATIOS`. The patches of reference frames count too."""
     tower, shares = checkpoint.model.model.vision_tower, {}
     for path, level in dict.fromkeys((question.video, question.given["level"]) for question in questions):
         video = read_video(path, NUM_FRAMES)
         pixels = prepare_inputs(checkpoint.processor, "", video, checkpoint.model)["pixel_values_videos"][0]
         keys = first_keys(tower, tower.embeddings(pixels))
-        lengths = [REFERENCE_INTERVAL] * (len(keys) // REFERENCE_INTERVAL)  # of the 16 frames
+        lengths = [REFERENCE_INTERVAL] * (len(keys) // REFERENCE_INTERVAL)  # all 16 frames
         of_video = []
         for ratio in UPDATE_RATIOS:
             budget = num_dynamic(keys.shape[1], ratio)
@@ -163,7 +163,7 @@ def _described(checkpoint: Checkpoint, questions: list[Question], data: Path, gr
 
 
 def certificate(checkpoint: Checkpoint, data: Path, group: str) -> dict[str, Any]:
-    """Where the figures come from."""
+    """Return the record of where the figures come from."""
     return birth_certificate(
         checkpoint.name,
         f"python -m benchmarks.needle.compare DATA WORK --group {group}",
@@ -189,7 +189,7 @@ def _rounded(value: Any) -> Any:
 def main(
     data: Annotated[Path, typer.Argument(help="Folder that `benchmarks.needle.dataset` wrote.")],
     work: Annotated[Path, typer.Argument(help="Folder for the answers.")],
-    group: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(GROUPS)}; all if not given.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(GROUPS)}. By default, all.")] = None,
 ) -> None:
     """Run the benchmark."""
     checkpoint = load_checkpoint(device="cpu")

@@ -1,4 +1,4 @@
-"""Writes the test set of the benchmark: video files, and the questions as `vidcom2 eval` reads them."""
+"""Write the test set of the benchmark: video files, and the questions in the form that `vidcom2 eval` reads."""
 
 import json
 import os
@@ -19,14 +19,14 @@ from .videos import ALL_LEVELS, BURST, LEVELS, Needle, Question, make_needle, qu
 FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
 QUESTIONS_PER_VIDEO = 1
-# What the model was trained on and yet does not answer with all tokens, so that no method can lose it: which way the
-# ball goes (by chance), and what is asked about one digit of several, by its colour (about half).
+# Questions that the model was trained on but cannot answer well even with all tokens, so that no method can lose the
+# answer: which way the ball goes (no better than chance), and what is asked about one of several digits (about half).
 NOT_ASKED = ("ball",)
 OF_ONE_DIGIT = ("digit", "where", "half")
 
 
 def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
-    """H.264 in MP4, whole or not at all."""
+    """Write an MP4 file with H.264, complete or not at all."""
     part = path.with_suffix(".part.mp4")
     with av.open(str(part), "w") as container:
         stream = container.add_stream("libx264", rate=FRAMES_PER_SECOND, options={"crf": quality, "preset": "veryfast"})
@@ -45,8 +45,8 @@ def video_of_level(number: int, level: str, num_frames: int, split: str) -> Need
 
 
 def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.Generator) -> list[Question]:
-    """Some of a video's questions, of different kinds: those that were asked least until now; of a burst the one that
-    needs all of it."""
+    """Choose some of a video's questions, of different kinds: those kinds that were asked least so far. For a burst,
+    choose the one that needs all of it."""
     by_kind: dict[str, Question] = {}
     left_out = NOT_ASKED if len(needle.events) == 1 else (*NOT_ASKED, *OF_ONE_DIGIT)
     for question in rng.permutation(np.array(questions_about(needle), dtype=object)):
@@ -72,7 +72,7 @@ def write_dataset(
     split: str = "test",
     levels: Iterable[str] = tuple(LEVELS),
 ) -> Path:
-    """`questions.jsonl` and `videos/` in the folder; returns the former."""
+    """Write `questions.jsonl` and `videos/` to the folder, and return the path of the former."""
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     lines, asked, rng = [], Counter[str](), np.random.default_rng(6)
     with ProcessPoolExecutor() as pool:
@@ -97,11 +97,11 @@ def write_dataset(
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Where to write.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
-    """Write the test set, and in `burst/` that of the level where budgets decide."""
+    """Write the test set, and in `burst/` the test set of the level at which budgets matter most."""
     print(write_dataset(folder, videos_per_level, num_frames))
     print(write_dataset(folder / BURST, 2 * videos_per_level, num_frames, levels=[BURST]))
 

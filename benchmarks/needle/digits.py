@@ -1,4 +1,4 @@
-"""Handwritten digits of scikit-learn's bundled set (UCI, 8 × 8 pixels), drawn at any size; train and test disjoint."""
+"""Handwritten digits from scikit-learn's set (UCI, 8 × 8 pixels), drawn at any size. No image is in both splits."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ SOURCE_SIZE = 8
 
 @cache
 def digit_images(split: str) -> dict[int, NDArray[np.float32]]:
-    """Digit -> its images (N, 8, 8) in [0, 1] of one split.
+    """Return digit -> its images in one split, (N, 8, 8) in [0, 1].
 
     Args:
         split: `"train"` or `"test"`.
@@ -25,7 +25,8 @@ def digit_images(split: str) -> dict[int, NDArray[np.float32]]:
 
 
 def draw_digit(rng: np.random.Generator, digit: int, size: int, split: str) -> NDArray[np.float32]:
-    """How much ink is on each pixel, (size, size) in [0, 1]: one of the images, turned, sheared and scaled a little."""
+    """Draw one of a digit's images, slightly turned, sheared and scaled. Return the ink per pixel, (size, size) in
+    [0, 1]."""
     images = digit_images(split)[digit]
     image = np.pad(images[rng.integers(len(images))], 2)
     angle, shear, scale = rng.uniform(-0.2, 0.2), rng.uniform(-0.15, 0.15), rng.uniform(0.9, 1.15)
@@ -36,7 +37,7 @@ def draw_digit(rng: np.random.Generator, digit: int, size: int, split: str) -> N
 
 
 def draw_scribble(rng: np.random.Generator, size: int, split: str) -> NDArray[np.float32]:
-    """Ink like a digit's that is no digit: the quarters of two digits in another order, some upside down."""
+    """Draw ink like a digit's that is not a digit: quarters of two digits in another order, upside down."""
     quarters = []
     for digit in rng.integers(10, size=2):
         drawn = draw_digit(rng, int(digit), size, split)
@@ -47,7 +48,7 @@ def draw_scribble(rng: np.random.Generator, size: int, split: str) -> NDArray[np
 
 
 def bilinear(image: NDArray, rows: NDArray, columns: NDArray) -> NDArray:
-    """The image at fractional places; beyond its border, the border."""
+    """Return the image at fractional places. Places beyond its border take the border's values."""
     height, width = image.shape[:2]
     rows, columns = np.clip(rows, 0, height - 1.001), np.clip(columns, 0, width - 1.001)
     top, left = rows.astype(np.int32), columns.astype(np.int32)

@@ -1,4 +1,4 @@
-"""What a frame of the needle benchmark is drawn of: textures, ink in colours, shapes, a ball."""
+"""Drawing the parts of a frame of the needle benchmark: textures, ink in colours, shapes and a ball."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,19 @@ COLOURS = {
 }
 BACKGROUNDS = {"sand": (158, 142, 112), "slate": (96, 108, 128), "moss": (98, 122, 88), "plum": (126, 96, 118)}
 SHAPES = ("square", "ring", "cross")
-INKS = {"white": (240, 240, 240), "black": (15, 15, 15)}  # of clutter, the ball and the shape
-TOKEN_SIZE = 28  # pixels per side of what one token shows
-PATCH_SIZE = 14  # of the vision tower; four make a token
+INKS = {"white": (240, 240, 240), "black": (15, 15, 15)}  # for clutter, the ball and the shape
+TOKEN_SIZE = 28  # pixels per side of the square that one token shows
+PATCH_SIZE = 14  # pixels per side of a patch of the vision tower; four patches make a token
 DIGIT_SIZE = (13, 17)
 LARGE_DIGIT_SIZE = (26, 32)
 SHAPE_SIZE = 26
 BALL_RADIUS = 9
-NOISE = 5.0  # standard deviation of a pixel's sensor noise, of 255
+NOISE = 5.0  # standard deviation of a pixel's sensor noise, on a scale to 255
 CANVAS = 320  # pixels per side of a scene's texture, which repeats
 
 
 def texture(rng: np.random.Generator, colour: tuple[int, int, int]) -> NDArray[np.float32]:
-    """(320, 320, 3): smooth light and dark patches of one hue, which go on at the other side."""
+    """Return (320, 320, 3), smooth light and dark patches of one hue, which continue at the opposite side."""
     height = np.zeros((CANVAS, CANVAS), np.float32)
     for cells, amplitude in ((8, 16.0), (20, 10.0), (64, 5.0)):
         coarse = rng.standard_normal((cells, cells)).astype(np.float32)
@@ -38,7 +38,7 @@ def texture(rng: np.random.Generator, colour: tuple[int, int, int]) -> NDArray[n
 
 
 def stretched(coarse: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    """A small periodic field as a large one, with smooth steps between."""
+    """Enlarge a small periodic field, with smooth steps in between."""
     places = np.arange(size) * len(coarse) / size
     before = places.astype(int)
     part = (places - before).astype(np.float32)
@@ -49,7 +49,7 @@ def stretched(coarse: NDArray[np.float32], size: int) -> NDArray[np.float32]:
 
 
 def window(canvas: NDArray[np.float32], top: float, left: float) -> NDArray[np.float32]:
-    """(140, 140, 3) of a texture, which goes on at its other side; a copy."""
+    """Return a copy of a (140, 140, 3) part of a texture, which continues at its opposite side."""
     rows, columns = ((start + np.arange(SIZE)).astype(int) % CANVAS for start in (top, left))
     return canvas[np.ix_(rows, columns)]
 
@@ -81,7 +81,7 @@ def paint_ball(frame: NDArray[np.float32], row: float, column: float) -> None:
 
 
 def paint_scribble(rng: np.random.Generator, frame: NDArray[np.float32], split: str) -> None:
-    """Clutter: a scribble as large as a digit, black or white, anywhere."""
+    """Paint clutter: a black or white scribble as large as a digit, anywhere."""
     size = int(rng.integers(*DIGIT_SIZE))
     ink = INKS[str(rng.choice(list(INKS)))]
     paint(frame, draw_scribble(rng, size, split), *rng.integers(0, SIZE - size, size=2), ink)

@@ -1,4 +1,4 @@
-"""Training videos as the frozen vision tower sees them: encoded once, stored in files, read many times."""
+"""Training videos that the frozen vision tower has encoded once. They are stored in files and read many times."""
 
 import json
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ CHUNK = 250  # videos in a file
 
 @dataclass
 class Encoded:
-    """A video's tokens (T · 25, D), float16, and what is asked about it."""
+    """A video's tokens (T · 25, D), float16, and the questions about it."""
 
     tokens: Tensor
     questions: list[Question]
 
 
 def video_of_any_level(number: int, num_frames: int, split: str) -> Needle:
-    """Video `number` of a split; the levels take turns."""
+    """Return video `number` of a split. The levels take turns."""
     level = list(LEVELS)[number % len(LEVELS)]
     return make_needle((4, split == "test", num_frames, number), level, num_frames, split)
 
@@ -35,7 +35,8 @@ def video_of_any_level(number: int, num_frames: int, split: str) -> Needle:
 def encoded_videos(
     model: LlavaOnevisionForConditionalGeneration, folder: Path, num_frames: int, number: int, split: str = "train"
 ) -> list[Encoded]:
-    """The first `number` videos of a split that have a question; those that `folder` has are read from there."""
+    """Return those of the first `number` videos of a split that have a question. Videos in `folder` are not encoded
+    again."""
     videos: list[Encoded] = []
     for first in range(0, number, CHUNK):
         path = folder / f"{split}-{num_frames}-{first}.pt"

@@ -1,4 +1,4 @@
-"""Single frames with a label for each token: what the vision tower learns from before it sees a video."""
+"""Single frames with labels for each token, from which the vision tower learns before it sees a video."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -33,14 +33,14 @@ from .videos import Event, free_place
 
 GRID = SIZE // TOKEN_SIZE
 IGNORED = -100
-# What each token is labelled with -> number of classes; the last of the first three is "none".
+# Label of a token -> number of classes. The last class of each of the first three labels is "none".
 LABELS = {"digit": 11, "colour": 7, "shape": 4, "ball": 2, "background": 4, "row": GRID, "column": GRID}
 NONE = {"digit": 10, "colour": 6, "shape": 3, "ball": 0}
 NUM_CANVASES = 200
 
 
 class LabelledFrames(torch.utils.data.IterableDataset):
-    """Batches of frames (N, 140, 140, 3) uint8 and labels (N, 25) int64 by name; batch i is the same in every run."""
+    """Batches of frames (N, 140, 140, 3) uint8, and labels (N, 25) int64 by name. Batch i is the same in every run."""
 
     def __init__(self, batch_size: int, first: int, last: int, split: str = "train"):
         self.batch_size, self.first, self.last, self.split = batch_size, first, last, split
@@ -81,7 +81,7 @@ def labelled_frame(
         paint_ball(frame, row, column)
         _label(labels, (row - BALL_RADIUS, column - BALL_RADIUS, 2 * BALL_RADIUS), ball=1)
     taken: list[Event] = []
-    # Frames full of digits teach reading them many times faster than frames as they are.
+    # Frames full of digits teach the model to read them many times faster than normal frames.
     full = rng.random() < 0.6
     for _ in range(rng.integers(10, 18) if full else rng.integers(0, 4)):
         size = int(rng.integers(*(LARGE_DIGIT_SIZE if rng.random() < 0.05 + 0.15 * (not full) else DIGIT_SIZE)))
@@ -102,7 +102,7 @@ def _noise() -> NDArray[np.float32]:
 
 
 def _label(labels: dict[str, NDArray[np.int64]], box: tuple[float, float, float], **values: int) -> None:
-    """Tokens that show much of the box, or that its middle lies in, get the labels; others that touch it, none."""
+    """Label the tokens that show much of the box or contain its middle. Other tokens that touch it are ignored."""
     top, left, size = box
     edges = np.arange(GRID) * TOKEN_SIZE
     down = np.clip(np.minimum(edges + TOKEN_SIZE, top + size) - np.maximum(edges, top), 0, None)

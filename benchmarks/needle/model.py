@@ -10,24 +10,24 @@ from vidcom2.tiny.checkpoints import CHAT_TEMPLATE, LLAVA_TOKENS, chat_tokenizer
 from .drawing import PATCH_SIZE, SIZE
 from .videos import LEVELS, make_needle, questions_about
 
-VOCABULARY = 400  # all bytes, and the words of the benchmark
+VOCABULARY = 400  # enough for all bytes and the words of the benchmark
 
 
 VISION = {"hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 3, "num_attention_heads": 6}
 TEXT = {
     "hidden_size": 96,
     "intermediate_size": 144,
-    "num_hidden_layers": 8,  # of fewer, methods that drop tokens between layers could not reach low ratios
+    "num_hidden_layers": 8,  # with fewer, methods that drop tokens between layers could not reach low ratios
     "num_attention_heads": 3,
     "num_key_value_heads": 1,
-    "initializer_range": 0.1,  # about 1 / √96: the 0.02 of wide models would take long to grow
+    "initializer_range": 0.1,  # about 1 / √96; weights would take long to grow from the 0.02 of wide models
     "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
 }
 
 
 def build_model(seed: int = 0) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
-    """Untrained, in float32."""
+    """Return the untrained model, in float32, and its processor."""
     model, processor = untrained_llava_onevision(build_tokenizer(), SIZE, VISION, TEXT, seed)
     places = model.model.vision_tower.get_submodule("embeddings.position_embedding").weight
     places.data = place_waves(SIZE // PATCH_SIZE, places.shape[1])
@@ -35,8 +35,8 @@ def build_model(seed: int = 0) -> tuple[LlavaOnevisionForConditionalGeneration, 
 
 
 def place_waves(grid: int, width: int) -> Tensor:
-    """(grid², width): where each patch is, as sines and cosines of its row and column. A better start for the position
-    embedding than noise: a patch finds its neighbours at once."""
+    """Return (grid², width), the place of each patch as sines and cosines of its row and column. The position embedding
+    starts better from these than from noise, because a patch finds its neighbours at once."""
     frequencies = 0.5 * torch.pi * 2 ** -torch.linspace(0, 4, width // 4)
     phases = torch.arange(grid)[:, None] * frequencies  # (grid, width / 4)
     waves = torch.cat([phases.sin(), phases.cos()], dim=1)
@@ -45,7 +45,7 @@ def place_waves(grid: int, width: int) -> Tensor:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE that has the benchmark's words whole, and can spell any other."""
+    """Return a byte-level BPE tokenizer that has the benchmark's words as tokens and can spell any other."""
     asked = [
         question
         for level in LEVELS

@@ -1,10 +1,10 @@
-"""Puts the trained model into the package as its toy, with sample clips and where both come from.
+"""Put the trained model into the package as its toy, with sample clips and a record of where both come from.
 
     python -m benchmarks.needle.ship MODEL_FOLDER WORK_FOLDER
 
-The clips are the first of the test set that show what the demo is about: one question of each of three kinds that the
-model answers rightly with all tokens and with a quarter of them, while as many tokens of whole frames lose the answer.
-They are chosen for that; what holds on average is in the benchmark's tables.
+The clips are the first of the test set that show the point of the demo, one for each of three kinds of questions. The
+model answers the question correctly with all tokens and with a quarter of them, but not with as many tokens of whole
+frames. The clips are chosen for that; the benchmark's tables say what holds on average.
 """
 
 import json
@@ -63,7 +63,7 @@ def _tells(checkpoint: Checkpoint, path: Path, question: Question) -> bool:
 
 
 def provenance(checkpoint: Checkpoint, work: Path) -> dict[str, Any]:
-    """How the weights came to be, and what they answer: shares of right answers on unseen videos, by kind."""
+    """Return how the weights were made, and their shares of right answers on unseen videos, by kind of question."""
     model: Any = checkpoint.model
     conversations = Conversations(checkpoint.processor.tokenizer)
     test = encoded_videos(model, work / "encoded", 16, TEST_VIDEOS, "test")
@@ -83,9 +83,9 @@ def provenance(checkpoint: Checkpoint, work: Path) -> dict[str, Any]:
 
 def main(
     trained: Annotated[Path, typer.Argument(help="Folder that `benchmarks.needle.train` saved.")],
-    work: Annotated[Path, typer.Argument(help="Its folder for checkpoints and encoded videos.")],
+    work: Annotated[Path, typer.Argument(help="Folder in which it kept checkpoints and encoded videos.")],
 ) -> None:
-    """Copy the model, make the clips, and write down where they come from."""
+    """Copy the model, make the clips, and record where they come from."""
     TOY_FOLDER.mkdir(parents=True, exist_ok=True)
     for file in trained.iterdir():
         shutil.copy(file, TOY_FOLDER)

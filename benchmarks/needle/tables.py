@@ -1,8 +1,8 @@
-"""Writes the tables of the benchmark into docs and README, and draws its plots, from the result files.
+"""Write the tables of the benchmark into docs and README, and draw its plots, from the result files.
 
     python -m benchmarks.needle.tables
 
-A table stands between `<!-- needle: NAME -->` and `<!-- end -->`; the words around it are written by hand.
+Each table stands between `<!-- needle: NAME -->` and `<!-- end -->`. The words around it are written by hand.
 """
 
 import json
@@ -30,7 +30,7 @@ def load(group: str) -> dict[str, Any]:
 
 
 def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
-    """Method × the paper's two ratios: right answers, and the difference to all tokens on the same questions."""
+    """Make the table method × the paper's two ratios, with right answers and their difference from all tokens."""
     whole, *rows = methods["all"]
     rows += [row for row in original["all"] if row["method"] == ORIGINAL]
     names = list(dict.fromkeys(row["method"] for row in rows))
@@ -46,7 +46,7 @@ def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
 
 
 def by_kind(methods: dict[str, Any]) -> str:
-    """The paper's Table 2: ratio × method × kind of question."""
+    """Make the paper's Table 2: ratio × method × kind of question."""
     whole, *rows = methods["all"]
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "kept, %", *kinds, "all, %", "difference to all tokens"]]
@@ -71,7 +71,7 @@ def by_kind(methods: dict[str, Any]) -> str:
 
 
 def by_level(methods: dict[str, Any]) -> str:
-    """Method × level at a quarter of the tokens."""
+    """Make the table method × level at a quarter of the tokens."""
     levels = methods["levels"]
     lines = [["method", *levels]]
     for first in range(len(methods["all"])):
@@ -82,7 +82,7 @@ def by_level(methods: dict[str, Any]) -> str:
 
 
 def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
-    """Kind of question × consecutive or original positions, for the methods of this project."""
+    """Make the table of consecutive and original positions × kind of question, for the methods of this project."""
     whole, *rows = methods["all"]
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "positions", *kinds, "all, %"]]
@@ -98,7 +98,7 @@ def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
 
 
 def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
-    """Each variant at some ratios."""
+    """Make a table of each variant at some ratios."""
     whole, *rows = found["all"]
     lines = [["variant", *(f"R = {ratio:.0%}: right, %" for ratio in ratios)]]
     lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ratios)])
@@ -109,8 +109,8 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
 
 
 def towers(found: dict[str, Any]) -> str:
-    """Method × `vision_update_ratio`: right answers at each level and in all, and the difference to the whole tower;
-    last what the tower computed."""
+    """Make the table method × `vision_update_ratio`, with right answers at each level and overall, and the difference
+    from the whole tower. The last rows say how much the tower computed."""
     levels = found["levels"]
     lines = [["", "`vision_update_ratio`", *levels, "all, %"]]
     for first, row in enumerate(found["all"]):
@@ -119,7 +119,7 @@ def towers(found: dict[str, Any]) -> str:
         lines.append([name, f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown])
     for place, ratio in enumerate(UPDATE_RATIOS):
         shares = [of_level[place] for of_level in found["computed"].values()]
-        mean = sum(shares) / len(shares)  # levels have as many videos each
+        mean = sum(shares) / len(shares)  # all levels have the same number of videos
         lines.append(["patches computed, %", f"{ratio:g}", *map(_share, shares), _share(mean)])
     return pipes(lines)
 
@@ -137,7 +137,7 @@ def _accuracy(row: Row) -> str:
 
 
 def _with_difference(row: Row) -> str:
-    """Right answers, and the difference to all tokens, in points, with its paired 95 % interval."""
+    """Format the right answers and their difference from all tokens, in points, with its paired 95 % interval."""
     return "–" if "refused" in row else f"{_share(row['accuracy'])} ({cell(row, 'difference', '+')})"
 
 
@@ -146,7 +146,7 @@ def _share(value: float | None) -> str:
 
 
 def blocks() -> dict[str, str]:
-    """Name -> what stands in the pages."""
+    """Return name -> text for all blocks of the pages."""
     methods, original = load("methods"), load("positions")
     made: dict[str, Callable[[], str]] = {
         "headline": lambda: headline(methods, original),

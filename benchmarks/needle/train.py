@@ -1,8 +1,8 @@
-"""Trains the benchmark's model from nothing, and saves it.
+"""Train the benchmark's model from scratch, and save it.
 
     python -m benchmarks.needle.train WORK_FOLDER OUTPUT_FOLDER
 
-A run that was killed goes on from its last hundred steps.
+A run that was killed continues from its last checkpoint, which is saved every hundred steps.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ TOWER_STEPS = 3000
 
 def main(
     work: Annotated[Path, typer.Argument(help="Folder for checkpoints and encoded videos.")],
-    output: Annotated[Path, typer.Argument(help="Where to save the model and its processor.")],
+    output: Annotated[Path, typer.Argument(help="Folder to save the model and its processor in.")],
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, ...")] = "cpu",
 ) -> None:
     """Train the model in two steps."""

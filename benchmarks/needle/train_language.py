@@ -1,5 +1,5 @@
-"""Step 2 of the training: the language model learns to answer, on the tokens of the frozen tower: one frame, then four,
-then eight and sixteen."""
+"""Step 2 of the training: the language model learns to answer from the tokens of the frozen tower. Videos have one
+frame at first, then four, then eight, and finally eight or sixteen."""
 
 import json
 import random
@@ -25,12 +25,12 @@ LOG_EVERY, SAVE_EVERY = 50, 100
 
 @dataclass(frozen=True)
 class Stage:
-    """Of the curriculum: videos of these numbers of frames, so many of each, in so many steps of a batch."""
+    """A stage of the curriculum."""
 
-    num_frames: tuple[int, ...]
-    videos: int
+    num_frames: tuple[int, ...]  # the lengths of its videos
+    videos: int  # of each length
     steps: int
-    batch: int
+    batch: int  # videos in a step
 
 
 STAGES = (
@@ -42,7 +42,7 @@ STAGES = (
 
 
 class Conversations:
-    """Token ids of conversations, as the processor makes them, split where the video's tokens go."""
+    """Makes the token ids of conversations as the processor does, but split where the video's tokens go."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
@@ -52,7 +52,7 @@ class Conversations:
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
     def turns(self, questions: list[Question]) -> tuple[list[int], list[int]]:
-        """Ids of what comes after the video's tokens, and the labels: answers, and the ends of them."""
+        """Return the ids of all that follows the video's tokens, and the labels, which are answers and their ends."""
         ids: list[int] = []
         labels: list[int] = []
         for number, asked in enumerate(questions):
@@ -70,7 +70,8 @@ def forward_batch(
     videos: list[Encoded],
     questions: list[list[Question]],
 ) -> tuple[Tensor, Tensor]:
-    """The logits of all that comes after the videos, and the labels that they should predict; videos of one length."""
+    """Return the logits of all that comes after the videos, and the labels that they should predict. All videos must
+    have the same length."""
     device = model.device
     turns = [conversations.turns(asked) for asked in questions]
     ids = pad_sequence([torch.tensor(each) for each, _ in turns], batch_first=True).to(device)
@@ -91,7 +92,7 @@ def train_language(
     folder: Path,
     stages: tuple[Stage, ...] = STAGES,
 ) -> None:
-    """Trains in place; goes on from what `folder` holds."""
+    """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
     conversations = Conversations(tokenizer)
     learning = nn.ModuleDict({"language": model.model.language_model, "head": model.lm_head})
     model.model.image_newline.requires_grad_(True)
@@ -128,7 +129,8 @@ def train_language(
 def answer_accuracy(
     model: LlavaOnevisionForConditionalGeneration, conversations: Conversations, videos: list[Encoded], batch: int = 32
 ) -> dict[str, float]:
-    """Share of first questions that are answered right, by kind, as if the answer so far were given."""
+    """Return the share of questions answered correctly, by kind, if each token is predicted from the correct tokens
+    before it. One question is asked about each video."""
     rng = random.Random(0)
     right: dict[str, list[bool]] = defaultdict(list)
     for first in range(0, len(videos), batch):

@@ -1,7 +1,7 @@
 """Step 1 of the training: the vision tower and the projector learn what each token of a frame shows.
 
-With labels for each token, a token's features stay local: a tower that learns from whole videos alone spreads what a
-frame shows over all its tokens, and dropping some at random would lose nothing.
+Labels for each token keep a token's features local. A tower that learns only from whole videos spreads what a frame
+shows over all its tokens, so that dropping some of them at random would lose nothing.
 """
 
 import json
@@ -20,7 +20,7 @@ from .frames import IGNORED, LABELS, NONE, LabelledFrames
 BATCH = 32
 LEARNING_RATE = 1.5e-3
 NONE_WEIGHT = 0.1
-PLACE_WEIGHT = 0.1  # of row and column, which are easy
+PLACE_WEIGHT = 0.1  # for row and column, which are easy to learn
 LOG_EVERY, SAVE_EVERY = 50, 100
 
 
@@ -38,7 +38,7 @@ class TokenLabels(nn.Module):
 
 
 def frame_features(model: LlavaOnevisionForConditionalGeneration, frames: Tensor) -> Tensor:
-    """(N, 25, D): the tokens of frames (N, 140, 140, 3) uint8, as they enter the language model."""
+    """Return (N, 25, D), the tokens of frames (N, 140, 140, 3) uint8 as they enter the language model."""
     pixels = (frames.to(model.device).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
     features = model.model.get_video_features(pixels[None]).pooler_output
     features = features[0] if isinstance(features, (list, tuple)) else features
@@ -46,7 +46,7 @@ def frame_features(model: LlavaOnevisionForConditionalGeneration, frames: Tensor
 
 
 def train_tower(model: LlavaOnevisionForConditionalGeneration, folder: Path, steps: int) -> None:
-    """Trains in place; goes on from what `folder` holds."""
+    """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
     labels = TokenLabels(model.config.text_config.hidden_size).to(model.device)
     trained = nn.ModuleList([model.model.vision_tower, model.model.multi_modal_projector, labels])
     optimizer = torch.optim.AdamW(trained.parameters(), lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
@@ -79,8 +79,8 @@ def label_loss(name: str, predicted: Tensor, wanted: Tensor) -> Tensor:
 def label_accuracy(
     model: LlavaOnevisionForConditionalGeneration, labels: TokenLabels, batches: int = 8
 ) -> dict[str, float]:
-    """Share of tokens of unseen frames, with unseen digits, that are labelled right: of those that show something, and
-    of those that show nothing."""
+    """Return the share of tokens that are labelled correctly in unseen frames with unseen digits, separately for those
+    that show something and for those that show nothing."""
     right: dict[str, list[Tensor]] = {}
     for frames, wanted in LabelledFrames(BATCH, 0, batches, split="test"):
         predicted = labels(frame_features(model, frames))

@@ -1,8 +1,8 @@
 """Seeded videos with short, local events, and questions about them.
 
-A video is a few scenes of drifting, noisy, muted texture. In it, for one or two frames each, handwritten digits appear
-in bright colours; a white ball may cross it, and a dark shape may be there all the time. A level says what makes it
-hard.
+A video consists of a few scenes of drifting, noisy, muted texture. Handwritten digits in bright colours appear in it
+for one or two frames each. A white ball may cross it, and a dark shape may be there all the time. The level says what
+makes it hard.
 """
 
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ from .drawing import (
 )
 
 HALVES = ("first", "second")
-JITTER = 2  # pixels that a digit is off the middle of a patch, at most
+JITTER = 2  # pixels that a digit may be off the middle of a patch
 DRIFT = 0.5  # pixels per frame
 
 
 @dataclass(frozen=True)
 class Level:
-    """What makes a video hard.
+    """The properties that make a video hard.
 
     Attributes:
         scenes: least and most scenes.
-        clutter: least and most scribbles in a frame that is busy.
-        busy: share of the frames that are.
-        large: share of the digits that cover many tokens.
+        clutter: least and most scribbles in a busy frame.
+        busy: the share of frames that are busy.
+        large: the share of digits that cover many tokens.
         together: whether the events share a frame.
-        moment: whether an event lasts one frame only.
+        moment: whether an event lasts only one frame.
         camera: pixels that the camera moves per frame, at most.
     """
 
@@ -68,14 +68,15 @@ LEVELS = {
     "camera": Level(scenes=(1, 2), camera=20.0),
     "cuts": Level(scenes=(10, 16)),
 }
-# Not trained on. All that there is to count is in one frame, the others look alike: how many tokens it gets decides.
+# The model is not trained on this level. Everything to count is in one frame, and all other frames look alike, so the
+# number of tokens that this frame gets decides.
 BURST = "burst"
 ALL_LEVELS = LEVELS | {BURST: Level(scenes=(1, 1), together=True, moment=True)}
 
 
 @dataclass(frozen=True)
 class Event:
-    """A digit, for a moment."""
+    """A digit that is shown for a moment, from frame `start` until before frame `end`."""
 
     digit: int
     colour: str
@@ -87,7 +88,7 @@ class Event:
 
     @property
     def tokens(self) -> set[tuple[int, int]]:
-        """Row and column of each token that shows a part of it."""
+        """The row and column of each token that shows a part of it."""
         rows, columns = (
             range(first // TOKEN_SIZE, (first + self.size - 1) // TOKEN_SIZE + 1) for first in (self.top, self.left)
         )
@@ -108,14 +109,14 @@ class Question:
 
 @dataclass
 class Needle:
-    """One video with all that is true of it.
+    """One video, and the truth about it.
 
     Attributes:
         frames: (T, 140, 140, 3) uint8.
         events: the digits.
-        scenes: the background of each, and the frame where it starts.
-        shape: what is there all the time, if anything.
-        ball: where it goes, if there is one.
+        scenes: the background of each scene, and the frame at which it starts.
+        shape: the shape that is there all the time, or None.
+        ball: the direction in which a ball goes, or None.
     """
 
     level: str
@@ -133,12 +134,12 @@ class Needle:
 def make_needle(
     seed: int | tuple[int, ...], level: str = "plain", num_frames: int = 16, split: str = "train"
 ) -> Needle:
-    """A video. The same arguments give the same one.
+    """Make a video. The same arguments give the same video.
 
     Args:
-        seed: of all that is random.
-        level: name in `ALL_LEVELS`.
-        split: which digits: `"train"` or `"test"`.
+        seed: the seed of all that is random.
+        level: a name in `ALL_LEVELS`.
+        split: the split of the digits, `"train"` or `"test"`.
     """
     rng, how = np.random.default_rng(seed), ALL_LEVELS[level]
     scenes = _scenes(rng, how, num_frames)
@@ -172,7 +173,7 @@ def make_needle(
 
 
 def questions_about(needle: Needle) -> list[Question]:
-    """All that can be asked; what has no clear answer is not."""
+    """Return all questions that have a clear answer."""
     asked, events, num_frames = [], needle.events, needle.num_frames
 
     def ask(kind: str, question: str, answer: object, choices: tuple[object, ...] | list) -> None:
@@ -214,7 +215,7 @@ def questions_about(needle: Needle) -> list[Question]:
 
 
 def background_times(needle: Needle) -> dict[str, int]:
-    """Background -> frames that it is shown in."""
+    """Return background -> number of frames that show it."""
     times: dict[str, int] = {}
     for name, start, end in _spans(needle.scenes, needle.num_frames):
         times[name] = times.get(name, 0) + end - start
@@ -222,7 +223,7 @@ def background_times(needle: Needle) -> dict[str, int]:
 
 
 def _spans(scenes: list[tuple[str, int]], num_frames: int) -> list[tuple[str, int, int]]:
-    """Background, first frame and the one after the last, of each scene."""
+    """Return the background of each scene, its first frame, and the frame after its last."""
     ends = [*(start for _, start in scenes[1:]), num_frames]
     return [(name, start, end) for (name, start), end in zip(scenes, ends)]
 
@@ -244,7 +245,7 @@ def _scenes(rng: np.random.Generator, how: Level, num_frames: int) -> list[tuple
 def _textures(
     rng: np.random.Generator, how: Level, scenes: list[tuple[str, int]], num_frames: int
 ) -> NDArray[np.float32]:
-    """(T, 140, 140, 3): the scenes, moving."""
+    """Return (T, 140, 140, 3), the moving scenes."""
     frames = np.empty((num_frames, SIZE, SIZE, 3), np.float32)
     for name, start, end in _spans(scenes, num_frames):
         canvas = texture(rng, BACKGROUNDS[name])
@@ -261,7 +262,7 @@ def _textures(
 
 
 def _events(rng: np.random.Generator, how: Level, num_frames: int) -> list[Event]:
-    """One to three digits of different colours, each on its own place and, unless together, in its own frames."""
+    """Choose one to three digits of different colours, each in its own place and, unless `together`, its own frames."""
     number = int(rng.integers(1, 4)) if num_frames > 1 or how.together else 1
     colours = rng.permutation(list(COLOURS))
     slots = rng.permutation(num_frames // 2)[:number] * 2 if num_frames > 1 else np.zeros(number, int)
@@ -280,8 +281,9 @@ def _events(rng: np.random.Generator, how: Level, num_frames: int) -> list[Event
 
 
 def free_place(rng: np.random.Generator, size: int, taken: list[Event]) -> tuple[int, int] | None:
-    """Top and left of a digit near the middle of a patch, or of four for a large one, with no other in its token; None
-    if there is no room. A tower of three layers cannot read digits that lie across the patches as they like."""
+    """Choose the top and left of a digit near the middle of a patch, or of four patches for a large digit, such that no
+    other digit is in its tokens. Return None if there is no room. The middle is needed because a tower of three layers
+    cannot read digits that lie across patches at random."""
     step = 0.5 if size <= DIGIT_SIZE[1] else 1.0
     for _ in range(20):
         corner = rng.integers(SIZE // PATCH_SIZE - (step > 0.5), size=2)

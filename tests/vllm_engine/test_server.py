@@ -72,7 +72,7 @@ def test_the_server_takes_settings_with_each_request(server: tuple[str, Served],
         ({"retention_ratio": 2}, "`retention_ratio` is 2"),
         ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil'"),
         ({"vision_chunk_frames": 4}, "`vision_chunk_frames` is 4"),
-        ({"retention_rate": 0.5}, "`retention_rate` in `mm_processor_kwargs` is no setting"),
+        ({"retention_rate": 0.5}, "`retention_rate` in `mm_processor_kwargs` is not a setting"),
     ):
         refused = ask(**settings)
         assert refused["error"] == 400 and reason in refused["reason"]

@@ -122,7 +122,7 @@ def refusal(served: Served, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"compression_rounding": "ceil"}, "is 'ceil', with which .* Set it to \"exact\""),
+        ({"compression_rounding": "ceil"}, "is 'ceil', which makes .* Set it to \"exact\""),
         ({"compression_positions": "original"}, "`compression_positions` is 'original', but vLLM"),
         ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches'"),
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),

@@ -1,6 +1,6 @@
 """The questions of `vidcom2 eval` as a task of lmms-eval: the same prompts, and the same answers count as right.
 
-It asks what is in questions.jsonl of the folder that lmms-eval is started in, so that no path stands in a file:
+It reads questions.jsonl in the folder that lmms-eval is started in, so that no file has to name a path:
 
     cd FOLDER && lmms-eval --include_path .../benchmarks/needle/lmms_eval_task --tasks vidcom2_questions ...
 """
@@ -18,23 +18,23 @@ FILE = Path("questions.jsonl")  # as in the task's YAML
 
 @cache
 def questions() -> list[Question]:
-    """Those of the file.
+    """Return the questions of the file.
 
     Raises:
-        ValueError: on a line that is no question, or one without an answer to compare with.
+        ValueError: on a line that is not a question, or on a question without an answer to compare with.
     """
     found = read_questions(FILE)
     unknown = [question.id for question in found if question.answers is None]
     if unknown:
         raise ValueError(
-            f"`answer` is missing for {len(unknown)} questions of {str(FILE)!r}, the first {unknown[0]!r}. lmms-eval "
-            "counts right answers; agreement with all tokens is for `vidcom2 eval`."
+            f"`answer` is missing for {len(unknown)} questions of {str(FILE)!r}, of which the first is {unknown[0]!r}. "
+            "lmms-eval counts right answers. For agreement with all tokens, use `vidcom2 eval`."
         )
     return found
 
 
 def documents(lines: Dataset) -> Dataset:
-    """A row a question, in the order of the file; the text of the lines is read by `read_questions`."""
+    """Return a row for each question, in the order of the file. `read_questions` has read the text of the lines."""
     rows = [
         {"number": number, "id": question.id, "kind": question.kind, "question": question.question}
         for number, question in enumerate(questions())
@@ -55,7 +55,7 @@ def accepted(document: dict[str, Any]) -> str:
 
 
 def score(document: dict[str, Any], texts: list[str]) -> dict[str, Any]:
-    """Whether the answer is right; with the video, since questions about one are not independent."""
+    """Return whether the answer is right, and the video, because questions about one video are not independent."""
     question = questions()[document["number"]]
     return {"accuracy": {"score": int(bool(question.is_correct(texts[0]))), "video": question.video}}
 

@@ -1,1 +1,1 @@
-"""LLaVA-Video, which Transformers does not have: its classes, and the converter of the original checkpoints."""
+"""LLaVA-Video, which Transformers does not have: its classes, and the converter for the original checkpoints."""

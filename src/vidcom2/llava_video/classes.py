@@ -1,6 +1,6 @@
-"""LLaVA-Video for users of the package: its classes, known to Transformers' Auto classes by their own `model_type`.
+"""LLaVA-Video for users of the package: importing this file tells Transformers' Auto classes its `model_type`.
 
-Not part of the shipped code: a Hub repo names its classes in `auto_map`.
+It is not part of the shipped code, because a Hub repo names its classes in `auto_map`.
 """
 
 import transformers

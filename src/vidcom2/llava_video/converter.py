@@ -1,6 +1,6 @@
-"""From the original LLaVA-Video checkpoints to the format of `VidCom2LlavaVideoForConditionalGeneration`.
+"""Convert the original LLaVA-Video checkpoints to the format of `VidCom2LlavaVideoForConditionalGeneration`.
 
-Only names change, so the weights are copied as bytes, shard by shard: memory does not grow with the model.
+Only names change, so the weights are copied as bytes, shard by shard, and memory does not grow with the model.
 """
 
 import json
@@ -26,10 +26,10 @@ from ..tiny.checkpoints import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
 from ..tiny.checkpoints import token_id
 from .classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 
-# Called with what is being done, how much of it is done, and how much there is.
+# It is called with what is being done, how much of it is done, and how much there is in all.
 Progress = Callable[[str, float, float | None], None]
 
-COPY_BYTES = 16 * 2**20  # read and written at a time
+COPY_BYTES = 16 * 2**20  # copied at a time
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -46,7 +46,7 @@ RENAMED_PREFIXES = {
     "lm_head.": "lm_head.",
 }
 
-# What the class computes. A config that asks for something else is refused; an absent field is as None.
+# The values that the class supports. A config with another one is refused. An absent field counts as None.
 COMPUTED = {
     "architectures": (["LlavaQwenForCausalLM"],),
     "mm_projector_type": ("mlp2x_gelu",),
@@ -92,25 +92,25 @@ VISION_TOWERS = {
 }
 CHAT_TEMPLATE = (
     "{% if messages[0]['role'] != 'system' %}"
-    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"  # as conversation `qwen_1_5` of the original
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"  # as in the original's conversation `qwen_1_5`
     "{% endif %}" + LLAVA_ONEVISION_CHAT_TEMPLATE
 )
 
 
 class ConversionError(ValueError):
-    """A source that is incomplete, of another format, or of a model that the class does not compute."""
+    """Raised for a source that is incomplete, in another format, or of a model that the class does not support."""
 
 
 @dataclass
 class Conversion:
-    """What was done.
+    """The result of a conversion.
 
     Attributes:
-        destination: the folder written.
-        num_tensors, num_bytes: of the weights.
-        dtype: of the weights.
-        spatial_pool_mode: as written to the config and the processor.
-        notes: where the result departs from the source's config, a sentence each.
+        destination: the folder that was written.
+        num_tensors, num_bytes: the number of tensors and of bytes of the weights.
+        dtype: the dtype of the weights.
+        spatial_pool_mode: the mode that was written to the config and the processor.
+        notes: sentences on where the result departs from the source.
     """
 
     destination: str
@@ -123,7 +123,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Shard:
-    """A safetensors file: 8 bytes for the length of the header, the header, the data."""
+    """A safetensors file, which consists of 8 bytes with the length of the header, the header, and the data."""
 
     path: Path
     header: dict[str, Any]
@@ -146,16 +146,16 @@ def convert_llava_video(
 ) -> Conversion:
     """Write an original LLaVA-Video checkpoint in this project's format. The source is not changed.
 
-    The destination appears under its name when it is whole. Until then it is a new folder beside it, named
-    `{destination}.incomplete-` and eight letters, which does not load; the next run removes what a killed one left.
+    The destination appears under its name when it is complete. Until then it is a new folder beside it, named
+    `{destination}.incomplete-` and eight letters, which does not load. The next run removes what a killed run left.
 
     Args:
         source: folder with the original's config.json, safetensors files and tokenizer, as `hf download` leaves it.
         destination: folder to make.
-        spatial_pool_mode: for the new config and processor, whatever the source's config says.
+        spatial_pool_mode: the mode for the new config and processor, whatever the source's config says.
 
     Raises:
-        ConversionError: on anything missing, unknown, of another shape or pickled, by its name; nothing is written.
+        ConversionError: naming anything that is missing, unknown, pickled or has another shape. Nothing is written.
         TakenError: if the destination exists, or another process is making it.
         ValueError: on a `spatial_pool_mode` outside the accepted set.
     """
@@ -186,7 +186,7 @@ def convert_llava_video(
         if (folder / "generation_config.json").is_file():
             shutil.copyfile(folder / "generation_config.json", incomplete / "generation_config.json")
         config.architectures = [VidCom2LlavaVideoForConditionalGeneration.__name__]
-        config.save_pretrained(incomplete)  # last: without it nothing loads
+        config.save_pretrained(incomplete)  # last, because the folder does not load without it
     return Conversion(
         destination=str(target),
         num_tensors=sum(len(shard.tensors) for shard in shards),
@@ -203,7 +203,7 @@ def convert_llava_video(
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """The checkpoint's safetensors files, in the order of its index."""
+    """Return the checkpoint's safetensors files, in the order of their names."""
     index = folder / INDEX_FILE
     if index.is_file():
         weight_map = _read_json(index).get("weight_map")
@@ -229,10 +229,10 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def read_shard(path: Path) -> Shard:
-    """The header of a safetensors file.
+    """Read the header of a safetensors file.
 
     Raises:
-        ConversionError: if it is no such file, or was cut off.
+        ConversionError: if the file is of another kind, or was cut off.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -244,16 +244,17 @@ def read_shard(path: Path) -> Shard:
             entries = [entry for name, entry in header.items() if name != "__metadata__"]
             data_end = max((entry["data_offsets"][1] for entry in entries), default=0)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            raise ConversionError(f"{str(path)!r} is no safetensors file. Download it again.") from None
+            raise ConversionError(f"{str(path)!r} is not a safetensors file. Download it again.") from None
     if 8 + length + data_end != size:
         raise ConversionError(
-            f"{str(path)!r} has {size:,} bytes, but its header tells of {8 + length + data_end:,}. Download it again."
+            f"{str(path)!r} has {size:,} bytes, but should have {8 + length + data_end:,} by its header. "
+            "Download it again."
         )
     return Shard(path, header, 8 + length)
 
 
 def renamed(name: str) -> str | None:
-    """The original's key under this project's name; None if it is no key of the original."""
+    """Return this project's name for a key of the original, or None if the original has no such key."""
     for old, new in RENAMED_PREFIXES.items():
         if name.startswith(old):
             return new + name.removeprefix(old)
@@ -292,7 +293,7 @@ def _check_tensors(shards: list[Shard], config: VidCom2LlavaVideoConfig) -> None
 
 
 def original_name(name: str) -> str:
-    """The inverse of `renamed`."""
+    """Return the original's key for this project's name; the inverse of `renamed`."""
     for old, new in RENAMED_PREFIXES.items():
         if name.startswith(new):
             return old + name.removeprefix(new)
@@ -314,7 +315,7 @@ def _copy_weights(shards: list[Shard], target: Path, progress: Progress) -> None
 
 
 def _copy_shard(shard: Shard, path: Path) -> Iterator[int]:
-    """Write a shard under its new names; yields the bytes of data copied."""
+    """Copy a shard to `path` under its new names, and yield the number of bytes of each block that was copied."""
     header = {renamed(name) if name != "__metadata__" else name: entry for name, entry in shard.header.items()}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the data is aligned to 8 bytes
@@ -337,9 +338,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConversionError(f"{str(path)!r} is no JSON file: {error}") from None
+        raise ConversionError(f"{str(path)!r} is not a JSON file: {error}") from None
     if not isinstance(content, dict):
-        raise ConversionError(f"{str(path)!r} is no JSON object.")
+        raise ConversionError(f"{str(path)!r} is not a JSON object.")
     return content
 
 
@@ -349,15 +350,15 @@ def _check_computed(original: dict[str, Any]) -> None:
             shown = " or ".join(json.dumps(value) for value in accepted)
             raise ConversionError(
                 f"config.json has `{name}` {json.dumps(original.get(name))}, but an original LLaVA-Video checkpoint "
-                f"has {shown}. This class would compute something else."
+                f"has {shown}. The class of this project would not compute what this model does."
             )
     missing = [name for name in (*TEXT_FIELDS, "mm_vision_tower", "image_grid_pinpoints") if name not in original]
     if missing:
         raise ConversionError(f"config.json lacks {', '.join(missing)}.")
     if not isinstance(original["image_grid_pinpoints"], list):
         raise ConversionError(
-            f"config.json has `image_grid_pinpoints` {original['image_grid_pinpoints']!r}, but must list pairs of "
-            "width and height."
+            f"config.json has `image_grid_pinpoints` {original['image_grid_pinpoints']!r}, but it must be a list of "
+            "pairs of width and height."
         )
 
 
@@ -393,18 +394,18 @@ def _config(
 
 
 def _vision_tower(name: str, folder: Path) -> dict[str, int]:
-    """Sizes of a SigLIP tower: the released models' by its name, another's from its config.json in a folder."""
+    """Return the sizes of a SigLIP tower: by name for the released one, and from a config.json for any other."""
     if Path(name).name in VISION_TOWERS:
         return VISION_TOWERS[Path(name).name]
     path = folder / name / "config.json"
     if not path.is_file():
         raise ConversionError(
             f"config.json has `mm_vision_tower` {name!r}, but must be one of {', '.join(VISION_TOWERS)} or a folder "
-            "with a SigLIP's config.json."
+            "with the config.json of a SigLIP model."
         )
     config = _read_json(path)
     if config.get("model_type") not in ("siglip", "siglip_vision_model"):
-        raise ConversionError(f"{str(path)!r} is of type {config.get('model_type')!r}, but must be of a SigLIP.")
+        raise ConversionError(f"{str(path)!r} has `model_type` {config.get('model_type')!r}, but must be of a SigLIP.")
     config = config.get("vision_config", config)
     missing = [key for key in VISION_TOWERS["siglip-so400m-patch14-384"] if key not in config]
     if missing:
@@ -415,10 +416,10 @@ def _vision_tower(name: str, folder: Path) -> dict[str, int]:
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
         raise ConversionError(f"{str(folder)!r} lacks tokenizer_config.json. Download the whole checkpoint.")
-    # The language model's config: by the source's own `model_type` "llava" a Llama tokenizer would be looked for.
+    # The language model's config is passed because the source's `model_type` "llava" would load a Llama tokenizer.
     tokenizer = AutoTokenizer.from_pretrained(folder, config=Qwen2Config(), local_files_only=True)
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ("<image>", "<video>")])
-    tokenizer.padding_side = "left"  # prompts of a batch end together, where `generate` goes on
+    tokenizer.padding_side = "left"  # all prompts of a batch then end where `generate` continues them
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -426,7 +427,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 def _processor(
     original: dict[str, Any], config: VidCom2LlavaVideoConfig, tokenizer: PreTrainedTokenizerBase
 ) -> LlavaVideoProcessor:
-    """The original's own preprocessing, which is in its code and not in its files."""
+    """Return a processor with the original's preprocessing, which is set in its code and not in its files."""
     side, grid_pinpoints = config.vision_config.image_size, cast("list[list[int]]", config.image_grid_pinpoints)
     pixels = {"size": {"height": side, "width": side}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     return LlavaVideoProcessor(
@@ -447,14 +448,14 @@ def _notes(original: dict[str, Any], folder: Path, spatial_pool_mode: str) -> li
     asked = original.get("mm_spatial_pool_mode", "bilinear")  # the original code's default
     if asked != spatial_pool_mode:
         notes.append(
-            f"The source's config asks for `spatial_pool_mode` {asked!r}; {spatial_pool_mode!r} was written. The "
-            "published figures of LLaVA-Video and VidCom² are with 'average'."
+            f"The source's config asks for `spatial_pool_mode` {asked!r}, but {spatial_pool_mode!r} was written. The "
+            "published figures of LLaVA-Video and VidCom² were measured with 'average'."
         )
     generation = folder / "generation_config.json"
     penalty = _read_json(generation).get("repetition_penalty", 1.0) if generation.is_file() else 1.0
     if penalty != 1.0:
         notes.append(
-            f"generation_config.json has `repetition_penalty` {penalty}, which here looks at the prompt too, and in "
-            "the original code at new tokens alone. Pass `repetition_penalty=1.0` to compare the two."
+            f"generation_config.json has `repetition_penalty` {penalty}, which here also penalizes tokens of the "
+            "prompt, and in the original code only new tokens. Pass `repetition_penalty=1.0` to compare the two."
         )
     return notes

@@ -1,1 +1,1 @@
-"""How long answers take, and what they take of memory."""
+"""Measuring how long answers take and how much memory they need."""

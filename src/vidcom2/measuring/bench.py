@@ -1,7 +1,7 @@
-"""Where the time of an answer goes: all tokens and each method at each ratio, stage by stage, taking turns.
+"""Measure where the time of an answer goes, stage by stage: with all tokens, and with each method at each ratio.
 
-`sizes.py` and `models.py` have the models, `stages.py` measures one answer, `results.py` says what the repetitions
-come to.
+`sizes.py` and `models.py` have the models, `stages.py` measures one answer, and `results.py` summarises the
+repetitions.
 """
 
 import gc
@@ -23,7 +23,7 @@ OUT_OF_MEMORY = "out of memory"
 
 @dataclass(frozen=True)
 class Setup:
-    """What the contenders of one comparison share."""
+    """The conditions that the contenders of one comparison share."""
 
     num_frames: int
     batch_size: int
@@ -35,8 +35,9 @@ class Series:
     """The turns of one contender.
 
     Attributes:
-        turns: those that count, after the warm-up.
-        failed: why it takes no more turns: that its method refuses, or out of memory; None if it does.
+        turns: the turns that count, which are those after the warm-up.
+        failed: why it takes no more turns: the words with which its method refused, or `OUT_OF_MEMORY`. None while it
+            still takes turns.
     """
 
     setup: Setup
@@ -56,8 +57,8 @@ class Series:
 
 
 def order(num_contenders: int, num_rounds: int) -> Iterator[list[int]]:
-    """Who is measured when: each round another begins, and the odd rounds go the other way round, so that nobody always
-    follows the same one."""
+    """Yield the order in which the contenders are measured in each round. A different one begins each round, and every
+    second round runs backwards, so that no contender always follows the same other one."""
     for round_ in range(num_rounds):
         first = round_ % num_contenders
         ahead = [*range(first, num_contenders), *range(first)]
@@ -80,22 +81,22 @@ def bench(
 ) -> list[Series]:
     """Measure all tokens and each candidate, for all combinations of frames, batch sizes and attention.
 
-    Within a combination the contenders take turns. A contender that refuses or runs out of memory leaves it, and the
-    others go on. One round before the others warms up and does not count.
+    Within a combination the contenders take turns. A contender that refuses or runs out of memory drops out, and the
+    others continue. The first round is a warm-up and does not count.
 
     Args:
-        attn_implementations: None for what the model has.
-        encode_once: read and encode the video once a round, and count that for each contender: what they have in
-            common then takes the same time. Else each does all of it.
-        save: called after each round with all there is, so that little is lost when a run is stopped.
+        attn_implementations: None stands for the one that the model already has.
+        encode_once: whether to read and encode the video once a round and to count that time for every contender, so
+            that the work that they share takes the same time for all. Otherwise each contender does all of it.
+        save: called after each round with all series so far, so that little is lost when a run is stopped.
 
     Returns:
-        The series of all combinations, of each first that of all tokens.
+        The series of all combinations. The first series of each combination is that of all tokens.
     """
     setups = list(product(attn_implementations, num_frames, batch_sizes))
     steps = len(setups) * (repeats + 1) * (len(candidates) + 1)
     every: list[Series] = []
-    gc.freeze()  # what is there is no garbage: looking for some between turns takes long otherwise
+    gc.freeze()  # nothing that exists now is garbage, and searching it between turns would take long
     try:
         for number, (attention, frames, batch_size) in enumerate(setups):
             if attention is not None:
@@ -129,7 +130,7 @@ def _take(
     sharing: Sequence[Candidate],
     counts: bool,
 ) -> Encoded | None:
-    """A turn, with a video that was encoded before or anew, for all those that share it; returns the encoded one."""
+    """Take a turn, and return the encoded video. If `encoded` is None, it is encoded first, for all in `sharing`."""
     try:
         if encoded is None:
             encoded = encode(checkpoint, task, sharing)
@@ -144,7 +145,7 @@ def _take(
         if counts:
             series.turns.append(turn)
         return encoded
-    # What the failed turn held went with its error.
+    # The memory of the failed turn can be freed now that its error is gone.
     gc.collect()
     if checkpoint.model.device.type == "cuda":
         torch.cuda.empty_cache()

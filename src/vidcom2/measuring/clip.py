@@ -1,4 +1,4 @@
-"""A video to measure with, where the user names none: what it shows hardly matters, its length and size do."""
+"""A video to measure with when the user names none. Its length and size matter; what it shows hardly does."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import av
 import numpy as np
 
 RATE = 25  # frames per second
-SECONDS = 30  # or as long as the frames that are asked for
+SECONDS = 30  # or longer, if more frames are asked for
 
 
 def make_video(path: Path, width: int, height: int, num_frames: int, seed: int = 0) -> None:
-    """Write H.264: a textured scene that moves slowly, cut every five seconds, and a square that runs over it."""
+    """Write an H.264 video of a slowly moving texture, with a cut every five seconds and a square that runs over it."""
     rng = np.random.default_rng(seed)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=RATE, options={"preset": "ultrafast"})
@@ -28,4 +28,5 @@ def make_video(path: Path, width: int, height: int, num_frames: int, seed: int =
 
 
 def num_frames_of(asked: int) -> int:
+    """Return how many frames the video must have so that `asked` of them can be sampled."""
     return max(SECONDS * RATE, asked)

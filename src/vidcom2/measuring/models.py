@@ -1,4 +1,4 @@
-"""Models of released sizes with random weights: how long a model takes does not depend on what it has learned."""
+"""Models of released sizes with random weights, since how long a model takes does not depend on what it has learned."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +13,9 @@ from ..errors import OptionError
 from ..families import FAMILIES
 from .sizes import ModelSize
 
-STD = 0.02  # of the random weights, as in Transformers' own initialisation
-# Of the tiny config the sizes are left behind, and what follows from them, such as a list over its two layers.
+STD = 0.02  # standard deviation of the random weights, as in Transformers' own initialisation
+# The only fields that are taken from the text config of the tiny model. The others are sizes or follow from sizes, as
+# does a list with an entry for each of its two layers.
 KEPT_OF_TEXT = ("model_type", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -27,17 +28,17 @@ def random_checkpoint(
     seed: int = 0,
     **settings: Any,
 ) -> Checkpoint:
-    """A VidCom² model of a released size, with random weights made on the device in the dtype, and a processor.
+    """Build a VidCom² model of a released size, with random weights of `dtype` made on the device, and a processor.
 
-    The processor has the real size of frames and tokens per frame. Its tokenizer knows bytes alone, so that the
+    The processor has the real frame size and number of tokens per frame. Its tokenizer knows only bytes, so that the
     question has a token for each letter.
 
     Args:
-        name: what to call it.
-        **settings: of VidCom² and of the family.
+        name: the name of the checkpoint that is returned.
+        **settings: settings of VidCom² and of the family.
 
     Raises:
-        OptionError: if the device has less free memory than the weights take, or a setting is of another family.
+        OptionError: if the device has less free memory than the weights take, or a setting belongs to another family.
     """
     config, processor = config_and_processor(size, settings)
     model_class = cast(Any, FAMILIES[size.model_type].model_class)
@@ -52,7 +53,8 @@ def random_checkpoint(
 
 
 def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[PreTrainedConfig, ProcessorMixin]:
-    """The config of a size, around the token ids of its family's tiny checkpoint, whose processor it is."""
+    """Return the config of a size, and a processor. The processor and the config's token ids are those of the family's
+    tiny checkpoint."""
     family = FAMILIES[size.model_type]
     check_settings_of(f"the size of {size.checkpoint}", family, settings)
     tiny, processor = family.build_tiny(**size.tiny)
@@ -67,7 +69,7 @@ def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[Pre
 
 
 def num_parameters(config: PreTrainedConfig, size: ModelSize) -> int:
-    """Counted on a model without memory; tied weights once."""
+    """Count the parameters on a model that takes no memory. Tied weights count once."""
     with torch.device("meta"), no_init_weights():
         model: PreTrainedModel = FAMILIES[size.model_type].model_class(config)
     model.tie_weights()
@@ -76,7 +78,7 @@ def num_parameters(config: PreTrainedConfig, size: ModelSize) -> int:
 
 @torch.no_grad()
 def fill(model: nn.Module, seed: int) -> None:
-    """Random matrices, scales of 1 and biases of 0: activations stay in range through any number of layers."""
+    """Fill with random matrices, scales of 1 and biases of 0, so that activations stay in range through all layers."""
     generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:
@@ -97,7 +99,7 @@ def _check_fits(name: str, needed: int, device: torch.device, dtype: torch.dtype
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that can still be had, on the CPU with what the system can give back; None if it is not known."""
+    """Return the free memory, or None if it is not known. On the CPU it includes what the system can give back."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

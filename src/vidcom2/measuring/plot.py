@@ -1,4 +1,4 @@
-"""The plots of `vidcom2 bench`: where the time goes, and how time and memory grow with frames and with the ratio."""
+"""The plots of `vidcom2 bench`: where the time goes, and how time and memory grow with the frames and the ratio."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +19,11 @@ MEASURES: dict[str, Callable[[Row], float | None]] = {
 
 
 def draw_all(rows: Sequence[Row], title: str, path: Path) -> list[Path]:
-    """Draw what there is enough for, to PNG files named after a result file; returns them.
+    """Draw each plot that there is enough data for, and return the PNG files, which are named after a result file.
 
     Args:
-        rows: as `bench_results.figures` returns them.
+        rows: as `results.figures` returns them.
+        path: the result file.
     """
     measured = [row for row in rows if row["seconds"]]
     drawn = []
@@ -34,7 +35,7 @@ def draw_all(rows: Sequence[Row], title: str, path: Path) -> list[Path]:
 
 
 def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
-    """A bar of stages for each method and ratio, of the setup with the most frames; False if nothing was measured."""
+    """Draw a bar of stages for each method and ratio, in the setup with the most frames; False if there is nothing."""
     from matplotlib.figure import Figure
 
     if not rows:
@@ -61,13 +62,13 @@ def draw_stages(rows: Sequence[Row], title: str, path: Path) -> bool:
 
 
 def draw_over_frames(rows: Sequence[Row], title: str, path: Path) -> bool:
-    """Time and memory over the number of frames, for all tokens and each method and ratio."""
+    """Draw time and memory over the number of frames, for all tokens and for each method and ratio."""
     lines = _lines(rows, lambda row: row["num_frames"], lambda row: f"{method_name(row)} {_percent(row)}")
     return _draw_lines(lines, "frames (log scale)", title, path)
 
 
 def draw_over_ratios(rows: Sequence[Row], title: str, path: Path) -> bool:
-    """The same over the share of tokens kept; all tokens are the last point of each method."""
+    """Draw the same over the share of tokens kept. The last point of each method is that of all tokens."""
     measured = [row for row in rows if row["method"] != ALL_TOKENS]
     if not measured:
         return False
@@ -91,12 +92,12 @@ def _lines(
 
 
 def _unlike(rows: Sequence[Row], row: Row) -> list[Any]:
-    """Batch size and attention, where they differ between the rows."""
+    """Return the row's batch size and attention, each only if it differs between the rows."""
     return [row[key] for key in ("batch_size", "attn_implementation") if len({each[key] for each in rows}) > 1]
 
 
 def _draw_lines(lines: Mapping[str, list[tuple[float, Row]]], x_label: str, title: str, path: Path) -> bool:
-    """A panel for each measure; the legend has the fitted exponents. False without two points on some line."""
+    """Draw a panel for each measure, with the fitted exponents in the legend; False if no line has two points."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FormatStrFormatter, LogLocator
 

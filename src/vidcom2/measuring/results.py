@@ -1,4 +1,4 @@
-"""What the turns of `vidcom2 bench` come to, and the file that they are in. Nothing here imports PyTorch."""
+"""The figures that the turns of `vidcom2 bench` amount to, and the file that holds them. It does not import PyTorch."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from ..errors import OptionError
 from ..records.whole_files import write_whole
 
 ALL_TOKENS = "all tokens"
-# What the paper's Table 3 adds up, by the stages of it.
+# The sums in the paper's Table 3, and the stages that each adds up.
 SUMS = {
     "llm_generation": ("prefill", "decode"),
     "model_generation": ("vision", "compression", "prompt", "prefill", "decode"),
@@ -22,18 +22,20 @@ SETUP = ("num_frames", "batch_size", "attn_implementation")
 
 
 def figures(every: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each series with what its turns come to.
+    """Add to each series the figures that its turns amount to.
 
     Args:
-        every: as `Series.as_json` has them: of each setup the series of all tokens first.
+        every: as returned by `Series.as_json`. The first series of each setup is that of all tokens.
 
     Returns:
-        The series, each with `seconds`: a median for each stage, for the sums of the paper's Table 3 (`llm_generation`,
-        `model_generation`), for `end_to_end` and for `decode_step`; `seconds_range`, their least and most;
-        `peak_bytes`, a median; `samples_per_second`, end to end. And, where all tokens ran: `saved`, the share of the
-        seconds of all tokens in the same round that it saves, a median for each of `TOTALS`, and `saved_range`;
-        `compression_share` of its own LLM generation; `saved_over_random`, the difference of `saved` to that of random
-        dropping at the same ratio. A figure that there is none of is None; a series without turns has none of these.
+        The series, each with
+        - `seconds`: a median for each stage, for the sums of the paper's Table 3 (`llm_generation`,
+          `model_generation`), for `end_to_end` and for `decode_step`; and `seconds_range`: their least and most;
+        - `peak_bytes`: a median; `samples_per_second`: end to end; `compression_share`: of its own LLM generation;
+        - where all tokens ran, `saved`: the share of the seconds that all tokens take in the same round which it saves,
+          a median for each of `TOTALS`; `saved_range`: their least and most; and `saved_over_random`: `saved` minus
+          that of random dropping at the same ratio.
+        A figure that cannot be computed is None, and so are all of a series without turns.
     """
     rows = [{**series, **_of_turns(series)} for series in every]
     for row in rows:
@@ -75,7 +77,7 @@ def _of_turns(series: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _totals(turn: Mapping[str, Any]) -> dict[str, float]:
-    """A turn's seconds by stage and sum."""
+    """Return a turn's seconds by stage and by sum."""
     seconds = dict(turn["seconds"])
     sums = {name: sum(seconds[stage] for stage in stages) for name, stages in SUMS.items()}
     return seconds | sums | {"end_to_end": turn["end_to_end_seconds"], "decode_step": median(turn["step_seconds"])}
@@ -84,7 +86,8 @@ def _totals(turn: Mapping[str, Any]) -> dict[str, float]:
 def _saved(
     row: Mapping[str, Any], whole: Mapping[str, Any] | None
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]] | tuple[None, None]:
-    """Median, and least and most, over the rounds: what else a machine does differs most between rounds."""
+    """Return the medians, and the least and most, over the rounds. The two are compared within a round because the
+    machine's other work differs most between rounds."""
     if whole is None or whole is row or not row["seconds"] or not whole["seconds"]:
         return None, None
     rounds = [(_totals(own), _totals(of_all)) for own, of_all in zip(row["turns"], whole["turns"])]
@@ -95,7 +98,7 @@ def _saved(
 
 
 def _beside(rows: Iterable[dict[str, Any]], row: Mapping[str, Any], is_it: Any) -> dict[str, Any] | None:
-    """Of the same setup the first for which it holds."""
+    """Return the first row of the same setup for which `is_it` holds."""
     return next((other for other in rows if of_setup(other) == of_setup(row) and is_it(other)), None)
 
 
@@ -104,8 +107,8 @@ def of_setup(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def fitted_exponent(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
-    """(a, c) of y = c·x^a by least squares on the logarithms; None for fewer than three different x, through which a
-    line always goes, or without spread."""
+    """Return (a, c) of y = c·x^a, fitted by least squares on the logarithms. Return None for fewer than three different
+    x, because a line goes through any two points."""
     if len(set(x)) < 3:
         return None
     slope, intercept = linear_regression([math.log(each) for each in x], [math.log(each) for each in y])
@@ -118,7 +121,7 @@ def fitted_exponent(x: Sequence[float], y: Sequence[float]) -> tuple[float, floa
 
 
 def new_file(folder: Path, name: str, now: datetime | None = None) -> Path:
-    """An empty file of a name that the folder did not have: the model's, and the time."""
+    """Create an empty file whose name is the model's and the time. A number is added if the folder has that name."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
     safe = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
@@ -135,11 +138,11 @@ def new_file(folder: Path, name: str, now: datetime | None = None) -> Path:
 def write_results(
     path: Path, title: str, certificate: Mapping[str, Any], every: Sequence[Mapping[str, Any]], complete: bool
 ) -> list[dict[str, Any]]:
-    """Write what `vidcom2 publish --results` takes: a row of shown cells for each series, and its `figures`.
+    """Write the file that `vidcom2 publish --results` reads: for each series the cells of its row, and its `figures`.
 
     Args:
         every: as `figures` takes them.
-        complete: whether there is nothing left to measure.
+        complete: whether nothing is left to measure.
     """
     from .tables import efficiency_table
 
@@ -154,10 +157,10 @@ def write_results(
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A file of `vidcom2 bench`: its content, and the rows that `figures` makes of it.
+    """Read a file of `vidcom2 bench`, and return its content and the rows that `figures` makes of it.
 
     Raises:
-        OptionError: if it is another file.
+        OptionError: if it is not such a file.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -166,5 +169,5 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return content, figures([row["figures"] for row in content["rows"]])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(
-            f"{str(path)!r} is no result file of `vidcom2 bench` ({type(error).__name__}: {error})."
+            f"{str(path)!r} is not a result file of `vidcom2 bench` ({type(error).__name__}: {error})."
         ) from error

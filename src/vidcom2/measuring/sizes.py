@@ -1,4 +1,4 @@
-"""The sizes of released models, as their config.json says. Nothing here imports PyTorch."""
+"""The sizes of released models, as their config.json gives them. This file does not import PyTorch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from ..errors import OptionError
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What of a model decides how long it takes.
+    """The sizes of a model that decide how long it takes.
 
     Attributes:
-        model_type: of its family.
-        checkpoint: the Hub id whose sizes these are; None for one that nobody released.
+        model_type: the `model_type` of its family.
+        checkpoint: the id of the Hub checkpoint that has these sizes, or None if nobody released one.
         text, vision: fields of the configs of the language model and of the vision tower.
-        tiny: arguments of the family's tiny builder, whose processor has the real size of a frame.
+        tiny: arguments of the family's tiny builder, so that its processor has the real frame size.
     """
 
     model_type: str
@@ -82,7 +82,7 @@ def _llava(model_type: str, checkpoint: str, text: dict[str, Any]) -> ModelSize:
     return ModelSize(model_type, checkpoint, text, SIGLIP, {"image_size": 384})
 
 
-QWEN_PIXELS = {"pixels": (3136, 12845056)}  # of the checkpoints' preprocessor_config.json
+QWEN_PIXELS = {"pixels": (3136, 12845056)}  # from the checkpoints' preprocessor_config.json
 
 
 def _qwen2_vl(name: str, text: dict[str, Any]) -> ModelSize:
@@ -129,7 +129,7 @@ def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
     deepstack = {"deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17]}
     vision = _qwen3_tower(text, large_tower) | deepstack
     model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
-    # By default its processor spends the pixels of a long video on a short one too; 768 tokens is the cap that it has.
+    # By default its processor spends as many pixels on a short video as on a long one, up to 768 tokens a frame.
     return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
 
 
@@ -147,7 +147,7 @@ def _qwen3_5(name: str, text: dict[str, Any]) -> ModelSize:
     return ModelSize(model_type, f"Qwen/Qwen3.5-{name}", text | fields, _qwen3_tower(text), {"frame_tokens": 768})
 
 
-SMALL = "llava-onevision-small"  # of `--quick`: nobody released it
+SMALL = "llava-onevision-small"  # the model of `--quick`, which nobody released
 MODEL_SIZES: dict[str, ModelSize] = {
     SMALL: ModelSize(
         "llava_onevision",
@@ -224,10 +224,10 @@ MODEL_SIZES: dict[str, ModelSize] = {
 
 
 def size_named(name: str) -> ModelSize:
-    """A row of the table.
+    """Return the row of the table with this name.
 
     Raises:
-        OptionError: if there is none of that name.
+        OptionError: if there is none.
     """
     if name not in MODEL_SIZES:
         known = ", ".join(MODEL_SIZES)

@@ -1,4 +1,4 @@
-"""One answer, from the file to the last token, with the time of each stage and the peak of memory."""
+"""Measure one answer, from the file to the last token: the time of each stage and the peak of memory."""
 
 import ctypes
 import gc
@@ -24,16 +24,16 @@ __all__ = ["STAGES", "Encoded", "MethodRefused", "Task", "Turn", "answer", "enco
 
 @dataclass(frozen=True)
 class Turn:
-    """What one answer took.
+    """The time and memory that one answer took.
 
     Attributes:
-        seconds: of each of `STAGES`; `compression` is 0 where all tokens stay.
-        step_seconds: (max_new_tokens - 1,) from the start of one step of the language model to that of the next.
-        end_to_end_seconds: the whole by the wall clock, read beside the stages.
-        prompt_tokens: length of the prompt in the KV cache, and `video_tokens` of these of the video.
+        seconds: the time of each of `STAGES`; `compression` is 0 if all tokens are kept.
+        step_seconds: (max_new_tokens - 1,) from the start of one step of the language model to the start of the next.
+        end_to_end_seconds: the whole by the wall clock, measured independently of the stages.
+        prompt_tokens: length of the prompt in the KV cache; `video_tokens` of these belong to the video.
         kept_share: kept tokens per scored token.
         peak_bytes: see `reset_peak_memory`; None where it cannot be known.
-        new_tokens: (batch, max_new_tokens) their ids.
+        new_tokens: (batch, max_new_tokens) ids of the new tokens.
     """
 
     seconds: dict[str, float]
@@ -47,17 +47,18 @@ class Turn:
 
 
 class MethodRefused(ValueError):
-    """A method that does not work at this ratio or on this video; the text says why."""
+    """Raised where a method does not work at this ratio or on this video. The message says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A video, read and encoded, and what that took.
+    """A video that was read and encoded, and the time and memory that it took.
 
     Attributes:
         inputs: what the processor made of the prompt and the video.
-        seconds: of the first three of `STAGES`; `wall_seconds` of the three together, beside them.
-        peak_bytes: as of a turn.
+        seconds: the time of each of the first three of `STAGES`.
+        wall_seconds: the three together by the wall clock, measured independently.
+        peak_bytes: as in `Turn`.
     """
 
     inputs: BatchFeature
@@ -69,12 +70,12 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Task:
-    """What all contenders are asked.
+    """The question that all contenders answer.
 
     Attributes:
         video: path or URL.
-        batch_size: how often the question is in a call.
-        max_new_tokens: 2 or more; the end of the text is no reason to stop.
+        batch_size: how many times a call contains the question.
+        max_new_tokens: 2 or more. Generation does not stop earlier, even at an end-of-text token.
     """
 
     video: str
@@ -88,7 +89,7 @@ def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()
     """Read the video, prepare it, and run the vision tower.
 
     Args:
-        sharing: the candidates that it is encoded for.
+        sharing: the candidates that the video is encoded for.
 
     Raises:
         VideoError: if the file cannot be read.
@@ -109,7 +110,7 @@ def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()
 
 
 def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: Encoded) -> Turn:
-    """Compress an encoded video and generate: with `encode` all that `generate` does with pixels.
+    """Compress an encoded video and generate. Together with `encode` this is all that `generate` does given pixels.
 
     Raises:
         MethodRefused: if the candidate's method refuses.
@@ -163,11 +164,11 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
 
 
 def reset_peak_memory(device: torch.device) -> bool:
-    """Begin anew with what `peak_memory` reports; returns whether this machine can tell it.
+    """Reset the peak that `peak_memory` reports, and return whether this machine can report one.
 
-    On CUDA it is what PyTorch has allocated, with the weights. On Linux' CPU it is what of the process lies in memory
-    (VmHWM), with libraries and weights: the kernel keeps track of it at no cost to what is timed. What earlier turns
-    left with the C library is given back first.
+    On CUDA the peak is the memory that PyTorch has allocated, including the weights. On a CPU under Linux it is the
+    process's resident memory (VmHWM), including libraries and weights; the kernel keeps track of it without slowing
+    down what is timed. Memory that the C library still holds from earlier turns is given back first.
     """
     gc.collect()
     if device.type == "cuda":
@@ -175,17 +176,17 @@ def reset_peak_memory(device: torch.device) -> bool:
         return True
     if device.type != "cpu":
         return False
-    with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+    with suppress(AttributeError, OSError, TypeError):  # the C library is not glibc
         ctypes.CDLL(None).malloc_trim(0)
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # another system than Linux, or it is not allowed
+    except OSError:  # the system is not Linux, or does not allow it
         return False
     return True
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes since `reset_peak_memory`, where that can tell."""
+    """Return the peak in bytes since `reset_peak_memory`, on machines where that returned True."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     lines = Path("/proc/self/status").read_text().splitlines()

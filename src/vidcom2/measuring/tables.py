@@ -1,4 +1,4 @@
-"""The tables of `vidcom2 bench`, as cells with the headings first. Nothing here imports PyTorch."""
+"""The tables of `vidcom2 bench`, as rows of cells with the headings first. This file does not import PyTorch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from .results import ALL_TOKENS, SETUP, TOTALS
 Row = Mapping[str, Any]
 NAMES = {"num_frames": "frames", "batch_size": "batch", "attn_implementation": "attention"}
 TITLES = {"llm_generation": "LLM generation", "model_generation": "model generation", "end_to_end": "end to end"}
-# Stages as columns; the decoding is shown by its steps.
+# The stages that have a column. Decoding is shown by the time of one step instead.
 STAGE_COLUMNS = {
     "read": "read, s",
     "preprocess": "preprocess, s",
@@ -18,18 +18,18 @@ STAGE_COLUMNS = {
     "prefill": "prefill, s",
 }
 NOTES = (
-    "Medians over the rounds. LLM generation: prefill and all new tokens; model generation: that, with vision tower, "
-    "compression and the prompt; end to end: that, with reading the file and the processor. In brackets the change to "
-    "all tokens in the same round. Compression is a share of the method's own LLM generation. To random: points of "
-    "model generation saved more than random dropping of as many tokens saves."
+    "Times are medians over the rounds. LLM generation is the prefill and all new tokens. Model generation adds the "
+    "vision tower, compression and the prompt. End to end adds reading the file and the processor. Brackets show the "
+    "change from all tokens in the same round. Compression is a share of the method's own LLM generation. To random is "
+    "how many percentage points more of model generation a method saves than dropping as many tokens at random."
 )
 
 
 def efficiency_table(rows: Sequence[Row], spread: bool = True) -> list[list[str]]:
-    """The paper's Table 3: seconds and what they save, memory and throughput; columns of what was varied first.
+    """Make the paper's Table 3: seconds and how many are saved, memory and throughput. What was varied comes first.
 
     Args:
-        spread: whether what is saved has its least and most.
+        spread: whether each change is followed by its least and most.
     """
     varied = _varied(rows)
     headings = [
@@ -62,7 +62,7 @@ def efficiency_table(rows: Sequence[Row], spread: bool = True) -> list[list[str]
 
 
 def stage_table(rows: Sequence[Row]) -> list[list[str]]:
-    """The stages; series that failed are left out."""
+    """Make the table of the stages, without the series that failed."""
     varied = _varied(rows)
     cells = [[*(NAMES[name] for name in varied), "method", "R, %", *STAGE_COLUMNS.values(), "a new token, ms"]]
     for row in rows:
@@ -74,7 +74,7 @@ def stage_table(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str]]]:
-    """The two tables of one setup, their columns divided so that each fits a terminal: what is saved; and the parts."""
+    """Make two tables of one setup, each narrow enough for a terminal: what is saved, and the stages."""
     whole = efficiency_table(rows, spread=False)
     first, others = len(whole[0]) - 4, ("compression, % of LLM", "peak memory, GB")
     parts = {row[0] + row[1]: row[2:] for row in stage_table(rows)[1:]}
@@ -91,7 +91,7 @@ def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """A line for each series that failed: which, and why."""
+    """Return a line for each series that failed, saying which it is and why it failed."""
     return [
         f"{method_name(row)} at {100 * row['retention_ratio']:g} %, {row['num_frames']} frames × {row['batch_size']}, "
         f"{row['attn_implementation']}: {row['failed']}"
@@ -101,7 +101,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def method_name(row: Row) -> str:
-    """Its name, and in brackets the settings that were asked for: words alone, numbers with their names."""
+    """Return the method's name, with its settings in brackets: a word stands alone, a number has the setting's name."""
     name, *settings = row["method"].split(":")
     pairs = [setting.removeprefix("compression_").split("=") for setting in settings]
     shown = [value if value.isalpha() else f"{setting}={value}" for setting, value in pairs]
@@ -109,7 +109,7 @@ def method_name(row: Row) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three digits or so."""
+    """Format with about three digits."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 

@@ -1,1 +1,1 @@
-"""What a Hub repo holds beside the weights, and how it is made of `modeling/` and `configuration/`."""
+"""The files that a Hub repo holds beside the weights, and how they are made from `modeling/` and `configuration/`."""

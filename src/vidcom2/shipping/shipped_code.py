@@ -1,4 +1,4 @@
-"""Which files of `modeling/` and `configuration/` a Hub repo holds, and how its config.json names them."""
+"""The files of `modeling/` and `configuration/` that a Hub repo holds, and the fields of config.json that name them."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ from .shipped_methods import code_of_method
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
 CODE_FIELDS = ("auto_map", "custom_pipelines", SHA256_FIELD)
-LICENSE = "LICENSE-vidcom2"  # the base may have a LICENSE of its own
-# Those of the families that have no processor in Transformers.
+LICENSE = "LICENSE-vidcom2"  # not LICENSE, which the base may have
+# The processors of the families for which Transformers has none.
 PROCESSORS = {family.processor for family in FAMILIES.values()} - {None}
 
 
@@ -31,11 +31,11 @@ def module_of(cls: type) -> str:
 
 
 def code_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, bytes]:
-    """The code of a model repo: config, model, pipeline and, where the project has its own, processor; and the
-    compression method, if it is a user's.
+    """Return the code of a model repo: config, model, pipeline, the processor if the project has its own, and the
+    compression method if it is a user's.
 
     Raises:
-        UnshippableMethodError: if the method cannot go along.
+        UnshippableMethodError: if the method cannot be saved with a model.
     """
     config_class: Any = model_class.config_class
     named = [PIPELINE, FAMILIES[config_class.model_type].processor]
@@ -45,9 +45,9 @@ def code_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict
 
 
 def code_of_custom_generate() -> dict[str, bytes]:
-    """The code of a `custom_generate` repo, by the path in the repo: its entry point must be called `generate.py`.
+    """Return the code of a `custom_generate` repo, path in the repo -> content. The entry point must be `generate.py`.
 
-    The pipeline is among it, since Transformers fetches whatever a file that it loads seems to import.
+    The pipeline is included, because Transformers fetches everything that a file that it loads seems to import.
     """
     files = shipped_files("custom_generate")
     files["generate.py"] = files.pop("custom_generate.py")
@@ -55,11 +55,11 @@ def code_of_custom_generate() -> dict[str, bytes]:
 
 
 def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, Any]:
-    """What a repo's config.json says about its code.
+    """Return the fields of a repo's config.json that describe its code.
 
-    `architectures` is the custom name: with the stock one, a pipeline that cannot load the custom class would fall
-    back on the stock class without a word. The sha256 tell a later `save_pretrained` into the same folder which files
-    are of this project, as it wrote them.
+    `architectures` has the custom name: with the stock name, a pipeline that cannot load the custom class would
+    silently use the stock class. By the sha256 values, a later `save_pretrained` into the same folder knows which files
+    this project wrote and nobody has changed.
     """
     config_class: Any = model_class.config_class
     model = f"{module_of(model_class)}.{model_class.__name__}"
@@ -77,18 +77,18 @@ def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> di
 
 
 def license_file() -> Path:
-    """The licence of the code: beside this file in the installed package, at the top of the checkout."""
+    """Return the licence of the code, from the folder of the installed package or from the top of the checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(path for path in (package / LICENSE, package.parents[1] / "LICENSE") if path.is_file())
 
 
 def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folder: str) -> None:
-    """Put the code of a config's family, or of a processor, into a folder, and its names into the config.
+    """Write the code of a config's family, or of a processor, into a folder, and its names into the config.
 
-    For `SavedWithCode`. Classes of users are left alone: their authors register them with Transformers themselves.
+    `SavedWithCode` calls it. Users' classes are skipped: their authors register them with Transformers themselves.
 
     Raises:
-        ValueError: if the folder holds other files of these names; nothing is written.
+        ValueError: if the folder has other files with these names. Nothing is written.
     """
     code = _code_saved_with(saved)
     if isinstance(saved, PreTrainedConfig):
@@ -98,22 +98,22 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     changed = {name: content for name, content in code.items() if not _is_same(target / name, sha256(content))}
     taken = [name for name in changed if lexists(target / name) and not _is_same(target / name, written.get(name))]
     refuse_taken(taken, f"the folder {str(folder)!r}")
-    if isinstance(saved, PreTrainedModel):  # whose config is saved next, and the code with it
+    if isinstance(saved, PreTrainedModel):  # its config is saved next, and writes the code
         return
     target.mkdir(parents=True, exist_ok=True)
     for name, content in changed.items():
-        # Not into a file that is there, which could be a link to one elsewhere; and several processes may save at once.
+        # A file that exists is replaced: it could be a link to one elsewhere, and several processes may save at once.
         write_whole(target / name, content)
 
 
 def check_repo(
     saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, repo: str, token: Any, revision: str | None
 ) -> None:
-    """Refuse to push code over files of others. For `SavedWithCode`.
+    """Refuse to push code over files that this project did not write. `SavedWithCode` calls it.
 
     Raises:
-        ValueError: if the repo holds other files of these names.
-        HfHubHTTPError, OSError: if the Hub cannot be asked, as they come.
+        ValueError: if the repo has other files with these names.
+        HfHubHTTPError, OSError: if the Hub cannot be asked. They are passed on unchanged.
     """
     code = _code_saved_with(saved)
     if not code:
@@ -124,7 +124,7 @@ def check_repo(
             repo = f"{api.whoami()['name']}/{repo}"
         info = api.model_info(repo, revision=revision, files_metadata=True)
     except (RepositoryNotFoundError, RevisionNotFoundError, LocalTokenNotFoundError):
-        return  # there is nothing to lose, or Transformers will say so
+        return  # there is nothing to overwrite, or Transformers will report the problem
     there = {sibling.rfilename: sibling.blob_id for sibling in info.siblings or []}
     changed = [name for name, content in code.items() if name in there and there[name] != git_hash(content)]
     if not changed:
@@ -139,7 +139,7 @@ def check_repo(
 
 
 def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin) -> dict[str, bytes]:
-    """The code that goes along with an object; none with one of a user's class."""
+    """Return the code that is saved with an object, which is none if its class is a user's."""
     if isinstance(saved, ProcessorMixin):
         module = module_of(type(saved))
         return shipped_files(module) if f"{module}.{type(saved).__name__}" in PROCESSORS else {}
@@ -151,7 +151,7 @@ def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin)
 
 
 def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrainedModel] | None:
-    """The class of this project that will load what is saved: the generating one, or the inner model."""
+    """Return the class of this project that will load what is saved: the generating class or the inner model."""
     config = saved if isinstance(saved, PreTrainedConfig) else saved.config
     family = FAMILIES.get(config.model_type)
     if family is None or type(config) is not family.config_class:
@@ -165,7 +165,7 @@ def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrai
 
 
 def _name_code(config: PreTrainedConfig) -> None:
-    """Enter the code that goes along into a config, and take out what an earlier one went along with."""
+    """Name the code that is saved with a config in its fields, and remove the names that an earlier save left there."""
     named = " ".join(map(str, (getattr(config, "auto_map", None) or {}).values()))
     if any(f"modeling_vidcom2_{family.module}." in named for family in FAMILIES.values()):
         for name in CODE_FIELDS:
@@ -179,7 +179,7 @@ def _name_code(config: PreTrainedConfig) -> None:
 
 
 def written_before(config: Path) -> dict[str, str]:
-    """File name -> sha256 of the code that an earlier save put beside a config.json, by what it says itself."""
+    """Return file name -> sha256 of the code that an earlier save wrote beside a config.json, as its fields say."""
     try:
         fields = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def written_before(config: Path) -> dict[str, str]:
 
 
 def _is_same(file: Path, known: str | None) -> bool:
-    """Whether a file is there and has this sha256."""
+    """Return whether a file exists and has this sha256."""
     return known is not None and file.is_file() and sha256_of(file) == known
 
 

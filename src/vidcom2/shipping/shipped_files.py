@@ -1,7 +1,7 @@
-"""Files of `modeling/` and `configuration/` as a Hub repo holds them.
+"""The files of `modeling/` and `configuration/` as a Hub repo holds them.
 
-A Hub repo is one flat folder: a line `from ..configuration.x import y` of the package is `from .x import y` there.
-Nothing else differs. So file names are unique over all rooms.
+A Hub repo is one flat folder, so a line `from ..configuration.x import y` of the package is `from .x import y` there.
+Nothing else differs. File names are therefore unique over all rooms.
 """
 
 import re
@@ -14,24 +14,24 @@ from ..repo_shape import import_closure
 FROM_ANY_ROOM = re.compile(r"^(\s*)from \.+(?:\w+\.)*(?=\w+ import)", flags=re.MULTILINE)
 
 
-ROOMS = ("modeling", "configuration")  # where shipped modules are, in rooms of their own
+ROOMS = ("modeling", "configuration")  # the folders that hold the shipped modules
 
 
 @cache
 def shipped_paths() -> dict[str, Path]:
-    """Module -> its file, of all rooms of `modeling` and `configuration`, in the checkout or the installed package."""
+    """Return module -> file for all of `modeling` and `configuration`, in the checkout or the installed package."""
     tops = (import_module(f"vidcom2.{name}").__path__[0] for name in ROOMS)
     files = [file for top in tops for file in sorted(Path(top).rglob("*.py")) if file.name != "__init__.py"]
     return {file.stem: file for file in files}
 
 
 def source_of(module: str) -> str:
-    """The flat source of a shipped module, from the checkout or the installed package."""
+    """Return the flat source of a shipped module, from the checkout or the installed package."""
     if module not in shipped_paths():
         raise FileNotFoundError(f"there is no shipped module {module!r}: the installation of vidcom2 is incomplete.")
     return FROM_ANY_ROOM.sub(r"\1from .", shipped_paths()[module].read_text(encoding="utf-8"))
 
 
 def shipped_files(*modules: str) -> dict[str, bytes]:
-    """File name -> content, of these modules and all that they import, in alphabetical order."""
+    """Return file name -> content for these modules and all that they import, in alphabetical order."""
     return {f"{module}.py": source.encode() for module, source in import_closure(modules, source_of).items()}

@@ -1,4 +1,4 @@
-"""VidCom² inside vLLM: what its entry point `vllm.general_plugins` calls in each of its processes."""
+"""VidCom² inside vLLM. Each of vLLM's processes calls `register` through the entry point `vllm.general_plugins`."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -16,7 +16,7 @@ MODELS = {
 
 
 def register() -> None:
-    """Tell vLLM which classes serve this project's repos. Stock ones name other architectures, and stay as they are."""
+    """Tell vLLM which classes serve this project's repos. Stock repos name other architectures and are not affected."""
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 

@@ -1,4 +1,4 @@
-"""What all families share in vLLM: each video brings settings, and has as many placeholders as tokens of it stay."""
+"""The part that all families share in vLLM: each video carries its settings, and has a placeholder per kept token."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -19,46 +19,46 @@ from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoCompression, VideoTokens
 from .settings import RATIO, engine_settings, kept_tokens, settings_of_request, without_settings
 
-SETTINGS = "vidcom2_settings"  # what travels with a video from the processor to the model
+SETTINGS = "vidcom2_settings"  # the field of a video that carries its settings from the processor to the model
 
-# What vLLM's own classes, further back in the bases, bring along.
+# These stand for vLLM's own classes, which come later in a family's bases.
 VllmProcessor: Any = object
 VllmModel: Any = object
 
 
 class CompressedVideosProcessor(VllmProcessor):
-    """Comes before vLLM's processor in the bases of a family's. A family adds `size_of`, and `placeholders` if a video
-    has more of them than kept tokens."""
+    """A mixin that stands before vLLM's processor in the bases of a family's processor. A family adds `size_of`, and
+    also `placeholders` if its videos have more placeholders than kept tokens."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings = engine_settings(self.info.get_hf_config())
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """Frames, and rows and columns of a frame's scored tokens, of what vLLM's processor made of a video."""
+        """Return the number of frames, and the rows and columns of scored tokens in a frame, of a processed video."""
         raise NotImplementedError
 
     def placeholders(self, video: Any, kept: int) -> Any:
-        """What stands in the prompt for a video of which so many tokens stay."""
+        """Return the ids that stand in the prompt for a video of which `kept` tokens stay."""
         return [self.info.get_hf_config().video_token_id] * kept
 
     def request_settings(self, processor_kwargs: Mapping[str, object]) -> CompressionSettings:
-        """Those of the videos of a request with these `mm_processor_kwargs`."""
+        """Return the settings for the videos of a request with these `mm_processor_kwargs`."""
         return settings_of_request(self.settings, processor_kwargs, uses_mrope(self.info.get_hf_config()))
 
     def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
-        """On which the features of a video depend, in a request with these settings."""
+        """Return all settings on which a video's features depend, in a request with these `settings`."""
         return settings.as_dict()
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, for the most that a request can ask for: all tokens."""
+        """Return the parent's dummy inputs for the most that a request can ask for, which is all tokens."""
         inputs = super().get_dummy_inputs(*args, **kwargs)
         inputs.hf_processor_mm_kwargs = {**inputs.hf_processor_mm_kwargs, RATIO: 1.0}
         return inputs
 
     def _get_mm_hashes(self, inputs: Any) -> Any:
-        """As the parent's, with the settings that hold for the request, be they its own or the repo's: caches of vLLM
-        may live longer than an engine, and belong to several."""
+        """Add to the parent's hashes the settings of the request, whether they are its own or the repo's. vLLM's caches
+        may outlive an engine and may be shared by several, so the repo's settings must count too."""
         asked = inputs.hf_processor_mm_kwargs
         settings = self.settings_of_features(self.request_settings(asked))
         hashes = dict(super()._get_mm_hashes(replace(inputs, hf_processor_mm_kwargs=without_settings(asked))))
@@ -99,22 +99,23 @@ class CompressedVideosProcessor(VllmProcessor):
 
 
 def as_tensor(settings: CompressionSettings) -> Tensor:
-    """(bytes,) uint8: settings as vLLM sends them between its processes, which takes nothing but numbers."""
+    """Return the settings as (bytes,) uint8, because vLLM sends only numbers between its processes."""
     return torch.tensor(list(json.dumps(settings.as_dict()).encode()), dtype=torch.uint8)
 
 
 def from_tensor(settings: Tensor) -> CompressionSettings:
-    """What `as_tensor` was given."""
+    """Return the settings that `as_tensor` was given."""
     return CompressionSettings(**json.loads(bytes(settings.tolist())))
 
 
 class CompressedVideosModel(VllmModel):
-    """Comes before vLLM's model in the bases of a family's. A family adds `one_by_one` and `compressed_video`."""
+    """A mixin that stands before vLLM's model in the bases of a family's model. A family adds `one_by_one` and
+    `compressed_video`."""
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
-        """As the parent's, of the kept tokens of each video. vLLM asks for one modality at a time.
+        """Return what the parent does, but only the kept tokens of each video. vLLM asks for one modality at a time.
 
-        The tower has one video at a time: vLLM's budget for it counts tokens that are left, not frames.
+        The tower gets one video at a time, because vLLM's budget for it counts kept tokens, not frames.
         """
         of_videos = kwargs.pop(SETTINGS, None)
         if of_videos is None:
@@ -126,26 +127,26 @@ class CompressedVideosModel(VllmModel):
         return tuple(kept)
 
     def one_by_one(self, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """The arguments of `embed_multimodal` for some videos -> those for each of them."""
+        """Split the arguments of `embed_multimodal` for several videos into the arguments for each."""
         raise NotImplementedError
 
     def compressed_video(self, features: Tensor, settings: CompressionSettings, **kwargs: Any) -> Tensor:
-        """The parent's features of a video -> what takes the place of its placeholders."""
+        """Turn the parent's features of a video into those that take the place of its placeholders."""
         raise NotImplementedError
 
     def compression_of(self, tokens: Tensor, grid: tuple[int, int], settings: CompressionSettings) -> VideoCompression:
-        """Of the scored tokens (T, M, D), as many as the processor has told vLLM.
+        """Select from the scored tokens (T, M, D) as many as the processor has told vLLM.
 
         Raises:
-            ValueError: if the method keeps another number.
+            ValueError: if the method keeps another number of them.
         """
         compression = compress_with(settings, VideoTokens(tokens, grid))
         expected = kept_tokens(settings, len(tokens), grid)
         if len(compression.indices) != expected:
             raise ValueError(
                 f"`compression_method={settings.compression_method!r}` keeps {len(compression.indices)} of "
-                f"{compression.num_tokens} tokens at a ratio of {settings.retention_ratio}, but {expected} of a video "
-                "that shows nothing, and vLLM counts before it has seen a video. Choose a method that keeps the same "
-                "number of any."
+                f"{compression.num_tokens} tokens at a ratio of {settings.retention_ratio}, but keeps {expected} of an "
+                "empty video of this size, and vLLM counts tokens before it has seen the video. Choose a method that "
+                "keeps the same number whatever a video shows."
             )
         return compression

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT-Video with VidCom² in vLLM: what differs from LLaVA-OneVision."""
+"""LLaVA-NeXT-Video with VidCom² in vLLM. This file holds what differs from LLaVA-OneVision."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -17,10 +17,10 @@ from .llava_onevision import CompressedLlavaVideosModel, CompressedLlavaVideosPr
 
 
 class VidCom2LlavaNextVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaNextVideoMultiModalProcessor):
-    """vLLM's, with a ratio and fewer placeholders for each video."""
+    """vLLM's processor, with a ratio and fewer placeholders for each video."""
 
     def structure_tokens(self, num_frames: int) -> int:
-        """None."""
+        """Return 0: all placeholders of a video are scored."""
         return 0
 
 
@@ -30,12 +30,12 @@ class VidCom2LlavaNextVideoProcessorForVllm(CompressedLlavaVideosProcessor, Llav
     dummy_inputs=LlavaNextVideoDummyInputsBuilder,
 )
 class VidCom2LlavaNextVideoForVllm(CompressedLlavaVideosModel, LlavaNextVideoForConditionalGeneration):
-    """vLLM's LLaVA-NeXT-Video, which takes videos but no images, with the kept tokens of each video in place of all."""
+    """vLLM's LLaVA-NeXT-Video with only the kept tokens of each video. Like vLLM's class it takes no images."""
 
     def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
-        """As the mixin says: all."""
+        """Return all placeholders, as (T, M)."""
         return torch.arange(len(video), device=video.device).view(num_frames, -1)
 
     def kept_placeholders(self, compression: VideoCompression) -> Tensor:
-        """As the mixin says."""
+        """Return the indices of the kept tokens: there are no other placeholders."""
         return compression.indices

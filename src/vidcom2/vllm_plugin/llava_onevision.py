@@ -1,4 +1,4 @@
-"""LLaVA-OneVision with VidCom² in vLLM: what differs from vLLM's own classes."""
+"""LLaVA-OneVision with VidCom² in vLLM. This file holds what differs from vLLM's own classes."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -24,13 +24,13 @@ from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
 
 class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
-    """Of a LLaVA family, whose frames are all squares of the same size."""
+    """The mixin for LLaVA families, whose frames are all squares of the same size."""
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """As the mixin says.
+        """Return the number of frames, and the rows and columns of tokens in a frame.
 
         Raises:
-            ValueError: if frames are not of the tower's size, which would otherwise stop the engine in its step.
+            ValueError: if frames do not have the tower's size, which would otherwise stop the engine mid-step.
         """
         frames = video["pixel_values_videos"].data
         pixels = self.info.get_hf_config().vision_config.image_size
@@ -40,33 +40,34 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
                 f"`mm_processor_kwargs` makes frames of {height} × {width} pixels, but the model's vision tower takes "
                 f"{pixels} × {pixels}. Leave `size` and `crop_size` out."
             )
-        side = math.isqrt(self.info._get_num_frame_tokens(image_width=0, image_height=0))  # which follows the tower
+        side = math.isqrt(self.info._get_num_frame_tokens(image_width=0, image_height=0))  # fixed by the tower
         return len(frames), (side, side)
 
     def structure_tokens(self, num_frames: int) -> int:
-        """Placeholders of a video outside the ratio: the newline at its end."""
+        """Return how many placeholders of a video the ratio does not count. Here it is the newline at the end."""
         return 1
 
     def placeholders(self, video: Any, kept: int) -> Any:
-        """As the mixin says."""
+        """Return the ids for the kept tokens and the structure tokens."""
         return super().placeholders(video, kept + self.structure_tokens(self.size_of(video)[0]))
 
 
 class CompressedLlavaVideosModel(CompressedVideosModel):
-    """Of a LLaVA family. One with other structure tokens than a newline at the end has methods of its own."""
+    """The mixin for LLaVA families. A family whose structure tokens are not one newline at the end overrides the last
+    two methods."""
 
-    # Transformers 5 has left out a name inside the SigLIP tower, which vLLM still has.
+    # Transformers 5 has dropped `vision_model` from the names of the SigLIP tower's weights; vLLM still has it.
     hf_to_vllm_mapper = LlavaOnevisionForConditionalGeneration.hf_to_vllm_mapper | WeightsMapper(
         orig_to_new_regex={re.compile(r"^(model\.)?vision_tower\.(?!vision_model\.)"): "vision_tower.vision_model."}
     )
 
     def one_by_one(self, pixel_values_videos: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """As the mixin says."""
+        """Yield the frames of each video."""
         for frames in pixel_values_videos:
             yield {"pixel_values_videos": frames[None]}
 
     def compressed_video(self, features: Tensor, settings: CompressionSettings, pixel_values_videos: Tensor) -> Tensor:
-        """As the mixin says."""
+        """Return the features of the kept tokens and of the structure tokens, in their order."""
         video = features.flatten(0, -2)
         scored = self.scored_placeholders(video, num_frames=pixel_values_videos.shape[1])
         side = math.isqrt(scored.shape[1])
@@ -74,17 +75,17 @@ class CompressedLlavaVideosModel(CompressedVideosModel):
         return compression.kept_among(video, scored.flatten(), self.kept_placeholders(compression))
 
     def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
-        """(T, M) int64: which of a video's (placeholders, dim) features are scored."""
+        """Return (T, M) int64, which of a video's (placeholders, dim) features are scored."""
         return torch.arange(len(video) - 1, device=video.device).view(num_frames, -1)
 
     def kept_placeholders(self, compression: VideoCompression) -> Tensor:
-        """Int64: which of them stay, in their order."""
+        """Return int64 indices of the placeholders that stay, in their order."""
         newline = compression.indices.new_tensor([compression.num_tokens])
         return torch.cat([compression.indices, newline])
 
 
 class VidCom2LlavaOnevisionProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOnevisionMultiModalProcessor):
-    """vLLM's, with a ratio and fewer placeholders for each video."""
+    """vLLM's processor, with a ratio and fewer placeholders for each video."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -93,5 +94,5 @@ class VidCom2LlavaOnevisionProcessorForVllm(CompressedLlavaVideosProcessor, Llav
     dummy_inputs=LlavaOnevisionDummyInputsBuilder,
 )
 class VidCom2LlavaOnevisionForVllm(CompressedLlavaVideosModel, LlavaOnevisionForConditionalGeneration):
-    """vLLM's LLaVA-OneVision, with the kept tokens of each video in place of all: those that the Transformers class
-    keeps with the same settings."""
+    """vLLM's LLaVA-OneVision with only the kept tokens of each video. They are those that the Transformers class keeps
+    with the same settings."""

@@ -1,4 +1,4 @@
-"""LLaVA-Video in vLLM, which has no such class: what differs from LLaVA-OneVision with VidCom²."""
+"""LLaVA-Video with VidCom² in vLLM, which has no class for it. This file holds what differs from LLaVA-OneVision."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -32,27 +32,27 @@ class LlavaVideoProcessingInfo(LlavaOnevisionProcessingInfo):
         return self.side**2
 
     def get_num_video_tokens(self, *, image_width: int, image_height: int, num_frames: int) -> int:
-        """As the parent's."""
+        """Return the number of tokens of a video, with the newlines behind the rows."""
         config = self.get_hf_config()
         return num_frames * tokens_per_frame(config.patches_per_side, config.spatial_pool_mode)
 
 
 class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOnevisionMultiModalProcessor):
-    """vLLM's, with a ratio and fewer placeholders for each video. The time instruction is the caller's: vLLM has made
-    tokens of the prompt before it knows the video."""
+    """vLLM's processor, with a ratio and fewer placeholders for each video. The caller writes the time instruction,
+    because vLLM tokenizes the prompt before it knows the video."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         newlines = self.info.get_hf_config().compression_newlines
         if newlines == "occupied":
             raise ValueError(
-                f"`compression_newlines` is {newlines!r}, with which the number of newlines hangs on what a video "
-                'shows, but vLLM counts them before it has seen it. Set it to "all" or "trailing" in config.json, or '
-                """pass `--hf-overrides '{"compression_newlines": "all"}'`."""
+                f"`compression_newlines` is {newlines!r}, which makes the number of newlines depend on what a video "
+                'shows, but vLLM counts them before it has seen the video. Set it to "all" or "trailing" in '
+                """config.json, or pass `--hf-overrides '{"compression_newlines": "all"}'`."""
             )
 
     def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
-        """As the mixin says."""
+        """Return the settings of the compression and those of the model."""
         config = self.info.get_hf_config()
         own = {"newlines": config.compression_newlines, "pooling": config.spatial_pool_mode}
         return super().settings_of_features(settings) | own
@@ -60,14 +60,14 @@ class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOne
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
         if hf_kwargs.get("add_time_instruction"):
             raise ValueError(
-                "`add_time_instruction` is True, but vLLM has made tokens of the prompt before it knows the video. "
-                "Write the instruction into the prompt; "
-                "`vidcom2.modeling.families.processing_llava_video.time_instruction` gives it."
+                "`add_time_instruction` is True, but vLLM tokenizes the prompt before it knows the video. "
+                "Write the instruction into the prompt yourself; "
+                "`vidcom2.modeling.families.processing_llava_video.time_instruction` returns it."
             )
         return super()._apply_hf_processor_main(mm_items, {**hf_kwargs, "add_time_instruction": False})
 
     def structure_tokens(self, num_frames: int) -> int:
-        """A newline behind each row."""
+        """Return the number of newlines, one behind each row."""
         return num_frames * self.info.side
 
 
@@ -75,21 +75,21 @@ class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOne
     VidCom2LlavaVideoProcessorForVllm, info=LlavaVideoProcessingInfo, dummy_inputs=LlavaOnevisionDummyInputsBuilder
 )
 class VidCom2LlavaVideoForVllm(VidCom2LlavaOnevisionForVllm):
-    """LLaVA-Video with the kept tokens of each video in place of all."""
+    """LLaVA-Video with only the kept tokens of each video."""
 
     def apply_pooling(self, image_features: Tensor, stride: int = 2) -> Tensor:
-        """As LLaVA-Video's, with a newline behind each row."""
+        """Pool as LLaVA-Video does, and put a newline behind each row."""
         return pooled_rows(image_features, self.config, super().apply_pooling, self.image_newline)
 
     def _process_video_pixels(self, inputs: Any) -> Any:
-        """As the parent's, without its newline behind the video."""
+        """Return the parent's features without the newline that it puts behind the video."""
         return [video.flatten(0, -2)[:-1] for video in super()._process_video_pixels(inputs)]
 
     def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
-        """As the mixin says."""
+        """Return (T, M) int64, the placeholders that are not newlines."""
         side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
         return scored_placeholders(num_frames * side**2, side, video.device).view(num_frames, -1)
 
     def kept_placeholders(self, compression: VideoCompression) -> Tensor:
-        """As the mixin says."""
+        """Return the kept tokens' placeholders and those of the newlines that `compression_newlines` keeps."""
         return kept_placeholders(compression, self.config)

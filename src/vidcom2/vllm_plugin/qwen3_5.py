@@ -1,4 +1,4 @@
-"""Qwen3.5 with VidCom² in vLLM: the parent class differs from Qwen3-VL's, and nothing else."""
+"""Qwen3.5 with VidCom² in vLLM. It differs from Qwen3-VL only in the parent class."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -18,11 +18,11 @@ from .qwen3_vl import CompressedQwen3VideosModel, VidCom2Qwen3VLProcessorForVllm
     VidCom2Qwen3VLProcessorForVllm, info=Qwen3_5ProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
 )
 class VidCom2Qwen3_5ForVllm(CompressedQwen3VideosModel, Qwen3_5ForConditionalGeneration):
-    """vLLM's Qwen3.5, with the kept tokens of each video in place of all."""
+    """vLLM's Qwen3.5 with only the kept tokens of each video."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     VidCom2Qwen3VLProcessorForVllm, info=Qwen3_5MoeProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
 )
 class VidCom2Qwen3_5MoeForVllm(CompressedQwen3VideosModel, Qwen3_5MoeForConditionalGeneration):
-    """vLLM's Qwen3.5-MoE, with the kept tokens of each video in place of all."""
+    """vLLM's Qwen3.5-MoE with only the kept tokens of each video."""

@@ -1,4 +1,4 @@
-"""Qwen3-VL with VidCom² in vLLM: what differs from Qwen2-VL."""
+"""Qwen3-VL with VidCom² in vLLM. This file holds what differs from Qwen2-VL."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -19,14 +19,14 @@ from .qwen_vl import CompressedQwenVideosModel, CompressedQwenVideosProcessor, t
 
 
 class VidCom2Qwen3VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen3VLMultiModalProcessor):
-    """vLLM's, with a ratio and fewer placeholders for each video.
+    """vLLM's processor, with a ratio and fewer placeholders for each video.
 
-    How many tokens each frame keeps is not known yet: in the prompt all stand in the first frame, and the model puts
-    them, and the text between frames, where they belong.
+    When the prompt is made, it is not yet known how many tokens each frame keeps. The prompt therefore has all of them
+    in the first frame, and the model later puts them, and the text between frames, where they belong.
     """
 
     def placeholders(self, video: Any, kept: int) -> Any:
-        """As the mixin says."""
+        """Return the ids for a video whose kept tokens are all in its first frame."""
         timestamps = video["timestamps"].data
         return group_of_frames([kept] + [0] * (len(timestamps) - 1), timestamps, self.info.get_tokenizer(), self.config)
 
@@ -36,7 +36,7 @@ class VidCom2Qwen3VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen3VLMulti
 
 
 def group_of_frames(tokens_per_frame: list[int], timestamps: Any, tokenizer: Any, config: Any) -> Any:
-    """What stands in the prompt for a video: the time of each frame, and its tokens between marks."""
+    """Return what stands in the prompt for a video: for each frame its time, and its tokens between two marks."""
     return Qwen3VLMultiModalProcessor.get_video_repl(
         tokens_per_frame=tokens_per_frame,
         timestamps=timestamps,
@@ -48,21 +48,21 @@ def group_of_frames(tokens_per_frame: list[int], timestamps: Any, tokenizer: Any
 
 
 class CompressedQwen3VideosModel(CompressedQwenVideosModel):
-    """Of the families in which each frame stands apart, behind its time."""
+    """The mixin for the families in which each frame has a group of placeholders of its own, behind its time."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         multimodal = vllm_config.model_config.multimodal_config
-        multimodal.video_pruning_rate = 0.5  # makes room for positions beyond the length of the prompt
+        multimodal.video_pruning_rate = 0.5  # makes the parent reserve room for positions beyond the prompt's length
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         multimodal.video_pruning_rate = None
 
     @property
     def features_width(self) -> int:
-        """As the mixin says, those of the first decoder layers among them."""
+        """Channels of a feature without its shift, including those that are added in the first decoder layers."""
         return self.visual_dim + self.multiscale_dim
 
     def extent_of_video(self, feature: Any, other_tokens: int) -> int:
-        """As the mixin says: a frame takes its longer side."""
+        """Return how many positions a video takes. Each frame takes as many as its longer side has tokens."""
         t, grid = tokens_of_grid(feature.data["video_grid_thw"].data.tolist(), self.config)
         return other_tokens + t * max(grid)
 
@@ -74,9 +74,9 @@ class CompressedQwen3VideosModel(CompressedQwenVideosModel):
         timestamps: Any = (),
         **kwargs: Any,
     ) -> Tensor:
-        """As the mixin says: the kept tokens, in each frame behind the embedded text of its time."""
+        """Return the kept tokens, those of each frame behind the embedded text of its time."""
         t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
-        tokens = features[:, : self.visual_dim].unflatten(0, (t, -1))  # those of deeper layers are not scored
+        tokens = features[:, : self.visual_dim].unflatten(0, (t, -1))  # features for deeper layers are not scored
         compression = self.compression_of(tokens, grid, settings)
         per_frame = compression.frame_budgets.tolist()
         group = torch.tensor(group_of_frames(per_frame, timestamps[0], self._tokenizer, self.config).full)
@@ -90,11 +90,11 @@ class CompressedQwen3VideosModel(CompressedQwenVideosModel):
 
 
 def _shifts(group: Tensor, indices: Tensor, grid: tuple[int, int], config: Any) -> Tensor:
-    """(n, 3): how far the tokens of a video's group stand from the place of its first placeholder, where the prompt
-    gives the text before it a place of its own and all others that one."""
+    """Return (n, 3), how far each token of a video's group is from the position that it has in the prompt. There each
+    token before the first placeholder has a position of its own, and all others have the first placeholder's."""
     rows, columns = grid
     is_token = group == config.video_token_id
-    ended = (group == config.vision_end_token_id).cumsum(0)  # a frame's end stands behind the frame
+    ended = (group == config.vision_end_token_id).cumsum(0)  # the mark that ends a frame is positioned after it
     text_before = (~is_token).cumsum(0) - (~is_token).long()
     places = (text_before + ended * max(grid))[:, None].repeat(1, 3)
     of_frame = indices % (rows * columns)
@@ -109,4 +109,4 @@ def _shifts(group: Tensor, indices: Tensor, grid: tuple[int, int], config: Any) 
     VidCom2Qwen3VLProcessorForVllm, info=Qwen3VLProcessingInfo, dummy_inputs=Qwen3VLDummyInputsBuilder
 )
 class VidCom2Qwen3VLForVllm(CompressedQwen3VideosModel, Qwen3VLForConditionalGeneration):
-    """vLLM's Qwen3-VL, with the kept tokens of each video in place of all."""
+    """vLLM's Qwen3-VL with only the kept tokens of each video."""

@@ -1,4 +1,4 @@
-"""Qwen2-VL and Qwen2.5-VL with VidCom² in vLLM, and what M-RoPE asks for in all of Qwen's families."""
+"""Qwen2-VL and Qwen2.5-VL with VidCom² in vLLM, and what M-RoPE requires of all Qwen families."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -28,51 +28,51 @@ from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
 
 class CompressedQwenVideosProcessor(CompressedVideosProcessor):
-    """Of a Qwen family: a frame is one of the t temporal patches of `video_grid_thw`, with a token for each block of
-    patches that the tower merges."""
+    """The mixin for Qwen families. A frame is one of the t temporal patches of `video_grid_thw`, and has a token for
+    each block of patches that the tower merges."""
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """As the mixin says."""
+        """Return the number of frames, and the rows and columns of tokens in a frame."""
         return tokens_of_grid(video["video_grid_thw"].data.tolist(), self.info.get_hf_config())
 
 
 def tokens_of_grid(grid_thw: Sequence[int], hf_config: Any) -> tuple[int, tuple[int, int]]:
-    """(t, h, w) patches -> frames, and rows and columns of their tokens."""
+    """Convert (t, h, w) patches to the number of frames, and the rows and columns of tokens in a frame."""
     t, h, w = grid_thw
     size = hf_config.vision_config.spatial_merge_size
     return t, (h // size, w // size)
 
 
 class MRopeVideosModel(CompressedVideosModel):
-    """Every survivor keeps its own (t, h, w), computed on the full prompt.
+    """The mixin for models with M-RoPE: every kept token keeps its own (t, h, w), computed on the full prompt.
 
-    vLLM asks for positions before it has seen a video. Those of text follow from sizes alone. A video's tokens all get
-    the first position that it takes; how far each of them is from it travels with its features (vLLM keeps these for
-    later requests) to `embed_input_ids`, and from there to `forward`, which adds it.
+    vLLM asks for positions before it has seen a video. The positions of text follow from sizes alone. All tokens of a
+    video first get the first position that the video takes. Each token's shift is its distance from there. It travels
+    with the token's features, which vLLM keeps for later requests, to `embed_input_ids`, and `forward` adds it.
 
     A family adds `extent_of_video` and `compressed_video`.
     """
 
-    supported_video_pruning_methods = ("evs", "vidcom2")  # for the flag, which `SettingsAtStart` takes
+    supported_video_pruning_methods = ("evs", "vidcom2")  # lets the flag pass, so that `SettingsAtStart` can read it
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
-        self.is_multimodal_pruning_enabled = False  # the parent's own
-        # For the tokens of a step, always at the same address: CUDA graphs read it. Zero again after each step.
+        self.is_multimodal_pruning_enabled = False  # the parent's own pruning
+        # The shifts of a step's tokens. CUDA graphs read them, so their address never changes; zero after each step.
         num_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.shifts = torch.zeros(3, num_tokens, dtype=torch.int64)
 
     def get_encoder_cudagraph_config(self) -> Any:
-        """Of no modality: vLLM's graphs of the tower go past `embed_multimodal`."""
+        """Use no CUDA graphs of the tower, for any modality, because vLLM's bypass `embed_multimodal`."""
         return replace(super().get_encoder_cudagraph_config(), modalities=[])
 
     def extent_of_video(self, feature: Any, other_tokens: int) -> int:
-        """How many positions a video of the prompt takes, with so many tokens of text among its placeholders."""
+        """Return how many positions a video takes that has `other_tokens` tokens of text among its placeholders."""
         raise NotImplementedError
 
     def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[Tensor, int]:
-        """The positions (3, N) of a prompt in which videos are short, and what is to be added to the number of a token
-        behind it. A video's tokens have the place of the first of them."""
+        """Return the positions (3, N) of a prompt with compressed videos, and the number to add to the index of a later
+        token to get its position. All tokens of a video get the position of its first token."""
         size = self.config.vision_config.spatial_merge_size
         positions = np.empty((3, len(input_tokens)), dtype=np.int64)
         done = place = 0
@@ -82,7 +82,7 @@ class MRopeVideosModel(CompressedVideosModel):
                 tokens = input_tokens[start:end]
                 of_video = tokens.count(self.config.video_token_id)
                 extent = self.extent_of_video(feature, other_tokens=len(tokens) - of_video)
-                before = tokens.index(self.config.video_token_id)  # some families have text at the start of its range
+                before = tokens.index(self.config.video_token_id)  # in some families the range begins with text
                 start, extent, grid = start + before, extent - before, 0
             else:
                 _, h, w = feature.data["image_grid_thw"].data.tolist()
@@ -97,9 +97,10 @@ class MRopeVideosModel(CompressedVideosModel):
         return torch.from_numpy(positions), place - len(input_tokens)
 
     def with_shifts(self, features: Tensor, shifts: Tensor) -> Tensor:
-        """Features (n, dim) that know how far (n, 3) they stand from the place that `get_mrope_input_positions` gives
+        """Append to the features (n, dim) their shifts (n, 3) from the position that `get_mrope_input_positions` gives
         them."""
-        bits = shifts.to(features.device, torch.int32).view(features.dtype)  # bfloat16 has no numbers like 257
+        # The bits of the integers are stored, because bfloat16 has no numbers like 257.
+        bits = shifts.to(features.device, torch.int32).view(features.dtype)
         return torch.cat([features, bits], dim=1)
 
     @property
@@ -114,10 +115,10 @@ class MRopeVideosModel(CompressedVideosModel):
         *,
         is_multimodal: Tensor | None = None,
     ) -> Tensor:
-        """As the parent's. Shifts of the features are kept for `forward`."""
+        """Embed as the parent does, and store the shifts of the features for `forward`."""
         self.shifts.zero_()
         if multimodal_embeddings:
-            assert is_multimodal is not None  # vLLM tells where they belong
+            assert is_multimodal is not None  # vLLM says where they belong
             width = self.features_width
             shifts = [
                 features[:, width:].contiguous().view(torch.int32)
@@ -131,8 +132,8 @@ class MRopeVideosModel(CompressedVideosModel):
         return super().embed_input_ids(input_ids, multimodal_embeddings, is_multimodal=is_multimodal)
 
     def forward(self, input_ids: Tensor | None, positions: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's."""
-        if positions.ndim == 2:  # in vLLM's own buffer, which it fills for each step
+        """Add the shifts to the positions, and run the parent's."""
+        if positions.ndim == 2:  # they are in vLLM's own buffer, which it fills anew for each step
             of_step = self.shifts[:, : positions.shape[1]]
             positions[:, : of_step.shape[1]] += of_step
             of_step.zero_()
@@ -140,7 +141,7 @@ class MRopeVideosModel(CompressedVideosModel):
 
 
 class CompressedQwenVideosModel(MRopeVideosModel):
-    """With patches of all videos in one tensor, and their grids."""
+    """The mixin for Qwen families, which have the patches of all videos in one tensor, and their grids."""
 
     def one_by_one(
         self,
@@ -149,7 +150,7 @@ class CompressedQwenVideosModel(MRopeVideosModel):
         video_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> Iterator[dict[str, Any]]:
-        """As the mixin says; everything else has an entry for each video."""
+        """Yield the rows and the grid of each video. All other arguments have an entry for each video."""
         sizes = video_grid_thw.prod(dim=1)
         rows = {"pixel_values_videos": (pixel_values_videos, sizes)}
         rows["video_embeds"] = video_embeds, sizes // self.config.vision_config.spatial_merge_size**2
@@ -161,12 +162,14 @@ class CompressedQwenVideosModel(MRopeVideosModel):
 
 
 class CompressedQwen2VideosModel(CompressedQwenVideosModel):
-    """Of the families in which a video is one run of placeholders. As in vLLM's own classes, and in the code with which
-    the models were trained, text goes on behind the largest of a video's positions t, h and w; Transformers 5.19 to
-    5.23 looks at h and w alone."""
+    """The mixin for the families in which a video is one run of placeholders.
+
+    Text continues after the largest of a video's positions t, h and w, as it does in vLLM's own classes and in the code
+    with which the models were trained. Transformers 5.19 to 5.23 looks only at h and w.
+    """
 
     def extent_of_video(self, feature: Any, other_tokens: int) -> int:
-        """As the mixin says."""
+        """Return how many positions a video takes."""
         ((_, t, h, w, t_factor),) = self.iter_mm_grid_thw([feature])
         return int(_places(t, h, w, t_factor).max()) + 1
 
@@ -178,7 +181,7 @@ class CompressedQwen2VideosModel(CompressedQwenVideosModel):
         second_per_grid_ts: Any = None,
         **kwargs: Any,
     ) -> Tensor:
-        """As the mixin says."""
+        """Return the features of the kept tokens, with their shifts."""
         t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
         compression = self.compression_of(features.unflatten(0, (t, -1)), grid, settings)
         seconds = 1.0 if second_per_grid_ts is None else float(second_per_grid_ts[0])
@@ -188,29 +191,29 @@ class CompressedQwen2VideosModel(CompressedQwenVideosModel):
 
 
 def _places(t: int, h: int, w: int, t_factor: float) -> np.ndarray:
-    """(t·h·w, 3) positions of a whole video's tokens, from 0 on."""
+    """Return (t·h·w, 3), the positions of a whole video's tokens, beginning at 0."""
     grid = np.indices((t, h, w)).reshape(3, -1)
     grid[0] = (grid[0] * t_factor).astype(np.int64)
     return grid.T.copy()
 
 
 class VidCom2Qwen2VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen2VLMultiModalProcessor):
-    """vLLM's, with a ratio and fewer placeholders for each video."""
+    """vLLM's processor, with a ratio and fewer placeholders for each video."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     VidCom2Qwen2VLProcessorForVllm, info=Qwen2VLProcessingInfo, dummy_inputs=Qwen2VLDummyInputsBuilder
 )
 class VidCom2Qwen2VLForVllm(CompressedQwen2VideosModel, Qwen2VLForConditionalGeneration):
-    """vLLM's Qwen2-VL, with the kept tokens of each video in place of all."""
+    """vLLM's Qwen2-VL with only the kept tokens of each video."""
 
 
 class VidCom2Qwen2_5_VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen2_5_VLMultiModalProcessor):
-    """vLLM's, with a ratio and fewer placeholders for each video."""
+    """vLLM's processor, with a ratio and fewer placeholders for each video."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
     VidCom2Qwen2_5_VLProcessorForVllm, info=Qwen2_5_VLProcessingInfo, dummy_inputs=Qwen2_5_VLDummyInputsBuilder
 )
 class VidCom2Qwen2_5_VLForVllm(CompressedQwen2VideosModel, Qwen2_5_VLForConditionalGeneration):
-    """vLLM's Qwen2.5-VL, with the kept tokens of each video in place of all."""
+    """vLLM's Qwen2.5-VL with only the kept tokens of each video."""

@@ -1,4 +1,4 @@
-"""The settings of a repo and of a request, as far as vLLM can keep them: it counts tokens before it sees a video."""
+"""The settings of a repo and of a request. Some are refused, because vLLM counts tokens before it sees a video."""
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
@@ -18,17 +18,17 @@ from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoTokens
 
 RATIO = "retention_ratio"
-OF_THE_MODEL = ("compression_newlines", "spatial_pool_mode")  # as in Transformers, no call can set them
+OF_THE_MODEL = ("compression_newlines", "spatial_pool_mode")  # no call can set them, as in Transformers
 OF_THE_TOWER = tuple(name for name in SETTING_NAMES if name.startswith("vision_"))
 OF_A_REQUEST = tuple(name for name in SETTING_NAMES if name not in OF_THE_TOWER)
-WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks at token ids alone
+WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks only at token ids
 
 
 def engine_settings(hf_config: Any) -> CompressionSettings:
-    """The settings in a repo's config, with what `--hf-overrides` changes.
+    """Return the settings in a repo's config, with the changes of `--hf-overrides`.
 
     Raises:
-        ValueError: on settings outside their accepted set, and on those that an engine cannot keep.
+        ValueError: on settings outside their accepted set, and on those that an engine cannot keep to.
     """
     given = {name: getattr(hf_config, name) for name in SETTING_NAMES if hasattr(hf_config, name)}
     settings = CompressionSettings(**given)
@@ -37,19 +37,19 @@ def engine_settings(hf_config: Any) -> CompressionSettings:
 
 
 def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> None:
-    """Raises a ValueError on a setting with which vLLM could not count a video's tokens, or would ignore."""
+    """Raise a ValueError on a setting that keeps vLLM from counting a video's tokens, or that vLLM would ignore."""
     method = COMPRESSION_METHODS[settings.compression_method]
-    # The others keep the same number whatever a video shows; of a user's own method that is checked where it runs.
+    # What passes keeps the same number whatever a video shows. For a user's own method that is checked when it runs.
     if not method.keeps_by_sizes(settings.compression_rounding):
         raise ValueError(
-            f"`compression_rounding` is {settings.compression_rounding!r}, with which the number of kept tokens hangs "
-            'on what a video shows, but vLLM counts them before it has seen it. Set it to "exact": in config.json, by '
-            """`--hf-overrides '{"compression_rounding": "exact"}'`, or beside the other settings of the request."""
+            f"`compression_rounding` is {settings.compression_rounding!r}, which makes the number of kept tokens "
+            "depend on what a video shows, but vLLM counts them before it has seen the video. Set it to "
+            """"exact" in config.json, with `--hf-overrides '{"compression_rounding": "exact"}'`, or in the request."""
         )
     if "tower_states" in method.needs:
         raise ValueError(
-            f"`compression_method` is {method.name!r}, which looks at states of the vision tower, and vLLM does not "
-            "hand these out. Choose another method."
+            f"`compression_method` is {method.name!r}, which needs states of the vision tower, but vLLM does not give "
+            "access to them. Choose another method."
         )
     if settings.vision_method != "full":
         raise ValueError(
@@ -64,12 +64,12 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
 
 
 class SettingsAtStart(VerifyAndUpdateConfig):
-    """What vLLM calls once for an engine, before it loads anything."""
+    """The check of settings and flags that vLLM calls once for an engine, before it loads anything."""
 
     @staticmethod
     def verify_and_update_config(vllm_config: Any) -> None:
-        """As for the stock model. Refuse what cannot be kept, and take `--video-pruning-rate q` as a retention ratio of
-        1 - q.
+        """Do what vLLM does for the stock model, refuse settings that an engine cannot keep to, and read
+        `--video-pruning-rate q` as a retention ratio of 1 - q.
 
         Raises:
             ValueError: as `engine_settings`, and on flags that contradict each other or the model.
@@ -90,14 +90,14 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                     f"one of {other}. Pass one of them."
                 )
             hf_config.retention_ratio = ratio
-            multimodal.video_pruning_rate = None  # with which vLLM's own classes prune
+            multimodal.video_pruning_rate = None  # otherwise vLLM's own classes would prune too
         settings = engine_settings(hf_config)
         if multimodal is None:
             return
         for name, value in named_settings(multimodal.mm_processor_kwargs or {}):
             raise ValueError(
-                f"`--mm-processor-kwargs` says that `{name}` is {value!r}, but settings of the server come from the "
-                f"repo. Pass `--hf-overrides '{json.dumps({name: value}, default=str)}'`."
+                f"`{name}` is {value!r} in `--mm-processor-kwargs`, but the server's settings come from the repo. "
+                f"Pass `--hf-overrides '{json.dumps({name: value}, default=str)}'`."
             )
         if multimodal.video_pruning_method not in ("evs", settings.compression_method):  # the first is vLLM's default
             raise ValueError(
@@ -109,34 +109,35 @@ class SettingsAtStart(VerifyAndUpdateConfig):
             num_stages = vllm_config.parallel_config.pipeline_parallel_size
             if num_stages > 1:
                 raise ValueError(
-                    f"`--pipeline-parallel-size` is {num_stages}, but vLLM tells the positions of kept video tokens to "
-                    "the first stage alone. Use `--tensor-parallel-size`."
+                    f"`--pipeline-parallel-size` is {num_stages}, but vLLM gives the positions of kept video tokens "
+                    "only to the first stage. Use `--tensor-parallel-size`."
                 )
             if vllm_config.parallel_config.use_ubatching:
                 raise ValueError(
-                    "`--enable-dbo` or `--ubatch-size` is set and takes steps apart, but the positions of kept video "
-                    "tokens are told for a whole step. Leave it out."
+                    "`--enable-dbo` or `--ubatch-size` is set and splits steps, but the positions of kept video tokens "
+                    "are given for a whole step. Leave it out."
                 )
             drafter = vllm_config.speculative_config
             if drafter is not None and drafter.method not in WITHOUT_FEATURES:
                 raise ValueError(
                     f"The speculative decoding method is {drafter.method!r}, whose model would be given video tokens "
-                    f"with their positions, but reads them without. Use {' or '.join(map(repr, WITHOUT_FEATURES))}."
+                    f"together with their positions, which it cannot read. Use "
+                    f"{' or '.join(map(repr, WITHOUT_FEATURES))}."
                 )
 
 
 def settings_of_request(
     engine: CompressionSettings, processor_kwargs: Mapping[str, object], has_mrope: bool
 ) -> CompressionSettings:
-    """The settings with which a request's videos are compressed.
+    """Return the settings with which a request's videos are compressed.
 
     Args:
-        engine: the settings of every request that names none.
+        engine: the settings of every request that sets none.
         processor_kwargs: the request's `mm_processor_kwargs`. None stands for the engine's value.
         has_mrope: whether the model has M-RoPE positions.
 
     Raises:
-        ValueError: on a setting that a request cannot have, and on a name that looks like a setting but is none.
+        ValueError: on a setting that a request cannot set, and on a name that looks like a setting but is none.
     """
     for name, value in named_settings(processor_kwargs):
         if name in OF_THE_TOWER:
@@ -154,25 +155,25 @@ def settings_of_request(
     method = COMPRESSION_METHODS[settings.compression_method]
     if not method.is_own and method.name != engine.compression_method:
         raise ValueError(
-            f"`compression_method` is {method.name!r} in a request, but whether a registered method keeps as many "
-            "tokens as vLLM has counted shows only while a video is encoded, where an error stops the server. Set it "
-            "in config.json, or with `--hf-overrides`, for all requests."
+            f"`compression_method` is {method.name!r} in a request, but vLLM learns only while it encodes a video "
+            "whether a registered method keeps as many tokens as it has counted, and an error there stops the server. "
+            "Set it in config.json, or with `--hf-overrides`, for all requests."
         )
     check_engine_can_keep(settings, has_mrope)
     return settings
 
 
 def without_settings(processor_kwargs: Mapping[str, object]) -> dict[str, object]:
-    """What is the processor's own among the `mm_processor_kwargs` of a request."""
+    """Return the processor's own arguments among the `mm_processor_kwargs` of a request."""
     return {name: value for name, value in processor_kwargs.items() if name not in SETTING_NAMES + OF_THE_MODEL}
 
 
 def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Names and values of the settings among `mm_processor_kwargs` that are not None.
+    """Yield the names and values of the settings among `mm_processor_kwargs` that are not None.
 
     Raises:
-        ValueError: on a name that no processor has and that looks like a setting, which vLLM would ignore, and on a
-            setting inside of `videos_kwargs` and the like.
+        ValueError: on a name that looks like a setting but is none, because vLLM would ignore it, and on a setting
+            inside of `videos_kwargs` and the like.
     """
     known = SETTING_NAMES + OF_THE_MODEL
     for name, value in processor_kwargs.items():
@@ -180,7 +181,7 @@ def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str
             for inner in value:
                 if inner in known or _looks_like_a_setting(inner):
                     raise ValueError(
-                        f"`{inner}` stands inside of `{name}`, where only a processor's own arguments are read. Write "
+                        f"`{inner}` stands inside of `{name}`, where only a processor's own arguments are read. Put "
                         "settings of the compression directly into `mm_processor_kwargs`."
                     )
         elif value is not None and name in known:
@@ -189,27 +190,27 @@ def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str
             close = difflib.get_close_matches(name.lower(), SETTING_NAMES, n=1)
             hint = f"Did you mean `{close[0]}`? " if close else ""
             raise ValueError(
-                f"`{name}` in `mm_processor_kwargs` is no setting. {hint}A request may set "
+                f"`{name}` in `mm_processor_kwargs` is not a setting. {hint}A request may set "
                 f"{', '.join(f'`{each}`' for each in OF_A_REQUEST)}."
             )
 
 
 def _looks_like_a_setting(name: str) -> bool:
-    """Whether a name begins like a setting of the compression, or is a misspelt one."""
+    """Return whether a name begins like a setting of the compression, or is a misspelt one."""
     begins = name.lower().startswith(("compression_", "retention_", "vision_"))
     return begins or bool(difflib.get_close_matches(name.lower(), SETTING_NAMES, cutoff=0.8))
 
 
 def kept_tokens(settings: CompressionSettings, num_frames: int, grid: tuple[int, int]) -> int:
-    """How many tokens of a video stay, whatever it shows: the method is asked about a video of nothing.
+    """Return how many tokens of a video stay, whatever it shows. The method counts them on an empty video.
 
     Raises:
-        ValueError: on a ratio that the method cannot have for a video of this size.
+        ValueError: on a ratio that the method does not support for a video of this size.
     """
     return _kept_tokens(tuple(settings.as_dict().items()), num_frames, grid)
 
 
 @lru_cache(maxsize=1024)
 def _kept_tokens(settings: tuple[tuple[str, Any], ...], num_frames: int, grid: tuple[int, int]) -> int:
-    nothing = torch.zeros(num_frames, grid[0] * grid[1], 2)
-    return len(compress_with(CompressionSettings(**dict(settings)), VideoTokens(nothing, grid)).indices)
+    empty = torch.zeros(num_frames, grid[0] * grid[1], 2)
+    return len(compress_with(CompressionSettings(**dict(settings)), VideoTokens(empty, grid)).indices)

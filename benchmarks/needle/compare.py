@@ -195,7 +195,7 @@ def main(
     checkpoint = load_checkpoint(device="cpu")
     for name in group or GROUPS:
         measured = compare_tower if name.startswith("tower") else compare
-        # As published: every fourth frame is a reference, and no patch of the others so changed that they are one too.
+        # As published, only every fourth frame is a reference: no other frame can change so much that it becomes one.
         vision_changed_patches.UNCHANGED = -1.0 if name == "tower_fixed_references" else UNCHANGED
         figures = measured(checkpoint, data / DATA.get(name, "questions.jsonl"), work, name)
         path = RESULTS / f"needle_{name}.json"

@@ -19,7 +19,7 @@ def convert_command(
 ) -> None:
     """Convert an original checkpoint of LLaVA-Video (`lmms-lab/LLaVA-Video-7B-Qwen2` or 72B) to this project's class.
 
-    Weights are copied shard by shard: memory does not grow with the model. The destination appears when it is whole.
+    Weights are copied shard by shard, so memory holds one shard at a time. The destination appears when it is whole.
     """
     with one_line_errors():
         with err.status("Importing Transformers ..."):

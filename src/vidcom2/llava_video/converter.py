@@ -1,16 +1,19 @@
 """Convert the original LLaVA-Video checkpoints to the format of `VidCom2LlavaVideoForConditionalGeneration`.
 
-Only names change, so the weights are copied as bytes, shard by shard, and memory does not grow with the model.
+Only names change. The weights are copied shard by shard, so memory holds one shard at a time.
 """
 
 import json
+import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from transformers import (
     AddedToken,
     AutoTokenizer,
@@ -29,7 +32,6 @@ from .classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaV
 # It is called with what is being done, how much of it is done, and how much there is in all.
 Progress = Callable[[str, float, float | None], None]
 
-COPY_BYTES = 16 * 2**20  # copied at a time
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -123,19 +125,21 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Shard:
-    """A safetensors file, which consists of 8 bytes with the length of the header, the header, and the data."""
+    """A safetensors file.
+
+    Attributes:
+        tensors: name -> (dtype, shape), as its header says. The dtype is safetensors' own name, such as "BF16".
+        metadata: the text that its header holds beside the tensors.
+    """
 
     path: Path
-    header: dict[str, Any]
-    data_start: int
-
-    @property
-    def tensors(self) -> dict[str, dict[str, Any]]:
-        return {name: entry for name, entry in self.header.items() if name != "__metadata__"}
+    tensors: dict[str, tuple[str, list[int]]]
+    metadata: dict[str, str] | None
 
     @property
     def num_bytes(self) -> int:
-        return self.path.stat().st_size - self.data_start
+        """Return how many bytes its tensors have."""
+        return sum(math.prod(shape) * getattr(torch, DTYPES[dtype]).itemsize for dtype, shape in self.tensors.values())
 
 
 def convert_llava_video(
@@ -173,8 +177,8 @@ def convert_llava_video(
     tokenizer = _tokenizer(folder)
     config = _config(original, folder, tokenizer, spatial_pool_mode)
     _check_tensors(shards, config)
-    embedding = next(shard.tensors[n] for shard in shards for n in shard.tensors if n == "model.embed_tokens.weight")
-    config.dtype = DTYPES[embedding["dtype"]]
+    embedding = "model.embed_tokens.weight"
+    config.dtype = dtype = DTYPES[next(shard.tensors[embedding][0] for shard in shards if embedding in shard.tensors)]
     num_bytes = sum(shard.num_bytes for shard in shards)
     target.parent.mkdir(parents=True, exist_ok=True)
     with growing_folder(target) as incomplete:
@@ -191,7 +195,7 @@ def convert_llava_video(
         destination=str(target),
         num_tensors=sum(len(shard.tensors) for shard in shards),
         num_bytes=num_bytes,
-        dtype=DTYPES[embedding["dtype"]],
+        dtype=dtype,
         spatial_pool_mode=spatial_pool_mode,
         notes=_notes(original, folder, spatial_pool_mode),
     )
@@ -234,23 +238,15 @@ def read_shard(path: Path) -> Shard:
     Raises:
         ConversionError: if the file is of another kind, or was cut off.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            if 8 + length > size:
-                raise ValueError
-            header = json.loads(file.read(length))
-            entries = [entry for name, entry in header.items() if name != "__metadata__"]
-            data_end = max((entry["data_offsets"][1] for entry in entries), default=0)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            raise ConversionError(f"{str(path)!r} is not a safetensors file. Download it again.") from None
-    if 8 + length + data_end != size:
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (it is not a dict)
+            tensors = {name: (each.get_dtype(), each.get_shape()) for name, each in slices.items()}
+            return Shard(path, tensors, file.metadata())
+    except SafetensorError as error:
         raise ConversionError(
-            f"{str(path)!r} has {size:,} bytes, but should have {8 + length + data_end:,} by its header. "
-            "Download it again."
-        )
-    return Shard(path, header, 8 + length)
+            f"{str(path)!r} is not a safetensors file, or not the whole of one ({error}). Download it again."
+        ) from None
 
 
 def renamed(name: str) -> str | None:
@@ -269,20 +265,20 @@ def _check_tensors(shards: list[Shard], config: VidCom2LlavaVideoConfig) -> None
         }
     found: dict[str, str] = {}
     for shard in shards:
-        for name, entry in shard.tensors.items():
+        for name, (dtype, shape) in shard.tensors.items():
             new = renamed(name)
             if new not in expected:
                 raise ConversionError(f"{shard.path.name} holds {name!r}, which LLaVA-Video does not have.")
             if new in found:
                 raise ConversionError(f"{name!r} is both in {found[new]} and in {shard.path.name}.")
-            if entry["shape"] != expected[new]:
+            if shape != expected[new]:
                 raise ConversionError(
-                    f"{name!r} in {shard.path.name} has shape {entry['shape']}, but config.json asks for "
+                    f"{name!r} in {shard.path.name} has shape {shape}, but config.json asks for "
                     f"{expected[new]}. Do both belong to one checkpoint?"
                 )
-            if entry["dtype"] not in DTYPES:
+            if dtype not in DTYPES:
                 raise ConversionError(
-                    f"{name!r} in {shard.path.name} is {entry['dtype']}, but must be one of {', '.join(DTYPES)}."
+                    f"{name!r} in {shard.path.name} is {dtype}, but must be one of {', '.join(DTYPES)}."
                 )
             found[new] = shard.path.name
     missing = expected.keys() - found.keys() - ({"lm_head.weight"} if config.tie_word_embeddings else set())
@@ -304,27 +300,22 @@ def _copy_weights(shards: list[Shard], target: Path, progress: Progress) -> None
     total, done = sum(shard.num_bytes for shard in shards), 0
     weight_map: dict[str, str] = {}
     for i, shard in enumerate(shards):
-        file = SINGLE_FILE if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
-        for num_bytes in _copy_shard(shard, target / file):
-            done += num_bytes
-            progress(f"Copying {file}", done, total)
-        weight_map |= {new: file for name in shard.tensors if (new := renamed(name))}
+        name = SINGLE_FILE if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
+        progress(f"Copying {name}", done, total)
+        weight_map |= dict.fromkeys(_copy_shard(shard, target / name), name)
+        done += shard.num_bytes
+    progress("Copied the weights", done, total)
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         (target / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def _copy_shard(shard: Shard, path: Path) -> Iterator[int]:
-    """Copy a shard to `path` under its new names, and yield the number of bytes of each block that was copied."""
-    header = {renamed(name) if name != "__metadata__" else name: entry for name, entry in shard.header.items()}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data is aligned to 8 bytes
-    with shard.path.open("rb") as source, path.open("wb") as copy:
-        copy.write(len(text).to_bytes(8, "little") + text)
-        source.seek(shard.data_start)
-        while block := source.read(COPY_BYTES):
-            copy.write(block)
-            yield len(block)
+def _copy_shard(shard: Shard, path: Path) -> list[str]:
+    """Copy a shard to `path` under its new names, and return these."""
+    with safe_open(shard.path, "pt") as file:
+        weights = {new: file.get_tensor(name) for name in shard.tensors if (new := renamed(name))}
+        save_file(weights, path, shard.metadata)
+    return list(weights)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def _row(item: pytest.Item) -> ModelCase | None:
 
 # Files of tests about what is around the models, which hardly differs between families.
 AROUND_THE_MODELS = {
+    "applying",
     "ask",
     "bench",
     "cli",

@@ -213,3 +213,6 @@ def _check_weights(name: str, loaded: dict[str, Any]) -> None:
             raise CheckpointError(
                 f"cannot load the model {name!r}: {len(keys)} of its weights are {what} ({names}). Download it again."
             )
+
+
+def load(name: str) -> None: ...

@@ -226,7 +226,7 @@ def _holders(model: nn.Module, module: nn.Module) -> Iterator[nn.Module]:
     yield module
     while model is not module and not isinstance(model, PreTrainedModel):
         yield model
-        model = model.base_model if "base_model" in model._modules else model.model
+        model = model.get_submodule("base_model" if "base_model" in model._modules else "model")
 
 
 def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[str, MethodType]]:

@@ -58,6 +58,7 @@ AROUND_THE_MODELS = {
     "compile",
     "evaluation",
     "explain",
+    "frames",
     "load",
     "loading",
     "many",

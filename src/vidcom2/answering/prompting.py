@@ -11,23 +11,23 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
+from .chats import Prompt, chat_about
 
 
 def prepare_inputs(
-    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
+    processor: ProcessorMixin, prompt: Prompt, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
 ) -> BatchFeature:
     """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
     It is told when each frame is shown; whether the model hears of it is the family's affair.
 
     Args:
+        prompt: a text, or a chat of which the video is a part.
         model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
             positions from the times of frames, and in bfloat16 neighbours would share one.
         batch_size: how often the prompt and the video are in the batch.
     """
-    content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
-    text = processor.apply_chat_template(chat, add_generation_prompt=True)
+    text = processor.apply_chat_template(chat_about(prompt), add_generation_prompt=True)
     frames, metadata = video.frames, video.metadata
     if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
         # Qwen2-VL's processor itself shows a frame twice where it takes two together. Qwen3-VL's refuses it.

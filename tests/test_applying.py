@@ -95,8 +95,9 @@ def test_applying_again_updates_the_settings_all_or_none(family: Family) -> None
     assert vidcom2.apply(model, retention_ratio=RETENTION_RATIO) is model
     assert model.config is config and config.retention_ratio == RETENTION_RATIO
     assert_equal(model, family.model, family.one_video())
+    vidcom2.apply(model, compression_window=4)
     with pytest.raises(ValueError, match="`compression_window` is 4, but `compression_method='random'`"):
-        vidcom2.apply(model, retention_ratio=0.1, compression_method="random", compression_window=4)
+        vidcom2.apply(model, retention_ratio=0.1, compression_method="random")
     assert (config.retention_ratio, config.compression_method) == (RETENTION_RATIO, "vidcom2")
     vidcom2.apply(model)
     assert config.retention_ratio == RETENTION_RATIO
@@ -109,6 +110,17 @@ def test_another_model_with_the_same_config_stays_as_it_is(family: Family) -> No
     assert first.config is second.config
     vidcom2.apply(first)
     assert type(second.config) is type(family.stock.config) and not hasattr(second.config, "retention_ratio")
+
+
+@only(lambda family: not family.native)
+def test_a_config_that_has_the_settings_already_is_not_the_one_that_changes(family: Family) -> None:
+    model = stock_of(family)
+    config, fields = model.config, model.config.to_dict()
+    vidcom2.apply(model)
+    vidcom2.apply(model, retention_ratio=0.7)
+    assert config.to_dict() == fields and model.config.retention_ratio == 0.7
+    vidcom2.remove(model)
+    assert model.config is config and config.to_dict() == fields
 
 
 def test_a_saved_applied_model_is_what_a_loaded_one_saves(family: Family, tmp_path: Path) -> None:

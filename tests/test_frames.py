@@ -60,6 +60,11 @@ def test_every_form_of_frames_gives_the_same_video(form: str) -> None:
     assert video.seconds.tolist() == [0, 0.5, 1, 1.5] and video.duration == 2.0
 
 
+def test_floats_are_rounded_to_the_nearest_byte() -> None:
+    video = Video.from_frames(np.full((1, 4, 4, 3), [0.0, 0.4999, 0.999]), fps=1)
+    assert video.frames[0, 0, 0].tolist() == [0, 127, 255]
+
+
 def test_times_are_told_to_the_microsecond_and_on_a_files_clock_exactly(video: Video) -> None:
     told = Video.from_frames(video.frames, times=video.seconds, duration=video.duration)
     assert np.allclose(told.seconds, video.seconds, rtol=0, atol=1e-6)

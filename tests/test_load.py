@@ -1,6 +1,7 @@
 """`vidcom2.load`: the family from the checkpoint's config, and `from_pretrained`'s arguments."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_what_a_vidcom2_model_saved_loads_with_its_settings(family: Family, tmp_
     model, processor = vidcom2.load(tmp_path)
     assert type(model) is family.case.model_class and type(processor) is type(family.processor)
     assert model.config.retention_ratio == 0.6
+
+
+@only(lambda family: family.name in ("llava_video", "qwen2_5_vl"))
+def test_a_repo_of_the_hub_is_found_in_the_cache_that_is_named(family: Family, tmp_path: Path) -> None:
+    """Config, processor and weights, at the revision that is asked for."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repo = tmp_path / "models--org--tiny"
+    shutil.copytree(family.folder, repo / "snapshots" / commit)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    for revision in (None, commit):
+        model, processor = vidcom2.load("org/tiny", cache_dir=tmp_path, revision=revision, device="cpu")
+        assert type(model) is family.case.model_class and type(processor) is type(family.processor)
+    with pytest.raises(CheckpointError, match="cannot load the model 'org/tiny'"):
+        vidcom2.load("org/tiny", device="cpu")
 
 
 def test_fields_of_the_config_are_replaced_as_from_pretrained_does(family: Family) -> None:

@@ -51,12 +51,15 @@ def _row(item: pytest.Item) -> ModelCase | None:
 
 # Test files about the code around the models, which hardly differs between families.
 AROUND_THE_MODELS = {
+    "applying",
     "ask",
     "bench",
     "cli",
     "compile",
     "evaluation",
     "explain",
+    "frames",
+    "load",
     "loading",
     "many",
     "pipelines",

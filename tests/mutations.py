@@ -529,6 +529,47 @@ MUTATIONS = [
         "whole_files",
         "explain",
     ),
+    # -- a model that changes its class -------------------------------------------------------------------------------
+    of_the_model(
+        "a_bound_method_stays_with_the_old_class",
+        "src/vidcom2/applying.py",
+        "        holder.__dict__[name] = method\n",
+        "        pass\n",
+        "hooks of accelerate run the new class",
+        "applying",
+    ),
+    of_the_model(
+        "a_config_elsewhere_in_the_model_stays",
+        "src/vidcom2/applying.py",
+        '        if vars(module).get("config") is old_config:\n',
+        "        if module is loaded:\n",
+        "the inner model has the config of the head",
+        "applying",
+    ),
+    of_the_model(
+        "a_stock_cache_is_gone_on_from",
+        f"{PROMPT}/prompt_compression.py",
+        "        self._check_known_to_the_stock_class(cache)\n",
+        "",
+        "a cache of before `apply` is refused where positions are not known",
+        "applying",
+    ),
+    of_the_model(
+        "positions_after_a_video_are_left_to_the_stock_class",
+        f"{PROMPT}/conversation_cache.py",
+        "if known.position_offset is not None and known.position_offset.any():",
+        "if False:",
+        "a cache of ours with a video is refused after `remove`",
+        "applying",
+    ),
+    of_the_model(
+        "a_video_is_encoded_for_each_question",
+        "src/vidcom2/answering/ask.py",
+        "        if features is None:  # encoded",
+        "        if True:  # encoded",
+        "several questions share one run of the vision tower",
+        "frames",
+    ),
 ]
 
 

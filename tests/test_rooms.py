@@ -15,7 +15,7 @@ ROOMS = (
     *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".finding_checkpoints", ".placement", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain"),
-    *("shipping", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),
+    *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {
     f"{name}.": ROOT / name for name in ("modeling", "configuration", "hub_upload")

@@ -275,11 +275,19 @@ class RemembersPrompt(ParentCache):
 
     def _check_user(self) -> None:
         known = self.cached_prompt
-        if known is not None and known.is_short and not self.in_use:
+        if known is None or self.in_use:
+            return
+        if known.is_short:
             raise ValueError(
                 f"`past_key_values` holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
                 f"{known.length}, and another model cannot continue it. Continue with the model that filled it (after "
                 "`custom_generate`, pass `custom_generate` again), or start over without the cache."
+            )
+        if known.position_offset is not None and known.position_offset.any():
+            raise ValueError(
+                f"`past_key_values` holds a prompt of {known.prompt_length} tokens with images or videos, which a "
+                "VidCom² model ran, and another model does not know where their positions end. Go on with the model "
+                "that filled it, or start anew without the cache."
             )
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

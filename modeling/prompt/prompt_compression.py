@@ -239,6 +239,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             if is_first and outputs.past_key_values is not None:
                 CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.past_key_values)
             return outputs
+        self._check_known_to_the_stock_class(cache)
         # The parent would keep `rope_deltas` on the model, where other chats would read them.
         position_ids, rope_deltas = self.full_rotary_positions(inputs)
         outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
@@ -248,6 +249,20 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
             CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
         return outputs
+
+    def _check_known_to_the_stock_class(self, cache: Any) -> None:
+        """With M-RoPE, check that the stock class did not fill the cache before this object changed its class. The
+        `rope_deltas` that it left on the model belong to its last chat, which may be another one.
+
+        Raises:
+            ValueError: if it may have filled the cache.
+        """
+        if CachedPrompt.is_unknown(cache) and getattr(self, "rope_deltas", None) is not None:
+            raise ValueError(
+                f"`past_key_values` holds {int(cache.get_seq_length())} tokens but has no memory of them, like a "
+                "cache that the stock class filled before `vidcom2.apply`. So the position of the next token is not "
+                "known. Pass the whole conversation to `generate`, pass `position_ids`, or start over without it."
+            )
 
     def _continued(self, inputs: dict[str, Any], memory: CachedPrompt) -> dict[str, Any]:
         """Return the inputs of a step on a cache with a memory, with a mask and positions that fit what it holds.

@@ -2,6 +2,8 @@
 
 from .answering.ask import ask
 from .answering.many import AnsweredRequest, answer_many
+from .applying import apply, remove
+from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.families.modeling_vidcom2_llava_next_video import (
@@ -62,13 +64,16 @@ __all__ = [
     "VideoCompression",
     "VideoTokens",
     "answer_many",
+    "apply",
     "ask",
     "compress",
     "frame_budgets",
     "labels_at",
+    "load",
     "most_unique_tokens",
     "read_video",
     "register_compression_method",
     "register_score_method",
+    "remove",
 ]
 __version__: str

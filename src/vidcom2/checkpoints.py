@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike, fspath
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +16,14 @@ from safetensors import SafetensorError
 from transformers import AutoProcessor, PreTrainedConfig, ProcessorMixin
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from .checks import check_settings
-from .configuration.compression_settings import CompressionSettings, check_all_read
+from .checks import FAMILY_SETTINGS, check_settings
+from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import torch_device
 from .errors import CheckpointError, OptionError
 from .families import FAMILIES, Family
 from .finding_checkpoints import find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
+from .modeling.hosting.call_arguments import PREFIXES_OF_SETTINGS
 from .placement import Placement
 from .records.fingerprints import folder_identity, hub_commit, hub_identity
 from .tiny.toy import TOY_FOLDER, TOY_NAME
@@ -29,8 +32,19 @@ if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 NAMES_SHOWN = 3  # how many weights that do not fit an error names
+HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # for config, processor and weights alike
+OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # not fields of a config to replace
+NOT_OF_LOAD = {
+    "config": "the checkpoint's own says the family. With another call `from_pretrained` of the family's class.",
+    "output_loading_info": "missing weights are refused. Call `from_pretrained` of the family's class.",
+    "state_dict": "it loads what the checkpoint holds. Call `from_pretrained` of the family's class.",
+    "subfolder": "a checkpoint lies at the top of its folder or repo. Name the folder itself.",
+    "gguf_file": "GGUF files hold no vision tower. Load a checkpoint of Transformers.",
+    "trust_remote_code": "the classes are this package's, also for a repo that brings code. Leave it out.",
+    "spatial_pool_mode": "model and processor must agree on it. Set it where the checkpoint is converted.",
+}
 
-__all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "load_placed"]
+__all__ = ["Checkpoint", "CheckpointError", "family_of", "load", "load_checkpoint", "load_placed"]
 
 
 @dataclass
@@ -110,6 +124,48 @@ def load_placed(name: str | None, placement: Placement, settings: Mapping[str, A
         return _load(TOY_NAME, str(TOY_FOLDER), None, target, placed, settings)
 
 
+def load(
+    name: str | PathLike[str], *, device: str = "auto", **arguments: Any
+) -> tuple["VidCom2GenerationMixin", ProcessorMixin]:
+    """Load a checkpoint of any supported family: its model in the VidCom² class, and its processor.
+
+    The checkpoint's config says the family. It may be a stock checkpoint, or one that a VidCom² model saved.
+
+    Args:
+        name: a folder, or a Hub id.
+        device: where the model goes: `"auto"` for the accelerator if there is one. With a `device_map` Transformers
+            places it.
+        **arguments: settings of VidCom² (`retention_ratio=0.15`), those of the checkpoint where not given; and
+            arguments of `from_pretrained`: `dtype`, `device_map`, `attn_implementation`, `quantization_config`,
+            `revision`, `token`, `cache_dir`, ... `dtype` is the checkpoint's if not given.
+
+    Returns:
+        The model, in evaluation mode, and the processor.
+
+    Raises:
+        CheckpointError: a ValueError, if there is no such checkpoint, its files cannot be read, or VidCom² has no class
+            for its family.
+        ValueError: on an argument that does not exist or is outside its accepted set.
+    """
+    if not isinstance(name, str | PathLike):
+        raise OptionError(f"`name` is a {type(name).__name__}, but must be a folder, or a Hub id: org/name.")
+    for not_taken, instead in NOT_OF_LOAD.items():
+        if not_taken in arguments:
+            raise OptionError(f"`{not_taken}` is no argument of `vidcom2.load`: {instead}")
+    settings = {each: arguments.pop(each) for each in (*SETTING_NAMES, *FAMILY_SETTINGS) if each in arguments}
+    check_settings(settings)
+    if arguments.get("device_map") is not None and device != "auto":
+        raise OptionError(f"`device` is {device!r} and `device_map` is {arguments['device_map']!r}. Pass one of them.")
+    target = None if arguments.get("device_map") is not None else torch_device(device)
+    hub = {each: arguments.pop(each) for each in HUB_ARGUMENTS if each in arguments}
+    revision, name = arguments.pop("revision", None), fspath(name)
+    if "torch_dtype" not in arguments:
+        arguments.setdefault("dtype", "auto")
+    path = find_checkpoint(name, revision, **hub)
+    checkpoint = _load(name, path, revision, target, arguments, settings, hub)
+    return checkpoint.model, checkpoint.processor
+
+
 @contextmanager
 def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
     """Yield a temporary folder with a tiny random checkpoint of the family's uncompressed model."""
@@ -138,11 +194,12 @@ def _load(
     device: torch.device | None,
     placed: dict[str, Any],
     settings: dict[str, Any],
+    hub: Mapping[str, Any] = MappingProxyType({}),
 ) -> Checkpoint:
     # Load all files from one commit, even if someone changes the repo in the meantime.
-    commit = revision = None if Path(path).is_dir() else hub_commit(path, revision)
+    commit = revision = None if Path(path).is_dir() else hub_commit(path, revision, **hub)
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+        fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision, **hub)
         if "model_type" not in fields:
             raise ValueError("it names no `model_type`")
     family = family_of(f"the model {name!r}", fields)
@@ -150,22 +207,58 @@ def _load(
     model_class = family.model_class
     # Each setting given here was checked before, so what fails now is in the file or does not fit together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        config = model_class.config_class.from_pretrained(path, revision=revision or "main", **settings)
+        config = model_class.config_class.from_pretrained(path, revision=revision or "main", **hub, **settings)
         check_all_read(CompressionSettings.as_dict(config))
+    placed = _take_fields(config, placed)
     with _unreadable(name, "processor", OSError, ValueError, ImportError):
-        processor = AutoProcessor.from_pretrained(path, revision=revision or "main")
-    with _unreadable(name, "weights", OSError, ImportError, SafetensorError):
+        processor = AutoProcessor.from_pretrained(path, revision=revision or "main", **hub)
+    if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
+        placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
+    with _unknown_arguments(placed), _unreadable(name, "weights", OSError, ImportError, SafetensorError):
         loading: Any = model_class.from_pretrained(
             path,
             config=config,
             revision=revision or "main",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
+            **hub,
             **placed,
         )
         model, loaded = loading
     _check_weights(name, loaded)
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, path, commit)
+
+
+def _take_fields(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Set what stands for a field of the config, as `from_pretrained` does, and return the other arguments.
+
+    Raises:
+        OptionError: on a misspelt setting.
+    """
+    left = {}
+    for name, value in arguments.items():
+        if hasattr(config, name) and name not in OF_LOADING:
+            setattr(config, name, value)
+        elif name.startswith(PREFIXES_OF_SETTINGS):
+            raise OptionError(f"`{name}` is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}.")
+        else:
+            left[name] = value
+    return left
+
+
+@contextmanager
+def _unknown_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Turn the TypeError for an argument that neither Transformers nor the model knows into an OptionError."""
+    try:
+        yield
+    except TypeError as error:
+        unknown = [name for name in arguments if f"unexpected keyword argument '{name}'" in str(error)]
+        if not unknown:
+            raise
+        raise OptionError(
+            f"`{unknown[0]}` is neither a setting of VidCom², nor an argument of `from_pretrained`. The settings are: "
+            f"{', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
+        ) from None
 
 
 def family_of(what: str, config: dict[str, Any]) -> Family:

@@ -1,16 +1,20 @@
 """Finding a checkpoint, in a folder or in a repo that the Hub is asked for once. Nothing is loaded."""
 
 from pathlib import Path
+from typing import Any
 
 from .errors import CheckpointError, OptionError
 
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 
 
-def find_checkpoint(name: str, revision: str | None = None) -> str:
+def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
     """Return where Transformers finds the checkpoint: a folder's path, or the Hub id unchanged.
 
     The Hub is asked once. Transformers would ask for a missing repo again and again, for half a minute.
+
+    Args:
+        **hub: how Transformers will ask for it: `token`, `cache_dir`, `local_files_only`.
 
     Raises:
         CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked.
@@ -29,7 +33,7 @@ def find_checkpoint(name: str, revision: str | None = None) -> str:
         return str(folder)
     if folder.exists():
         raise CheckpointError(f"cannot load the model {name!r}: it is a file. Name the checkpoint's folder.")
-    _ask_the_hub(name, revision)
+    _ask_the_hub(name, revision, **hub)
     return name
 
 
@@ -51,7 +55,14 @@ def check_hub_id(name: str) -> None:
         raise CheckpointError(refused + "a Hub id has its organisation in front, as in org/name.")
 
 
-def _ask_the_hub(name: str, revision: str | None) -> None:
+def _ask_the_hub(
+    name: str,
+    revision: str | None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+    **_: Any,
+) -> None:
     """Check that the Hub, or its cache on this machine, has the checkpoint. Raises a CheckpointError if not."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import (
@@ -68,10 +79,12 @@ def _ask_the_hub(name: str, revision: str | None) -> None:
         return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
 
     check_hub_id(name)
-    if isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str):
+    if isinstance(try_to_load_from_cache(name, "config.json", cache_dir=cache_dir, revision=revision), str):
         return
+    if local_files_only:
+        raise refused("the cache does not have it, and `local_files_only` is set. Leave it out to ask the Hub.")
     try:
-        files = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).siblings
+        files = HfApi(token=token).model_info(name, revision=revision, timeout=HUB_SECONDS).siblings
     except GatedRepoError:
         raise refused("the Hub's repo is gated. Accept its terms there, and log in with `hf auth login`.") from None
     except RepositoryNotFoundError:

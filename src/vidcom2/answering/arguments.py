@@ -72,8 +72,8 @@ def check_model(
         return
     if not hasattr(model.config, "compression_settings"):
         raise OptionError(
-            f"`model` is a {type(model).__name__}, which compresses nothing. Load the checkpoint with a class of "
-            "vidcom2, or pass its name."
+            f"`model` is a {type(model).__name__}, which compresses nothing. Change its class, "
+            "`vidcom2.apply(model)`, or pass the checkpoint's name."
         )
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")

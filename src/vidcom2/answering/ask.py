@@ -1,17 +1,20 @@
 """Asking a question about a video, in one call."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any
+from typing import Any, cast, overload
 
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
 from ..checks import whole_number
 from ..errors import OptionError
+from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.video_compression import VideoCompression
 from ..placement import Placement
+from ..video.frames import Frames
 from ..video.reading import Video, read_video
 from .arguments import (
     DEMO_WARNING,
@@ -21,6 +24,7 @@ from .arguments import (
     pop_call_settings,
     with_tokenizer,
 )
+from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .comparison import Comparison, run
 from .generation import compress, encode, generate
 from .prompting import prepare_inputs
@@ -36,14 +40,15 @@ class Answer:
         video_tokens: how many of these are tokens of the video.
         full_prompt_tokens, full_video_tokens: the same without compression.
         new_tokens: how many tokens were generated.
-        video: the frames that were read from the file.
+        question: the text, or the chat, as it was asked.
+        video: the frames that the model saw.
         compression: the tokens that were kept of it.
         measured: what `vidcom2 run` reports; None without `measure=True`.
     """
 
     answer: str
     model: str
-    question: str
+    question: Prompt
     prompt_tokens: int
     video_tokens: int
     full_prompt_tokens: int
@@ -57,13 +62,29 @@ class Answer:
         return self.answer
 
 
+@overload
+def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
+    video: str | PathLike[str] | Video | Frames,
+    question: str | Sequence[Message],
+    model: str | PreTrainedModel | None = None,
+    **arguments: Any,
+) -> Answer: ...
+@overload
 def ask(
-    video: str | PathLike[str] | Video,
-    question: str,
+    video: str | PathLike[str] | Video | Frames,
+    question: Sequence[str] | Sequence[Chat],
+    model: str | PreTrainedModel | None = None,
+    **arguments: Any,
+) -> list[Answer]: ...
+def ask(
+    video: str | PathLike[str] | Video | Frames,
+    question: Prompt | Sequence[Prompt],
     model: str | PreTrainedModel | None = None,
     *,
     processor: ProcessorMixin | None = None,
     num_frames: int = 32,
+    fps: float | None = None,
+    times: Sequence[float] | None = None,
     max_new_tokens: int = 64,
     measure: bool = False,
     device: str = "auto",
@@ -72,15 +93,20 @@ def ask(
     device_map: str | None = None,
     revision: str | None = None,
     **arguments: Any,
-) -> Answer:
-    """Read a video, compress it, and ask a model a question about it.
+) -> Answer | list[Answer]:
+    """Read a video, compress it, and ask a model one or several questions about it.
 
     Args:
-        video: a path, an http(s) URL, or what `read_video` returned.
+        video: a path, an http(s) URL, a `Video`, or decoded frames in one of the forms of `Video.from_frames`, with
+            `fps` or `times`.
+        question: a text; or a chat, which is a list of messages; or a list of texts and chats, which are asked one
+            after the other about a video that is encoded once. In a chat `{"type": "video"}` stands for the video.
+            Without it the video comes before the user's first text.
         model: a Hub id or a folder, which may hold a stock checkpoint. Or a loaded VidCom² model, which saves loading
             it for each question. None means the bundled toy model.
         processor: the processor of a loaded model.
-        num_frames: how many frames are sampled, evenly in time. A `Video` has its frames already.
+        num_frames: how many frames are sampled, evenly in time. All frames of a `Video`, or decoded frames, are used.
+        fps, times: when decoded frames are shown, as in `Video.from_frames`.
         max_new_tokens: the most tokens that an answer may have.
         measure: answer again with and without compression, and measure both, as `vidcom2 run` does. These answers are
             greedy, whatever the arguments of `generate`.
@@ -88,8 +114,11 @@ def ask(
         **arguments: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given; and arguments
             of `generate`. It decodes greedily unless told `do_sample=True`.
 
+    Returns:
+        The answer; to a list of questions, the list of their answers.
+
     Raises:
-        VideoError: if the video cannot be read.
+        VideoError: if the video cannot be read, or frames are of another shape, dtype or range, or without times.
         CheckpointError: if the model cannot be loaded.
         ValueError: on an argument that is unknown, outside its accepted set, or useless together with another.
     """
@@ -102,16 +131,14 @@ def ask(
         revision=revision,
     )
     # Refuse all that can be refused before anything slow starts.
-    if not isinstance(video, str | PathLike | Video):
-        raise OptionError(f"`video` is {video!r}, but must be a path, an http(s) URL, or what `read_video` returned.")
-    if not isinstance(question, str):
-        raise OptionError(f"`question` is {question!r}, but must be text.")
-    if not question.strip():
-        raise OptionError(f"`question` is {question!r}. Ask something about the video.")
+    prompts = prompts_of(question)
+    video = _with_times(video, fps, times)
     num_frames = whole_number("num_frames", num_frames)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
     check_model(model, processor, placement)
+    if measure and not isinstance(question, str):
+        raise OptionError("`measure=True` measures one text, but `question` is a list. Ask one text, or leave it out.")
     if measure and settings and isinstance(model, PreTrainedModel):
         raise OptionError(
             f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
@@ -122,36 +149,58 @@ def ask(
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(model, processor, placement, settings)
-    answer = _answer(checkpoint, video, question, settings, {"max_new_tokens": max_new_tokens, **arguments})
+    answers = _answers(checkpoint, video, prompts, settings, {"max_new_tokens": max_new_tokens, **arguments})
+    if not is_single(question):
+        return answers
     if not measure:
-        return answer
+        return answers[0]
+    return replace(answers[0], measured=run(checkpoint, video, cast(str, question), max_new_tokens))
 
-    return replace(answer, measured=run(checkpoint, video, question, max_new_tokens))
+
+def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:
+    """A path, a URL or a `Video` as it is, and decoded frames as a `Video`."""
+    if isinstance(video, str | PathLike | Video):
+        for name, value in (("fps", fps), ("times", times)):
+            if value is not None:
+                raise OptionError(f"`{name}` is for decoded frames, but `video` has its own times. Leave it out.")
+        return video
+    if not (isinstance(video, list | tuple) or hasattr(video, "__array__")):
+        raise OptionError(
+            f"`video` is {video!r}, but must be a path, an http(s) URL, a `Video`, or decoded frames: an array, a "
+            "tensor or a list of images."
+        )
+    return Video.from_frames(video, fps=fps, times=times)
 
 
-def _answer(
-    checkpoint: Checkpoint, video: Video, question: str, settings: dict[str, Any], arguments: dict[str, Any]
-) -> Answer:
+def _answers(
+    checkpoint: Checkpoint, video: Video, prompts: Sequence[Prompt], settings: dict[str, Any], arguments: dict[str, Any]
+) -> list[Answer]:
     processor: Any = checkpoint.processor
     model = checkpoint.model
     of_call = model.config.compression_settings(**settings)
-    inputs = prepare_inputs(processor, question, video, model)
-    # Encode here, not in `generate`, so that the answer can say which tokens were kept.
-    features = compress(model, encode(model, inputs, of_call), of_call)
-    inputs.pop("pixel_values_videos")
     arguments = with_tokenizer(arguments, processor)
-    new = generate(model, inputs, features, of_call.compression_positions, **arguments)[0]
-    is_video = model.model.is_video(inputs["input_ids"])
-    video_tokens = len(features.pooler_output[0])
-    return Answer(
-        answer=processor.decode(new, skip_special_tokens=True),
-        model=checkpoint.name,
-        question=question,
-        prompt_tokens=int((~is_video).sum()) + video_tokens,
-        video_tokens=video_tokens,
-        full_prompt_tokens=is_video.numel(),
-        full_video_tokens=int(is_video.sum()),
-        new_tokens=len(new),
-        video=video,
-        compression=features.video_compressions[0],
-    )
+    features: VidCom2VideoFeatures | None = None
+    answers = []
+    for prompt in prompts:
+        inputs = prepare_inputs(processor, prompt, video, model)
+        if features is None:  # encoded here, not in `generate`, so that the answer can say which tokens were kept
+            features = compress(model, encode(model, inputs, of_call), of_call)
+        inputs.pop("pixel_values_videos")
+        new = generate(model, inputs, features, of_call.compression_positions, **arguments)[0]
+        is_video = model.model.is_video(inputs["input_ids"])
+        video_tokens = len(features.pooler_output[0])
+        answers.append(
+            Answer(
+                answer=processor.decode(new, skip_special_tokens=True),
+                model=checkpoint.name,
+                question=prompt,
+                prompt_tokens=int((~is_video).sum()) + video_tokens,
+                video_tokens=video_tokens,
+                full_prompt_tokens=is_video.numel(),
+                full_video_tokens=int(is_video.sum()),
+                new_tokens=len(new),
+                video=video,
+                compression=features.video_compressions[0],
+            )
+        )
+    return answers

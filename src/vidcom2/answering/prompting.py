@@ -11,23 +11,23 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
+from .chats import Prompt, chat_about
 
 
 def prepare_inputs(
-    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
+    processor: ProcessorMixin, prompt: Prompt, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
 ) -> BatchFeature:
     """Return the chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
     The processor is told when each frame is shown. Whether it tells the model depends on the family.
 
     Args:
+        prompt: a text, or a chat of which the video is a part.
         model: all inputs go to its device, and the pixels get its dtype. No other input does: Qwen2.5-VL computes
             positions from the times of frames, and in bfloat16 neighbouring frames would share a position.
         batch_size: how often the batch repeats the prompt and the video.
     """
-    content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
-    text = processor.apply_chat_template(chat, add_generation_prompt=True)
+    text = processor.apply_chat_template(chat_about(prompt), add_generation_prompt=True)
     frames, metadata = video.frames, video.metadata
     if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
         # Two frames make one. Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it.

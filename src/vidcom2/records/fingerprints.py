@@ -160,8 +160,11 @@ def module_files(module: str) -> dict[str, str]:
     return {each.relative_to(root).as_posix(): fingerprint(each) for each in sorted(path.parent.rglob("*.py"))}
 
 
-def hub_commit(name: str, revision: str | None) -> str:
+def hub_commit(name: str, revision: str | None, **hub: Any) -> str:
     """Return the commit that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked.
+
+    Args:
+        **hub: of `hf_hub_download`: `token`, `cache_dir`, ...
 
     Raises:
         CheckpointError: if neither has its config.json.
@@ -172,7 +175,7 @@ def hub_commit(name: str, revision: str | None) -> str:
     from ..hub_calls import TRANSPORT_ERRORS
 
     try:
-        config = hf_hub_download(name, "config.json", revision=revision)
+        config = hf_hub_download(name, "config.json", revision=revision, **hub)
     except (HfHubHTTPError, OSError, *TRANSPORT_ERRORS) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"cannot load the model {name!r} because of its config: {reason}") from error

@@ -1,5 +1,6 @@
 """Reading frames of a video file, evenly spaced in time, with PyAV, whose wheels include FFmpeg."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any
@@ -10,6 +11,7 @@ from av.error import FFmpegError
 from ..checks import whole_number
 from .decoding import decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file
+from .frames import Frames, on_a_clock, rgb_frames
 from .timeline import evenly_spaced, look_through
 
 __all__ = ["Progress", "Video", "VideoError", "read_video"]
@@ -17,7 +19,7 @@ __all__ = ["Progress", "Video", "VideoError", "read_video"]
 
 @dataclass(frozen=True, eq=False)  # comparing arrays by == gives no single answer
 class Video:
-    """Frames sampled from a video file.
+    """Frames of a video: those that `read_video` sampled from a file, or decoded ones, by `from_frames`.
 
     Attributes:
         frames: (num_frames, height, width, 3) uint8, RGB, upright.
@@ -34,6 +36,35 @@ class Video:
     fps: float
     total_num_frames: int
     lost: int = 0
+
+    @classmethod
+    def from_frames(
+        cls,
+        frames: Frames,
+        *,
+        fps: float | None = None,
+        times: Sequence[float] | np.ndarray | None = None,
+        duration: float | None = None,
+    ) -> "Video":
+        """A video of frames that are decoded already. All of them are used.
+
+        Args:
+            frames: an array or a tensor (num_frames, height, width, 3) or (num_frames, 3, height, width), RGB, uint8 or
+                other whole numbers from 0 to 255, or floats from 0 to 1; or a list of such images or of PIL images, all
+                of one size. An array of uint8 with the colours last is not copied.
+            fps: frames a second. Beside `times`, the frame rate of the file that they are of: they are then told
+                exactly as if they had been read from it.
+            times: seconds at which each frame is shown, ascending, counted from the start of the video.
+            duration: length of the whole video in seconds. By default the last frame is shown as long as the others on
+                average, for 1 / fps seconds where `fps` is given, and for a second where it is alone.
+
+        Raises:
+            VideoError: a ValueError, on frames of another shape, dtype or range, on another number of times than
+                of frames, and if neither `fps` nor `times` is given.
+        """
+        images = rgb_frames(frames)
+        indices, rate, total = on_a_clock(len(images), fps, times, duration)
+        return cls(images, indices, rate, total)
 
     @property
     def seconds(self) -> np.ndarray:

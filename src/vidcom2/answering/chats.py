@@ -1,0 +1,87 @@
+"""What may be asked about a video: a text, a chat, or several of them. Nothing here imports PyTorch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from ..errors import OptionError
+
+Message: TypeAlias = Mapping[str, Any]
+Chat: TypeAlias = Sequence[Message]
+Prompt: TypeAlias = str | Chat
+
+ABOUT_ONE_VIDEO = "For other chats call the processor and the model's own `generate`."
+
+
+def prompts_of(question: Any) -> list[Prompt]:
+    """The texts or chats of a call; `is_single` says whether the caller passed one or a list of them.
+
+    Raises:
+        OptionError: on what is none, and on a text or a chat that cannot be asked.
+    """
+    prompts = [question] if is_single(question) else list(question) if _is_list(question) else []
+    if not prompts:
+        raise OptionError(
+            f"`question` is {question!r}, but must be text, a chat (a list of messages), or a list of several of these."
+        )
+    for prompt in prompts:
+        if isinstance(prompt, str) and not prompt.strip():
+            raise OptionError(f"`question` is {prompt!r}. Ask something about the video.")
+        chat_about(prompt)
+    return prompts
+
+
+def is_single(question: Any) -> bool:
+    """Whether it is one text, or one chat."""
+    return isinstance(question, str) or (_is_list(question) and len(question) > 0 and isinstance(question[0], Mapping))
+
+
+def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
+    """The chat that the processor's template gets, with one placeholder of the video in it.
+
+    Args:
+        prompt: a text, or a chat. A chat without a `{"type": "video"}` has the video in front of the first text of the
+            user.
+
+    Raises:
+        OptionError: on a chat that is not about one video or does not end with the user.
+    """
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]}]
+    if not _is_list(prompt) or not all(isinstance(message, Mapping) for message in prompt):
+        raise OptionError(f"`question` holds {prompt!r}, but each entry must be text or a chat, a list of messages.")
+    chat = [_message(cast(Message, message)) for message in prompt]
+    of_user = [message for message in chat if message["role"] == "user"]
+    if not chat or chat[-1]["role"] != "user" or not any(part["type"] == "text" for part in chat[-1]["content"]):
+        raise OptionError(f"`question` is the chat {prompt!r}, which does not end with text of the user.")
+    num_videos = sum(part["type"] == "video" for message in chat for part in message["content"])
+    if num_videos > 1:
+        raise OptionError(f"`question` is a chat with {num_videos} videos, but is about one. {ABOUT_ONE_VIDEO}")
+    if num_videos == 0:
+        of_user[0]["content"].insert(0, {"type": "video"})
+    return chat
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """With content that is a list of parts."""
+    content = message.get("content")
+    if not isinstance(message.get("role"), str) or not (isinstance(content, str) or _is_list(content)):
+        raise OptionError(
+            f"`question` is a chat with the message {dict(message)!r}. A message has a `role` and a `content`: "
+            '{"role": "user", "content": "What happens?"}.'
+        )
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(cast(Sequence, content))
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "video" and set(part) > {"type"}:
+            raise OptionError(
+                '`question` is a chat that brings its own video, but the video is an argument of `ask`. Leave {"type": '
+                '"video"} without it.'
+            )
+        is_text = kind == "text" and isinstance(part.get("text"), str) and part["text"].strip()
+        if kind != "video" and not is_text:
+            raise OptionError(f"`question` is a chat with {part!r}, but holds text and the video. {ABOUT_ONE_VIDEO}")
+    return {**message, "content": [dict(part) for part in parts]}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -1,0 +1,288 @@
+"""VidCom² for a model that is loaded already: it becomes one of ours, and a stock model again, in place.
+
+A class of ours has the weights and the modules of its parent class, so that changing the class is all there is to do.
+What points at the old class from elsewhere changes along: the config, and methods that others have put on the object.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from .checks import check_settings
+from .configuration.compression_settings import SETTING_NAMES, with_settings
+from .errors import OptionError
+from .families import FAMILIES, Family
+from .shipping.shipped_code import CODE_FIELDS
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# By name, since a model that came from a Hub repo has a copy of its own of these classes.
+OUR_MIXINS = {"VidCom2GenerationMixin", "VidCom2ModelMixin"}
+# On an applied model: its config as the stock class had it, for `remove`.
+STOCK_CONFIG = "config_before_vidcom2"
+
+
+def apply(model: Model, **settings: Any) -> Model:
+    """Turn a stock model into the VidCom² model of its family, in place: no weight is copied or moved.
+
+    Everything else about the model stays: its device, dtype, quantization, adapters, hooks, mode and
+    `generation_config`. The settings are in `model.config`, and `save_pretrained` writes what a model that was loaded
+    with the VidCom² class writes.
+
+    Args:
+        model: of the Transformers class of a supported family, with or without its head, or a `PeftModel` around one.
+            A VidCom² model only gets the settings.
+        **settings: of VidCom² (`retention_ratio=0.15`); those of the config, or the defaults, where not given.
+
+    Returns:
+        The same object.
+
+    Raises:
+        ValueError: on a model of no supported family, a subclass of a stock class, a wrapper that has to come after
+            `apply` (`torch.compile`, DDP, FSDP), a method of the model that someone replaced, and a setting that does
+            not exist, is outside its accepted set, or is of another family. The model is then as it was.
+    """
+    loaded = _inside(model, "apply")
+    check_settings(settings)
+    foreign = [name for name in settings if not hasattr(_family_of(loaded).config_class, name)]
+    if foreign:
+        raise OptionError(
+            f"`{foreign[0]}` is no setting of the model, which is of type {loaded.config.model_type!r}. Leave it out."
+        )
+    if _is_ours(type(loaded)):
+        _set_together(loaded.config, settings)
+        return model
+    stock_config = loaded.config
+    new_class = _class_for(loaded)
+    config = with_settings(stock_config, new_class.config_class, settings)
+    _turn(model, loaded, new_class, lambda: copy.copy(config) if config is stock_config else config)
+    loaded.__dict__[STOCK_CONFIG] = stock_config
+    return model
+
+
+def remove(model: Model) -> Model:
+    """Turn a VidCom² model into the stock model of its family, in place: what `apply` did is undone.
+
+    The config is the object that the model had before `apply`, with what was changed in it since, but for the settings
+    of VidCom². A model that was loaded with the VidCom² class gets a stock config with the same fields.
+
+    Args:
+        model: one that `apply` returned, one that was loaded with a VidCom² class, or a `PeftModel` around one.
+
+    Returns:
+        The same object.
+
+    Raises:
+        ValueError: on a model that is none of VidCom²'s, a subclass of one, a wrapper that has to come after, and a
+            method of the model that someone replaced. The model is then as it was.
+    """
+    loaded = _inside(model, "remove")
+    if not _is_ours(type(loaded)):
+        raise OptionError(
+            f"`model` is a {type(loaded).__name__}, which is no VidCom² model: there is nothing to remove. Pass a "
+            "model that `vidcom2.apply` returned."
+        )
+    family = _family_of(loaded)
+    known = {family.model_class.__name__, family.model_class.inner_class.__name__}
+    if type(loaded).__name__ not in known:
+        raise OptionError(
+            f"`model` is a {type(loaded).__name__}, a subclass of {' or '.join(sorted(known))}. What it adds would be "
+            "lost. Load the checkpoint with the stock class instead."
+        )
+    stock_class = _stock_class(type(loaded))
+    _turn(model, loaded, stock_class, lambda: _stock_config(loaded, stock_class))
+    loaded.__dict__.pop(STOCK_CONFIG, None)
+    return model
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which class
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _inside(model: nn.Module, function: str) -> PreTrainedModel:
+    """The model of Transformers, which PEFT may have wrapped.
+
+    Raises:
+        OptionError: if there is none, or a wrapper is around it that keeps what it saw of the class.
+    """
+    wrapped = [name for name in ("_orig_mod", "module") if name in getattr(model, "_modules", {})]
+    sharded = any(base.__name__ == "FSDPModule" for base in type(model).__mro__)
+    if sharded or (wrapped and not isinstance(model, PreTrainedModel)):
+        what = {"_orig_mod": "`torch.compile`"}.get(wrapped[0] if wrapped else "", "a wrapper for several devices")
+        raise OptionError(
+            f"`model` is a {type(model).__name__}: {what} is around the model, and keeps calling the class that it "
+            f"saw. Call `vidcom2.{function}` on the model itself, before it is wrapped or compiled."
+        )
+    if not isinstance(model, PreTrainedModel) and callable(getattr(model, "get_base_model", None)):
+        return _inside(model.get_base_model(), function)  # pyright: ignore[reportCallIssue]  (PEFT's, not imported)
+    if not isinstance(model, PreTrainedModel):
+        raise OptionError(
+            f"`model` is a {type(model).__name__}, but must be a model of Transformers that is loaded, or a "
+            "`PeftModel` around one. For a checkpoint's name there is `vidcom2.load`."
+        )
+    return model
+
+
+def _family_of(model: PreTrainedModel) -> Family:
+    model_type = getattr(model.config, "model_type", None)
+    if model_type not in FAMILIES:
+        raise OptionError(
+            f"`model` is a {type(model).__name__} of type {model_type!r}, but VidCom² has classes for "
+            f"{', '.join(map(repr, FAMILIES))}. Pass a model of one of these families."
+        )
+    return FAMILIES[model_type]
+
+
+def _is_ours(model_class: type) -> bool:
+    return any(base.__name__ in OUR_MIXINS for base in model_class.__mro__)
+
+
+def _stock_class(model_class: type) -> type[PreTrainedModel]:
+    """The class that one of ours extends."""
+    return next(base for base in model_class.__mro__ if issubclass(base, PreTrainedModel) and not _is_ours(base))
+
+
+def _class_for(model: PreTrainedModel) -> Any:
+    """The class of ours that extends the model's.
+
+    Raises:
+        OptionError: if there is none, or the model or its inner model is of a subclass, which would be passed over.
+    """
+    with_head = _family_of(model).model_class
+    ours = {_stock_class(each): each for each in (with_head, with_head.inner_class)}
+    stock = next((each for each in ours if isinstance(model, each)), None)
+    if stock is None:
+        raise OptionError(
+            f"`model` is a {type(model).__name__}, but VidCom² has classes for "
+            f"{' and '.join(each.__name__ for each in ours)} of this family. Load the checkpoint with one of these."
+        )
+    _check_exact("`model`", type(model), stock, ours[stock])
+    if ours[stock] is with_head:
+        inner = _stock_class(with_head.inner_class)
+        _check_exact("`model.model`", type(model.model), inner, with_head.inner_class)
+    return ours[stock]
+
+
+def _check_exact(what: str, found: type, stock: type, ours: type) -> None:
+    """Raises an OptionError if the class is not the stock one itself."""
+    if found is stock:
+        return
+    if not issubclass(found, stock):
+        raise OptionError(
+            f"{what} is a {found.__name__}, but must be a {stock.__name__}. Call `vidcom2.apply` before it is wrapped, "
+            "compiled or replaced."
+        )
+    subclasses = found.__mro__[: found.__mro__.index(stock)]
+    methods = {name for each in subclasses for name, value in vars(each).items() if inspect.isroutine(value)}
+    own = ", ".join(f"`{name}`" for name in sorted(methods) if not name.startswith("__"))
+    lost = f"its own {own}" if own else "what it adds"
+    raise OptionError(
+        f"{what} is a {found.__name__}, a subclass of {stock.__name__}: {lost} would be lost, since the class changes "
+        f"to {ours.__name__}. Derive your class from that one, and load the checkpoint with it."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The change
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _turn(model: nn.Module, loaded: PreTrainedModel, new_class: Any, config_of_new: Callable[[], Any]) -> None:
+    """Change the class of a model, and of its inner model where it has a head; nothing is changed after an error."""
+    inner_class = getattr(new_class, "inner_class", None) or getattr(type(loaded), "inner_class", None)
+    changes: list[tuple[nn.Module, type]] = [(loaded, new_class)]
+    if inner_class is not None:
+        changes.append((loaded.model, inner_class if _is_ours(new_class) else _stock_class(inner_class)))
+    rebound = [
+        (holder, name, method)
+        for module, to in changes
+        for holder in _holders(model, module)
+        for name, method in _rebound(holder, module, to)
+    ]
+    old_config, config = loaded.config, config_of_new()
+    for module, to in changes:
+        module.__class__ = to
+    for holder, name, method in rebound:
+        holder.__dict__[name] = method
+    for module, _ in changes:
+        hooked = vars(module).get("forward")
+        if isinstance(hooked, functools.partial):  # accelerate's, which shows the signature of what it calls
+            vars(hooked).clear()
+            functools.update_wrapper(hooked, vars(module)["_old_forward"])
+    for module in loaded.modules():
+        if vars(module).get("config") is old_config:
+            module.__dict__["config"] = config
+
+
+def _holders(model: nn.Module, module: nn.Module) -> Iterator[nn.Module]:
+    """Objects that may have methods of the module bound to them: itself, and what PEFT has around it."""
+    yield module
+    while model is not module and not isinstance(model, PreTrainedModel):
+        yield model
+        model = model.get_submodule("base_model" if "base_model" in model._modules else "model")
+
+
+def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[str, MethodType]]:
+    """Attributes of an object that are methods of the module's old class, as methods of the new one.
+
+    accelerate keeps the `forward` that it has put its own in front of, and PEFT the `prepare_inputs_for_generation`.
+
+    Raises:
+        OptionError: if someone has replaced one of the methods that differ between the two classes.
+    """
+    old = type(module)
+    is_hooked = "_hf_hook" in vars(module) and "_old_forward" in vars(module)
+    for name, value in vars(holder).items():
+        if isinstance(value, MethodType) and value.__self__ is module:
+            method = value.__func__.__name__
+            if getattr(old, method, None) is value.__func__:
+                yield name, MethodType(getattr(to, method), module)
+                continue
+        if holder is not module or not (callable(getattr(to, name, None)) or name == "_old_forward"):
+            continue
+        is_accelerates = name == "forward" and is_hooked and isinstance(value, functools.partial)
+        differs = name == "_old_forward" or getattr(old, name, None) is not getattr(to, name, None)
+        if differs and not is_accelerates:
+            raise OptionError(
+                f"`{name.removeprefix('_old_')}` of this {old.__name__} was replaced on the object, by "
+                f"{getattr(value, '__qualname__', None) or type(value).__name__}, and the method of {to.__name__} "
+                "would never run. Change the class first, and let the other library replace the method afterwards."
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The config
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _set_together(config: Any, settings: dict[str, Any]) -> None:
+    """Set them all, or none if one is refused."""
+    tried = copy.copy(config)
+    for each in (tried, config):
+        for name, value in settings.items():
+            setattr(each, name, value)
+        each.compression_settings()
+
+
+def _stock_config(model: PreTrainedModel, stock_class: type[PreTrainedModel]) -> Any:
+    """The config of a VidCom² model as the stock class has it."""
+    of_vidcom2 = {*SETTING_NAMES, *CODE_FIELDS, "architectures"}
+    fields = {name: value for name, value in vars(model.config).items() if name not in of_vidcom2}
+    config: Any = vars(model).get(STOCK_CONFIG)
+    if config is not None:
+        vars(config).update(fields)
+        return config
+    config_class: Any = stock_class.config_class
+    if isinstance(model.config, config_class) and type(model.config) is config_class:  # LLaVA-Video's has no other
+        return copy.copy(model.config)
+    config = config_class.__new__(config_class)
+    vars(config).update(fields)
+    config.architectures = [stock_class.__name__] if model.config.architectures else None
+    return config

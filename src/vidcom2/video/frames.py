@@ -1,0 +1,147 @@
+"""Frames that are decoded already: which forms they may have, and when they are shown."""
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .file import VideoError
+
+CLOCK = 1_000_000  # units a second, of times that come without the frame rate of their file
+OFF_THE_CLOCK = 0.01  # units of 1 / fps seconds by which a time may miss a frame's
+
+# NumPy arrays, tensors, or lists of these or of PIL images.
+Frames: TypeAlias = Any
+FORMS = (
+    "Pass an array or a tensor (num_frames, height, width, 3) or (num_frames, 3, height, width), or a list of images."
+)
+
+
+def rgb_frames(frames: Frames) -> np.ndarray:
+    """Frames as (num_frames, height, width, 3) uint8, which `Video` has.
+
+    Args:
+        frames: as `Video.from_frames` takes them.
+
+    Raises:
+        VideoError: on another shape, dtype or range of values.
+    """
+    if isinstance(frames, list | tuple):
+        images = [_as_array(frame) for frame in frames]
+        shapes = sorted({image.shape for image in images})
+        if len(shapes) > 1:
+            raise VideoError(
+                f"`frames` holds images of different shapes, {shapes[0]} and {shapes[1]}. Bring them to one size."
+            )
+        array = np.stack(images) if images else np.empty(0)
+    else:
+        array = _as_array(frames)
+    return _as_bytes(_channels_last(array))
+
+
+def on_a_clock(
+    num_frames: int, fps: float | None, times: Sequence[float] | np.ndarray | None, duration: float | None
+) -> tuple[np.ndarray, float, int]:
+    """When frames are shown, as `Video` has it: `frames_indices`, `fps` and `total_num_frames`.
+
+    Args:
+        fps, times, duration: as `Video.from_frames` takes them.
+
+    Raises:
+        VideoError: if these say too little, or what cannot be.
+    """
+    if fps is None and times is None:
+        raise VideoError(
+            "Nothing says when the frames are shown, which video LLMs are told. Pass `fps`, the frames a second, or "
+            "`times`, the seconds of each."
+        )
+    rate = CLOCK if fps is None else _positive("fps", fps)
+    if times is None:
+        indices, end = np.arange(num_frames), num_frames / rate
+    else:
+        seconds = _checked_times(times, num_frames)
+        indices = np.rint(seconds * rate).astype(np.int64)
+        if fps is not None and np.abs(indices - seconds * rate).max() > OFF_THE_CLOCK:
+            raise VideoError(
+                f"`times` are not those of frames at `fps={fps!r}`: {_worst(seconds, rate)} s is between two. Leave "
+                "`fps` out, or pass that of the file."
+            )
+        if (np.diff(indices) < 1).any():
+            raise VideoError(f"`times` holds two that are closer than 1 / {rate:g} seconds. Leave one of them out.")
+        step = 1 / rate if fps is not None else 1.0
+        if fps is None and num_frames > 1:
+            step = (seconds[-1] - seconds[0]) / (num_frames - 1)
+        end = float(seconds[-1] + step)
+    length = end if duration is None else _positive("duration", duration)
+    total = round(length * rate)
+    if total <= indices[-1]:
+        raise VideoError(
+            f"`duration` is {duration!r}, but the last frame is shown at {indices[-1] / rate:g} s. Pass the length of "
+            "the whole video in seconds, or leave it out."
+        )
+    return indices, float(rate), total
+
+
+def _as_array(frames: Any) -> np.ndarray:
+    if hasattr(frames, "getbands") and hasattr(frames, "convert"):  # a PIL image
+        frames = frames.convert("RGB")
+    elif hasattr(frames, "detach"):  # a tensor
+        frames = frames.detach().cpu()
+        frames = (frames.float() if frames.is_floating_point() else frames).numpy()
+    elif not hasattr(frames, "__array__"):
+        raise VideoError(f"`frames` is or holds a {type(frames).__name__}. {FORMS}")
+    return np.asarray(frames)
+
+
+def _channels_last(array: np.ndarray) -> np.ndarray:
+    if array.ndim != 4 or 0 in array.shape:
+        raise VideoError(f"`frames` is of shape {array.shape}. {FORMS}")
+    first, last = array.shape[1] == 3, array.shape[3] == 3
+    if first == last:
+        reason = "either axis could be the colours" if first else "no axis has the three colours"
+        raise VideoError(f"`frames` is of shape {array.shape}, in which {reason}. {FORMS}")
+    return array.transpose(0, 2, 3, 1) if first else array
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    kind = array.dtype.kind
+    if array.dtype == np.uint8:
+        return array
+    if kind not in "iuf":
+        raise VideoError(
+            f"`frames` is of dtype {array.dtype}. Pass uint8, or another number: whole ones from 0 to 255, or floats "
+            "from 0 to 1."
+        )
+    top = 1 if kind == "f" else 255
+    low, high = array.min(), array.max()
+    if not (low >= 0 and high <= top):  # which NaN is not
+        raise VideoError(
+            f"`frames` holds {array.dtype} values from {low:g} to {high:g}, but must hold whole numbers from 0 to 255 "
+            "or floats from 0 to 1, not normalised. Scale them, or convert them to uint8."
+        )
+    return np.rint(array * 255).astype(np.uint8) if kind == "f" else array.astype(np.uint8)
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise VideoError(f"`{name}` is {value!r}, but must be a finite number above 0.")
+    return float(value)
+
+
+def _checked_times(times: Any, num_frames: int) -> np.ndarray:
+    """(num_frames,) float64."""
+    try:
+        seconds = np.asarray(times.detach().cpu() if hasattr(times, "detach") else times, dtype=np.float64)
+    except (TypeError, ValueError):
+        seconds = np.array(math.nan)
+    if seconds.ndim != 1 or not np.isfinite(seconds).all() or (seconds < 0).any() or (np.diff(seconds) <= 0).any():
+        raise VideoError(f"`times` is {times!r}, but must hold the seconds of each frame, ascending, from 0 on.")
+    if len(seconds) != num_frames:
+        raise VideoError(f"`times` holds {len(seconds)} seconds, but there are {num_frames} frames. Pass one for each.")
+    return seconds
+
+
+def _worst(seconds: np.ndarray, rate: float) -> float:
+    return float(seconds[np.abs(np.rint(seconds * rate) - seconds * rate).argmax()])

@@ -1,0 +1,509 @@
+"""`vidcom2.apply` and `vidcom2.remove`: a loaded model becomes, in place, what loading would have given."""
+
+import copy
+import inspect
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family, only
+from models import RETENTION_RATIO
+from torch import nn
+from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel
+
+import vidcom2
+
+NEW = {"max_new_tokens": 5, "do_sample": False}
+
+
+def stock_of(family: Family, **kwargs: Any) -> PreTrainedModel:
+    return family.case.stock_class.from_pretrained(family.folder, **kwargs).eval()
+
+
+def weights(model: nn.Module) -> dict[str, int]:
+    """Names and addresses, with those that are tied by each of their names."""
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {name: tensor.data_ptr() for name, tensor in named}
+
+
+def assert_equal(model: Any, expected: Any, inputs: Any, **call: Any) -> None:
+    with torch.no_grad():
+        assert torch.equal(model(**inputs, **call).logits, expected(**inputs, **call).logits)
+    assert torch.equal(model.generate(**inputs, **call, **NEW), expected.generate(**inputs, **call, **NEW))
+
+
+# -- there and back ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_an_applied_model_is_what_the_vidcom2_class_loads(family: Family, ratio: float) -> None:
+    model = stock_of(family)
+    before = weights(model)
+    assert vidcom2.apply(model, retention_ratio=ratio) is model
+    assert weights(model) == before
+    loaded = family.model if ratio == RETENTION_RATIO else family.uncompressing
+    assert type(model) is family.case.model_class and type(model.model) is family.case.model_class.inner_class
+    assert type(model.config) is family.case.config_class and model.model.config is model.config
+    assert model.config.to_dict() == loaded.config.to_dict()
+    assert model.generation_config.to_dict() == loaded.generation_config.to_dict()
+    assert_equal(model, loaded, family.one_video())
+    if ratio == 1.0:
+        assert_equal(model, family.stock, family.one_video())
+
+
+def test_a_removed_model_is_the_stock_model_bit_for_bit(family: Family, tmp_path: Path) -> None:
+    model = stock_of(family)
+    config, fields, attributes, before = model.config, model.config.to_dict(), set(vars(model)), weights(model)
+    vidcom2.apply(model, retention_ratio=0.4, compression_rounding="exact")
+    model.generate(**family.one_video(), **NEW)
+    model.save_pretrained(tmp_path)  # which writes into the config what a repo says about its code
+    assert vidcom2.remove(model) is model
+    assert type(model) is family.case.stock_class and type(model.model) is type(family.stock.model)
+    assert model.config is config is model.model.config and config.to_dict() == fields
+    assert set(vars(model)) == attributes and weights(model) == before
+    assert_equal(model, family.stock, family.one_video())
+    assert_equal(vidcom2.apply(model), family.model, family.one_video())
+
+
+def test_a_model_that_was_loaded_as_ours_becomes_the_stock_model(family: Family, tmp_path: Path) -> None:
+    model = family.load(retention_ratio=0.4)
+    model.save_pretrained(tmp_path)
+    vidcom2.remove(model)
+    assert type(model) is family.case.stock_class
+    if family.case.native:  # LLaVA-Video's parent class has the same config
+        assert type(model.config) is type(family.stock.config)
+        assert model.config.to_dict() == family.stock.config.to_dict()
+    assert_equal(model, family.stock, family.one_video())
+
+
+def test_what_is_changed_in_the_config_meanwhile_stays(family: Family) -> None:
+    model = vidcom2.apply(stock_of(family))
+    model.resize_token_embeddings(300)
+    model.config.return_dict = False
+    vidcom2.remove(model)
+    assert model.config.get_text_config().vocab_size == 300 and not model.config.return_dict
+    assert not hasattr(model.config, "retention_ratio") or not family.case.native
+
+
+def test_applying_again_updates_the_settings_all_or_none(family: Family) -> None:
+    model = vidcom2.apply(stock_of(family), retention_ratio=0.5)
+    config = model.config
+    assert vidcom2.apply(model, retention_ratio=RETENTION_RATIO) is model
+    assert model.config is config and config.retention_ratio == RETENTION_RATIO
+    assert_equal(model, family.model, family.one_video())
+    vidcom2.apply(model, compression_window=4)
+    with pytest.raises(ValueError, match="`compression_window` is 4, but `compression_method='random'`"):
+        vidcom2.apply(model, retention_ratio=0.1, compression_method="random")
+    assert (config.retention_ratio, config.compression_method) == (RETENTION_RATIO, "vidcom2")
+    vidcom2.apply(model)
+    assert config.retention_ratio == RETENTION_RATIO
+
+
+@only(lambda family: family.native)
+def test_another_model_with_the_same_config_stays_as_it_is(family: Family) -> None:
+    config = stock_of(family).config
+    first, second = (family.case.stock_class(config).eval() for _ in range(2))
+    assert first.config is second.config
+    vidcom2.apply(first)
+    assert type(second.config) is type(family.stock.config) and not hasattr(second.config, "retention_ratio")
+
+
+@only(lambda family: not family.native)
+def test_a_config_that_has_the_settings_already_is_not_the_one_that_changes(family: Family) -> None:
+    model = stock_of(family)
+    config, fields = model.config, model.config.to_dict()
+    vidcom2.apply(model)
+    vidcom2.apply(model, retention_ratio=0.7)
+    assert config.to_dict() == fields and model.config.retention_ratio == 0.7
+    vidcom2.remove(model)
+    assert model.config is config and config.to_dict() == fields
+
+
+def test_a_saved_applied_model_is_what_a_loaded_one_saves(family: Family, tmp_path: Path) -> None:
+    vidcom2.apply(stock_of(family), retention_ratio=RETENTION_RATIO).save_pretrained(tmp_path / "applied")
+    family.load(retention_ratio=RETENTION_RATIO).save_pretrained(tmp_path / "loaded")
+    applied, loaded = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("applied", "loaded")
+    )
+    assert applied.keys() == loaded.keys()
+    assert [name for name in applied if applied[name] != loaded[name]] == []
+    assert json.loads(applied["config.json"])["retention_ratio"] == RETENTION_RATIO
+
+
+@only(lambda family: family.native)
+def test_a_repo_of_ours_in_the_stock_class_keeps_its_settings_there_and_back(family: Family, tmp_path: Path) -> None:
+    family.load(retention_ratio=0.4).save_pretrained(tmp_path)
+    model = family.case.stock_class.from_pretrained(tmp_path).eval()
+    fields = model.config.to_dict()
+    vidcom2.apply(model)
+    assert model.config.retention_ratio == 0.4
+    vidcom2.apply(model, retention_ratio=0.6)
+    vidcom2.remove(model)
+    assert model.config.to_dict() == fields and fields["retention_ratio"] == 0.4
+
+
+def test_an_inner_model_alone_is_applied_and_removed(family: Family) -> None:
+    model = stock_of(family).model
+    fields = model.config.to_dict()
+    vidcom2.apply(model, retention_ratio=RETENTION_RATIO)
+    assert type(model) is family.case.model_class.inner_class
+    inputs = family.one_video()
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).last_hidden_state, family.model.model(**inputs).last_hidden_state)
+        vidcom2.remove(model)
+        assert torch.equal(model(**inputs).last_hidden_state, family.stock.model(**inputs).last_hidden_state)
+    assert model.config.to_dict() == fields
+
+
+def test_tied_weights_stay_tied(family: Family) -> None:
+    model, _ = family.case.build(**family.case.build_arguments, tie_word_embeddings=True)
+    vidcom2.apply(model)
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    vidcom2.remove(model)
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_applied_model_trains_as_a_loaded_one(family: Family) -> None:
+    """In training mode, with gradient checkpointing on before."""
+    inputs = family.one_video()
+    labels = inputs["input_ids"].masked_fill(inputs["input_ids"] == family.model.config.video_token_id, -100)
+    gradients = []
+    for model in (stock_of(family), family.load(retention_ratio=RETENTION_RATIO)):
+        model.gradient_checkpointing_enable()
+        model.train()
+        vidcom2.apply(model, retention_ratio=RETENTION_RATIO)
+        assert model.training and model.is_gradient_checkpointing
+        model(**inputs, labels=labels).loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) > 0
+    assert all(torch.equal(*pair) for pair in zip(*gradients))
+
+
+# -- what others have put on a model ----------------------------------------------------------------------------------
+
+
+def arguments(model: PreTrainedModel) -> list[str]:
+    """Of `forward`, at which `generate`, `Trainer` and the pipelines look."""
+    return [name for name in inspect.signature(model.forward).parameters if name != "self"]
+
+
+def offloaded(model: PreTrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate").cpu_offload(model, execution_device="cpu")
+
+
+def on_disk(model: PreTrainedModel, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate").disk_offload(model, tmp_path / "weights", execution_device="cpu")
+
+
+def dispatched(model: PreTrainedModel, tmp_path: Path) -> None:
+    device_map = {"lm_head": "cpu", **{f"model.{name}": "cpu" for name, _ in model.model.named_children()}}
+    device_map |= {f"model.{name}": "cpu" for name, _ in model.model.named_parameters(recurse=False)}
+    device_map["model.language_model"] = "disk"
+    pytest.importorskip("accelerate").dispatch_model(
+        model, device_map, main_device="cpu", offload_dir=tmp_path / "weights", force_hooks=True
+    )
+
+
+def unhooked(model: PreTrainedModel, tmp_path: Path) -> None:
+    """accelerate leaves a `forward` on each object whose hooks it removes."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.cpu_offload(model, execution_device="cpu")
+    accelerate.hooks.remove_hook_from_module(model, recurse=True)
+    assert "forward" in vars(model.model) or "forward" in vars(model)
+
+
+def hooked(model: PreTrainedModel, tmp_path: Path) -> None:
+    """On both of the modules whose class changes, whatever weights of their own they have."""
+    hooks = pytest.importorskip("accelerate.hooks")
+    for module in (model, model.model):
+        hooks.add_hook_to_module(module, hooks.AlignDevicesHook("cpu", io_same_device=True))
+
+
+@pytest.mark.parametrize("spread", [offloaded, on_disk, dispatched, unhooked, hooked], ids=lambda each: each.__name__)
+def test_hooks_of_accelerate_run_the_new_class(family: Family, spread: Callable[..., None], tmp_path: Path) -> None:
+    model = stock_of(family)
+    spread(model, tmp_path)
+    inputs = family.one_video()
+    vidcom2.apply(model, retention_ratio=RETENTION_RATIO)
+    assert_equal(model, family.model, inputs)
+    assert arguments(model) == arguments(family.model)
+    vidcom2.remove(model)
+    with torch.no_grad():  # `generate` of LLaVA's stock classes misses weights of the inner model that are elsewhere
+        assert torch.equal(model(**inputs).logits, family.stock(**inputs).logits)
+    assert arguments(model) == arguments(family.stock)
+
+
+def lora(model: PreTrainedModel) -> Any:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False, task_type="CAUSAL_LM")
+    torch.manual_seed(3)
+    return peft.get_peft_model(model, config).eval()
+
+
+def adapter(model: PreTrainedModel) -> Any:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(3)
+    model.add_adapter(peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=2, init_lora_weights=False))
+    return model.eval()
+
+
+@pytest.mark.parametrize("add", [lora, adapter], ids=lambda each: each.__name__)
+def test_a_model_with_an_adapter_is_applied(family: Family, add: Callable[[PreTrainedModel], Any]) -> None:
+    stock, model, loaded = (
+        add(stock_of(family)),
+        add(stock_of(family)),
+        add(family.load(retention_ratio=RETENTION_RATIO)),
+    )
+    inputs = family.one_video()
+    assert_equal(model, stock, inputs)
+    before = weights(model)
+    assert vidcom2.apply(model, retention_ratio=RETENTION_RATIO) is model
+    assert weights(model) == before and model.config.retention_ratio == RETENTION_RATIO
+    assert_equal(model, loaded, inputs)
+    assert not torch.equal(model(**inputs).logits, family.model(**inputs).logits)
+    vidcom2.remove(model)
+    assert_equal(model, stock, inputs)
+
+
+@only(lambda family: not family.mrope)
+def test_a_prefix_of_pefts_goes_on_before_a_compressed_prompt(family: Family) -> None:
+    """PEFT keeps the `prepare_inputs_for_generation` that the model had when it was wrapped."""
+    peft = pytest.importorskip("peft")
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    models = []
+    for model in (stock_of(family), family.load(retention_ratio=RETENTION_RATIO)):
+        torch.manual_seed(3)
+        models.append(peft.get_peft_model(model, config).eval())
+    vidcom2.apply(models[0], retention_ratio=RETENTION_RATIO)
+    assert_equal(*models, family.one_video())
+
+
+def test_a_quantized_model_is_applied(family: Family) -> None:
+    torchao = pytest.importorskip("torchao.quantization")
+    models = [stock_of(family), family.load(retention_ratio=RETENTION_RATIO), stock_of(family)]
+    for model in models:
+        torchao.quantize_(model.model.language_model, torchao.Int8WeightOnlyConfig())
+    quantized = [type(parameter) for parameter in models[0].parameters()]
+    assert set(quantized) != {nn.Parameter}
+    inputs = family.one_video()
+    vidcom2.apply(models[0], retention_ratio=RETENTION_RATIO)
+    assert_equal(models[0], models[1], inputs)
+    assert [type(parameter) for parameter in models[0].parameters()] == quantized
+    vidcom2.remove(models[0])
+    assert_equal(models[0], models[2], inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["language_model", "model", "whole"])
+def test_a_model_of_which_parts_are_compiled_is_applied(family: Family, part: str) -> None:
+    model = stock_of(family)
+    compiled = {"language_model": model.model.language_model, "model": model.model, "whole": model}[part]
+    compiled.compile(backend="eager")
+    inputs = family.one_video()
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits, family.stock(**inputs).logits)
+        vidcom2.apply(model, retention_ratio=RETENTION_RATIO)
+        torch.testing.assert_close(model(**inputs).logits, family.model(**inputs).logits)
+        assert torch.equal(model.generate(**inputs, **NEW), family.model.generate(**inputs, **NEW))
+        vidcom2.remove(model)
+        torch.testing.assert_close(model(**inputs).logits, family.stock(**inputs).logits)
+
+
+# -- conversations ----------------------------------------------------------------------------------------------------
+
+
+def second_turn(family: Family, inputs: Any, out: Any) -> dict[str, torch.Tensor]:
+    """The whole conversation: the first turn, its answer and more text."""
+    more = family.processor.tokenizer(" And then?", return_tensors="pt", add_special_tokens=False)["input_ids"]
+    ids = torch.cat([out.sequences, more], dim=1)
+    second = dict(inputs) | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    second.pop("pixel_values_videos", None)
+    if "mm_token_type_ids" in second:
+        given = second["mm_token_type_ids"]
+        second["mm_token_type_ids"] = nn.functional.pad(given, (0, ids.shape[1] - given.shape[1]))
+    return second
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_a_cache_of_before_is_refused_or_continued_as_the_stock_class_does(family: Family, ratio: float) -> None:
+    model, inputs = stock_of(family), family.one_video()
+    out = model.generate(**inputs, **NEW, return_dict_in_generate=True)
+    second = second_turn(family, inputs, out)
+    expected = family.stock.generate(
+        **second,
+        **NEW,
+        past_key_values=copy.deepcopy(
+            family.stock.generate(**inputs, **NEW, return_dict_in_generate=True).past_key_values
+        ),
+    )
+    vidcom2.apply(model, retention_ratio=ratio)
+    if ratio < 1.0:
+        with pytest.raises(ValueError, match="nobody remembers whether they were compressed"):
+            model.generate(**second, **NEW, past_key_values=out.past_key_values)
+    else:
+        assert torch.equal(model.generate(**second, **NEW, past_key_values=out.past_key_values), expected)
+
+
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_a_loop_on_a_cache_of_before_is_refused_or_goes_on_as_in_the_stock_class(family: Family, ratio: float) -> None:
+    inputs, step = family.one_video(), torch.tensor([[7]])
+    model, stock = stock_of(family), stock_of(family)
+    with torch.no_grad():
+        caches = [each(**inputs, use_cache=True).past_key_values for each in (model, stock)]
+        vidcom2.apply(model, retention_ratio=ratio)
+        for _ in range(3):
+            try:
+                logits = model(input_ids=step, past_key_values=caches[0]).logits
+            except ValueError as error:
+                assert family.case.mrope and "before `vidcom2.apply`" in str(error)
+                return
+            assert torch.equal(logits, stock(input_ids=step, past_key_values=caches[1]).logits)
+    assert not family.case.mrope
+
+
+@pytest.mark.parametrize("by", ["generate", "forward"])
+@pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
+def test_a_cache_of_ours_is_refused_or_continued_after_remove(family: Family, ratio: float, by: str) -> None:
+    model, inputs = stock_of(family), family.one_video()
+    model.generate(**family.one_video(seed=4, num_frames=4), **NEW)  # of which Qwen's stock classes keep `rope_deltas`
+    vidcom2.apply(model, retention_ratio=ratio)
+    out = model.generate(**inputs, **NEW, return_dict_in_generate=True)
+    reference = stock_of(family)
+    before = reference.generate(**inputs, **NEW, return_dict_in_generate=True)
+    vidcom2.remove(model)
+    second, step = second_turn(family, inputs, out), {"input_ids": torch.tensor([[7]])}
+
+    def go_on(of: PreTrainedModel, cache: Any) -> torch.Tensor:
+        with torch.no_grad():
+            if by == "forward":
+                return of(**step, past_key_values=cache).logits
+            return of.generate(**second, **NEW, past_key_values=cache)
+
+    try:
+        found = go_on(model, out.past_key_values)
+    except ValueError as error:
+        assert ratio < 1.0 or family.case.mrope, error
+        assert "`past_key_values` holds a prompt of" in str(error)
+        return
+    assert ratio == 1.0 and torch.equal(found, go_on(reference, before.past_key_values))
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+def assert_refused(model: Any, match: str, function: Callable[..., Any] = vidcom2.apply, **settings: Any) -> None:
+    """And the model is as it was."""
+    inside = [(module, type(module), dict(vars(module))) for module in model.modules()]
+    config = copy.deepcopy(getattr(model, "config", None))
+    with pytest.raises(ValueError, match=match):
+        function(model, **settings)
+    assert all(type(module) is before and vars(module) == attributes for module, before, attributes in inside)
+    if config is not None:
+        assert model.config.to_dict() == config.to_dict()
+
+
+def test_models_of_no_supported_family_are_refused(family: Family) -> None:
+    bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
+    assert_refused(bert, "is a BertModel of type 'bert', but VidCom² has classes for 'llava_onevision'")
+    assert_refused(nn.Linear(1, 1), "`model` is a Linear, but must be a model of Transformers")
+    tower = getattr(family.stock.model, "visual", None) or family.stock.model.vision_tower
+    assert_refused(tower, "but VidCom² has classes for")
+    assert_refused(bert, "is a BertModel, which is no VidCom² model", vidcom2.remove)
+    assert_refused(family.stock, f"is a {type(family.stock).__name__}, which is no VidCom² model", vidcom2.remove)
+
+
+def test_settings_outside_what_is_accepted_are_refused(family: Family) -> None:
+    model = stock_of(family)
+    assert_refused(model, "`retention_ratio` is 1.5", retention_ratio=1.5)
+    assert_refused(model, "'compresion_rounding' is no setting", compresion_rounding="exact")
+    assert_refused(model, "does not read it", compression_method="random", compression_window=4)
+    if family.case.name != "llava_video":
+        assert_refused(model, "`compression_newlines` is no setting of the model", compression_newlines="all")
+
+
+def test_a_subclass_is_refused_and_what_would_be_lost_is_named(family: Family) -> None:
+    class Mine(family.case.stock_class):
+        def forward(self, **kwargs: Any) -> Any:
+            return super().forward(**kwargs)
+
+    class MyInner(type(family.stock.model)):
+        pass
+
+    class MyOurs(family.case.model_class):
+        pass
+
+    model = stock_of(family)
+    model.__class__ = Mine
+    assert_refused(
+        model, f"is a Mine, a subclass of .*own `forward` would be lost.*{family.case.model_class.__name__}. Derive"
+    )
+    model.__class__ = family.case.stock_class
+    model.model.__class__ = MyInner
+    assert_refused(model, "`model.model` is a MyInner, a subclass of")
+    ours = copy.copy(family.model)
+    ours.__class__ = MyOurs
+    assert_refused(ours, "is a MyOurs, a subclass of", vidcom2.remove)
+
+
+def test_wrappers_that_come_after_are_refused(family: Family) -> None:
+    model = stock_of(family)
+    for function in (vidcom2.apply, vidcom2.remove):
+        assert_refused(
+            torch.compile(model, backend="eager"), "is a OptimizedModule: `torch.compile` is around", function
+        )
+        assert_refused(nn.DataParallel(model), "is a DataParallel: a wrapper for several devices is around", function)
+    inner = copy.copy(model)
+    inner._modules = dict(model._modules)
+    inner._modules["model"] = torch.compile(model.model, backend="eager")
+    assert_refused(inner, "`model.model` is a OptimizedModule, but must be a .*before it is wrapped")
+
+
+def test_methods_that_someone_replaced_are_refused(family: Family) -> None:
+    def replaced(self: Any, **kwargs: Any) -> None: ...
+
+    for name in ("forward", "generate", "_old_forward"):
+        model = stock_of(family)
+        model.__dict__[name] = replaced.__get__(model)
+        assert_refused(
+            model, f"`{name.removeprefix('_old_')}` of this {type(model).__name__} was replaced on the object"
+        )
+        del model.__dict__[name]
+        vidcom2.apply(model)
+        model.__dict__[name] = replaced.__get__(model)
+        assert_refused(model, "was replaced on the object", vidcom2.remove)
+    model = stock_of(family)
+    model.model.__dict__["get_video_features"] = replaced.__get__(model.model)
+    assert_refused(model, "`get_video_features` of this")
+
+
+@pytest.fixture
+def _one_process(tmp_path: Path) -> Any:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_models_of_several_processes_are_refused(family: Family) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = stock_of(family)
+    assert_refused(DistributedDataParallel(model), "is a DistributedDataParallel: a wrapper for several devices")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fully_shard(model)
+    assert_refused(model, "is a FSDP.*: a wrapper for several devices is around")
+
+
+@only(lambda family: family.native)
+def test_a_model_of_an_auto_class_is_applied(family: Family) -> None:
+    model = AutoModel.from_pretrained(family.folder)
+    assert type(vidcom2.apply(model)).__name__.startswith("VidCom2")

@@ -1,0 +1,234 @@
+"""Decoded frames in place of a file: `Video.from_frames`, and `ask` about them, in chats and with several prompts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family, only
+from make_clips import write_clip
+from PIL import Image
+
+import vidcom2
+from vidcom2 import Video
+from vidcom2.answering.ask import Answer
+from vidcom2.video.reading import VideoError, read_video
+
+QUESTION = "What happens?"
+FRAMES = np.random.default_rng(0).integers(0, 256, (4, 6, 8, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Video:
+    """6 of 12 frames with gaps of 0.1 to 1.2 seconds."""
+    clip = write_clip(tmp_path_factory.mktemp("frames") / "clip.mp4", [i * (i + 1) / 20 for i in range(12)])
+    return read_video(clip, 6)
+
+
+def ask(video: Any, family: Family, question: Any = QUESTION, **arguments: Any) -> Any:
+    arguments = {"max_new_tokens": 6, **arguments}
+    return vidcom2.ask(video, question, family.model, processor=family.processor, **arguments)
+
+
+def told(answer: Answer) -> tuple[Any, ...]:
+    kept = answer.compression.indices.tolist()
+    return answer.answer, answer.prompt_tokens, answer.full_prompt_tokens, answer.new_tokens, kept
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+FORMS = {
+    "array": lambda frames: frames,
+    "channels first": lambda frames: frames.transpose(0, 3, 1, 2),
+    "tensor": lambda frames: torch.from_numpy(frames),
+    "tensor, channels first": lambda frames: torch.from_numpy(frames).permute(0, 3, 1, 2),
+    "float": lambda frames: frames / 255,
+    "float tensor": lambda frames: torch.from_numpy(frames) / 255,
+    "int64": lambda frames: frames.astype(np.int64),
+    "list of arrays": list,
+    "list of tensors": lambda frames: list(torch.from_numpy(frames).permute(0, 3, 1, 2)),
+    "list of images": lambda frames: [Image.fromarray(frame) for frame in frames],
+    "images with alpha": lambda frames: [Image.fromarray(frame).convert("RGBA") for frame in frames],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_frames_gives_the_same_video(form: str) -> None:
+    video = Video.from_frames(FORMS[form](FRAMES), fps=2)
+    assert video.frames.dtype == np.uint8 and np.array_equal(video.frames, FRAMES)
+    assert video.seconds.tolist() == [0, 0.5, 1, 1.5] and video.duration == 2.0
+
+
+def test_floats_are_rounded_to_the_nearest_byte() -> None:
+    video = Video.from_frames(np.full((1, 4, 4, 3), [0.0, 0.4999, 0.999]), fps=1)
+    assert video.frames[0, 0, 0].tolist() == [0, 127, 255]
+
+
+def test_times_are_told_to_the_microsecond_and_on_a_files_clock_exactly(video: Video) -> None:
+    told = Video.from_frames(video.frames, times=video.seconds, duration=video.duration)
+    assert np.allclose(told.seconds, video.seconds, rtol=0, atol=1e-6)
+    assert told.duration == pytest.approx(video.duration, abs=1e-6)
+    exact = Video.from_frames(video.frames, times=video.seconds, fps=video.fps, duration=video.duration)
+    assert exact.frames_indices.tolist() == video.frames_indices.tolist()
+    assert exact.metadata == video.metadata and exact.frames is video.frames
+
+
+def test_without_a_duration_the_last_frame_is_shown_as_long_as_the_others() -> None:
+    assert Video.from_frames(FRAMES, times=[1, 2, 3, 7]).duration == 9.0
+    assert Video.from_frames(FRAMES, times=[0, 1, 2, 3], fps=25).duration == 3.04
+    assert Video.from_frames(FRAMES[:1], times=[3]).duration == 4.0
+    assert Video.from_frames(FRAMES, fps=2, duration=10).duration == 10.0
+
+
+@pytest.mark.parametrize(
+    ("frames", "times", "message"),
+    [
+        (FRAMES, {}, "Nothing says when the frames are shown"),
+        (FRAMES, {"fps": 0}, "`fps` is 0, but must be a finite number above 0"),
+        (FRAMES, {"fps": float("nan")}, "`fps` is nan"),
+        (FRAMES, {"fps": "2"}, "`fps` is '2'"),
+        (FRAMES, {"times": [0, 1, 2]}, "`times` holds 3 seconds, but there are 4 frames"),
+        (FRAMES, {"times": [0, 2, 1, 3]}, "`times` is .* ascending"),
+        (FRAMES, {"times": [-1, 0, 1, 2]}, "`times` is .* from 0 on"),
+        (FRAMES, {"times": [0, 1, 2, float("inf")]}, "`times` is .* must hold the seconds"),
+        (FRAMES, {"times": "0123"}, "`times` is '0123'"),
+        (FRAMES, {"times": [0, 1e-8, 1, 2]}, r"`times` holds two that are closer than 1 / 1e\+06 seconds"),
+        (FRAMES, {"times": [0, 0.5, 1.03, 2], "fps": 10}, r"not those of frames at `fps=10`: 1.03 s is between"),
+        (FRAMES, {"times": [0, 1, 2, 3], "duration": 3}, "`duration` is 3, but the last frame is shown at 3 s"),
+        (FRAMES, {"fps": 2, "duration": -1}, "`duration` is -1"),
+        (FRAMES[0], {"fps": 2}, r"`frames` is of shape \(6, 8, 3\). Pass an array"),
+        (FRAMES[:0], {"fps": 2}, r"`frames` is of shape \(0, 6, 8, 3\)"),
+        ([], {"fps": 2}, r"`frames` is of shape \(0,\)"),
+        (FRAMES[None], {"fps": 2}, r"`frames` is of shape \(1, 4, 6, 8, 3\)"),
+        (FRAMES[..., :1], {"fps": 2}, r"\(4, 6, 8, 1\), in which no axis has the three colours"),
+        (FRAMES[:, :3, :, :], {"fps": 2}, r"\(4, 3, 8, 3\), in which either axis could be"),
+        (FRAMES.astype(float), {"fps": 2}, "`frames` holds float64 values from 0 to 255, but .* floats from 0 to 1"),
+        (FRAMES / 255 - 0.5, {"fps": 2}, "`frames` holds float64 values from -0.5 to 0.5"),
+        (np.where(FRAMES[0, 0, 0, 0] == FRAMES, np.nan, 0.5), {"fps": 2}, "values from nan to nan"),
+        (FRAMES.astype(int) + 1, {"fps": 2}, "`frames` holds int64 values from 1 to 256"),
+        (FRAMES > 9, {"fps": 2}, "`frames` is of dtype bool"),
+        ([FRAMES[0], FRAMES[1, :4]], {"fps": 2}, r"different shapes, \(4, 8, 3\) and \(6, 8, 3\)"),
+        (["clip.mp4"], {"fps": 2}, "`frames` is or holds a str"),
+    ],
+)
+def test_frames_and_times_that_make_no_sense_are_refused(frames: Any, times: dict[str, Any], message: str) -> None:
+    with pytest.raises(VideoError, match=message):
+        Video.from_frames(frames, **times)
+
+
+# -- asking about them ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["array", "tensor, channels first", "list of images"])
+def test_ask_about_frames_answers_as_about_the_file(family: Family, video: Video, form: str) -> None:
+    expected = ask(video, family)
+    exact = Video.from_frames(FORMS[form](video.frames), times=video.seconds, fps=video.fps, duration=video.duration)
+    assert told(ask(exact, family)) == told(expected)
+
+
+def test_ask_about_frames_of_a_constant_rate_answers_as_about_the_file(family: Family, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", [i / 4 for i in range(6)])
+    video = read_video(clip, 6)
+    assert told(ask(video.frames, family, fps=4)) == told(ask(clip, family, num_frames=6))
+    by_times = ask(video.frames, family, times=[i / 4 for i in range(6)])
+    assert told(by_times) == told(ask(clip, family, num_frames=6)) and by_times.video.duration == 1.5
+
+
+def test_frames_without_times_and_times_of_a_file_are_refused(family: Family, video: Video) -> None:
+    with pytest.raises(VideoError, match="Pass `fps`, the frames a second, or `times`"):
+        ask(video.frames, family)
+    for given in ({"fps": 2}, {"times": [0]}):
+        with pytest.raises(ValueError, match=f"`{next(iter(given))}` is for decoded frames, but `video` has its own"):
+            ask(video, family, **given)
+
+
+# -- several prompts, and chats ---------------------------------------------------------------------------------------
+
+
+def test_several_prompts_are_answered_as_each_alone_and_the_video_is_encoded_once(
+    family: Family, video: Video, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = [QUESTION, [{"role": "user", "content": "Who is it?"}], "And where, after all that?"]
+    alone = [ask(video, family, question) for question in questions]
+    calls = []
+    encode_videos = type(family.model.model).encode_videos
+
+    def counted(self: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return encode_videos(self, **kwargs)
+
+    monkeypatch.setattr(type(family.model.model), "encode_videos", counted)
+    answers = ask(video, family, questions)
+    assert len(calls) == 1
+    assert isinstance(answers, list) and list(map(told, answers)) == list(map(told, alone))
+    assert [answer.question for answer in answers] == questions
+    assert len(ask(video, family, [QUESTION])) == 1
+
+
+def test_a_chat_is_the_prompt_of_the_processors_template(family: Family, video: Video) -> None:
+    parts = [{"type": "video"}, {"type": "text", "text": QUESTION}]
+    chat = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": [{"type": "text", "text": "A ball rolls."}]},
+        {"role": "user", "content": [{"type": "text", "text": "Where to?"}]},
+    ]
+    inputs = family.processor(
+        text=[family.processor.apply_chat_template(chat, add_generation_prompt=True)],
+        videos=[video.frames],
+        video_metadata=[video.metadata],
+        do_sample_frames=False,
+        return_tensors="pt",
+    )
+    out = family.model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    answer = ask(video, family, chat)
+    assert answer.answer == family.processor.decode(out, skip_special_tokens=True) and answer.new_tokens == len(out)
+    assert answer.full_prompt_tokens == inputs["input_ids"].shape[1]
+    in_words = [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": "A ball rolls."},
+        {"role": "user", "content": "Where to?"},
+    ]
+    assert told(ask(video, family, in_words)) == told(answer)
+    assert in_words[0] == {"role": "user", "content": QUESTION}
+    assert told(ask(video, family, [{"role": "user", "content": QUESTION}])) == told(ask(video, family))
+
+
+def of_user(*parts: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+VIDEO, TEXT = {"type": "video"}, {"type": "text", "text": "What?"}
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ([], r"`question` is \[\], but must be text, a chat"),
+        ({"role": "user", "content": "What?"}, "must be text, a chat"),
+        (["What?", " "], "`question` is ' '. Ask something"),
+        (["What?", 3], "`question` holds 3, but each entry must be text or a chat"),
+        ([{"role": "user"}], "the message {'role': 'user'}. A message has a `role` and a `content`"),
+        (
+            [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}],
+            "does not end with text of the user",
+        ),
+        ([{"role": "user", "content": [{"type": "video"}]}], "does not end with text of the user"),
+        (
+            [{"role": "user", "content": [{"type": "video"}, {"type": "video"}, {"type": "text", "text": "?"}]}],
+            "2 videos",
+        ),
+        ([{"role": "user", "content": [{"type": "video", "path": "x.mp4"}]}], "brings its own video"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "holds text and the video. For other chats call"),
+        ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "holds text and the video"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(question: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        vidcom2.ask("no-such-clip.mp4", question)
+
+
+@only(lambda family: family.name == "llava_onevision")
+def test_what_is_for_one_question_is_refused_for_several(family: Family, video: Video) -> None:
+    with pytest.raises(ValueError, match="`measure=True` measures one text, but `question` is a list"):
+        ask(video, family, [QUESTION], measure=True)

@@ -1,0 +1,132 @@
+"""`vidcom2.load`: the family from the checkpoint's config, and `from_pretrained`'s arguments."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family, only
+from models import RETENTION_RATIO
+
+import vidcom2
+from vidcom2.errors import CheckpointError
+
+
+def test_load_gives_the_class_and_the_processor_of_the_family(family: Family) -> None:
+    model, processor = vidcom2.load(str(family.folder), retention_ratio=RETENTION_RATIO, device="cpu")
+    assert type(model) is family.case.model_class and type(processor) is type(family.processor)
+    assert not model.training and model.config.to_dict() == family.model.config.to_dict()
+    inputs = family.one_video()
+    assert torch.equal(model(**inputs).logits, family.model(**inputs).logits)
+    new = {"max_new_tokens": 4, "do_sample": False}
+    assert torch.equal(model.generate(**inputs, **new), family.model.generate(**inputs, **new))
+    made = processor(text=[family.prompt("What?", images=1)], images=[torch.zeros(3, 70, 90)], return_tensors="pt")
+    assert set(made) >= {"input_ids", "pixel_values"}
+
+
+def test_load_takes_settings_and_arguments_of_from_pretrained(family: Family, tmp_path: Path) -> None:
+    settings = {"retention_ratio": 0.5, "compression_rounding": "exact"}
+    model, _ = vidcom2.load(
+        family.folder,
+        **settings,
+        dtype=torch.bfloat16,
+        attn_implementation="eager",
+        device_map="cpu",
+        cache_dir=tmp_path,
+        tie_word_embeddings=family.stock.config.tie_word_embeddings,
+    )
+    assert {name: getattr(model.config, name) for name in settings} == settings
+    assert model.dtype == torch.bfloat16 and model.config._attn_implementation == "eager"
+    assert model.device == torch.device("cpu")
+
+
+def test_what_a_vidcom2_model_saved_loads_with_its_settings(family: Family, tmp_path: Path) -> None:
+    family.load(retention_ratio=0.6).save_pretrained(tmp_path)
+    family.processor.save_pretrained(tmp_path)
+    model, processor = vidcom2.load(tmp_path)
+    assert type(model) is family.case.model_class and type(processor) is type(family.processor)
+    assert model.config.retention_ratio == 0.6
+
+
+@only(lambda family: family.name in ("llava_video", "qwen2_5_vl"))
+def test_a_repo_of_the_hub_is_found_in_the_cache_that_is_named(family: Family, tmp_path: Path) -> None:
+    """Config, processor and weights, at the revision that is asked for."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repo = tmp_path / "models--org--tiny"
+    shutil.copytree(family.folder, repo / "snapshots" / commit)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    for revision in (None, commit):
+        model, processor = vidcom2.load("org/tiny", cache_dir=tmp_path, revision=revision, device="cpu")
+        assert type(model) is family.case.model_class and type(processor) is type(family.processor)
+    with pytest.raises(CheckpointError, match="cannot load the model 'org/tiny'"):
+        vidcom2.load("org/tiny", device="cpu")
+
+
+def test_fields_of_the_config_are_replaced_as_from_pretrained_does(family: Family) -> None:
+    model, _ = vidcom2.load(family.folder, image_token_id=3, device="cpu")
+    assert model.config.image_token_id == 3
+
+
+def test_a_quantized_model_is_loaded_where_it_stays(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not moved afterwards, which bitsandbytes refuses."""
+    torchao = pytest.importorskip("torchao.quantization")
+    from transformers import TorchAoConfig
+
+    pytest.importorskip("accelerate")
+    given = []
+    from_pretrained = family.case.model_class.from_pretrained
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        given.append(kwargs)
+        return from_pretrained(*args, **kwargs)
+
+    monkeypatch.setattr(family.case.model_class, "from_pretrained", recorded)
+    config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
+    model, _ = vidcom2.load(family.folder, quantization_config=config, device="cpu", retention_ratio=RETENTION_RATIO)
+    assert model.hf_quantizer is not None and given[0]["device_map"] == "cpu"
+    assert model.generate(**family.one_video(), max_new_tokens=2, do_sample=False).shape[0] == 1
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_no_supported_family_is_named_with_what_is_supported(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    supported = "'llava_onevision', 'vidcom2_llava_video', .*'qwen3_5_moe'"
+    with pytest.raises(
+        CheckpointError, match=f"{tmp_path}.* is of type 'bert', but VidCom² has classes for {supported}"
+    ):
+        vidcom2.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
+        ({"compresion_rounding": "up"}, "`compresion_rounding` is neither a setting .* The settings are: retention"),
+        ({"compression_rouding": "up"}, "`compression_rouding` is no setting of VidCom². They are: retention_ratio"),
+        ({"name": 3}, "`name` is a int, but must be a folder, or a Hub id"),
+        ({"name": "no/such"}, "cannot load the model 'no/such': there is no such folder"),
+        ({"name": "no/such", "local_files_only": True}, "the cache does not have it, and `local_files_only` is set"),
+        ({"device": "cpu", "device_map": "auto"}, "`device` is 'cpu' and `device_map` is 'auto'. Pass one"),
+        ({"config": {}}, "`config` is no argument of `vidcom2.load`: .* `from_pretrained` of the family's class"),
+        ({"trust_remote_code": True}, "`trust_remote_code` is no argument .* this package's"),
+        ({"revision": "main"}, "`revision` is 'main', but the model .* is a folder"),
+        ({"dtype": "float3"}, "can only be .* `torch.dtype`"),
+        ({"num_frames": 3}, "`num_frames` is neither a setting of VidCom², nor an argument of `from_pretrained`"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@only(lambda family: family.name == "llava_onevision")
+def test_arguments_that_make_no_sense_are_refused(family: Family, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        vidcom2.load(**{"name": family.folder, **arguments})
+
+
+@only(lambda family: family.name == "qwen2_vl")
+def test_a_setting_of_another_family_is_refused(family: Family) -> None:
+    with pytest.raises(ValueError, match=r"`compression_newlines` is no setting of .* of type 'qwen2_vl'"):
+        vidcom2.load(family.folder, compression_newlines="all")

@@ -345,7 +345,7 @@ def test_a_cache_of_before_is_refused_or_continued_as_the_stock_class_does(famil
     )
     vidcom2.apply(model, retention_ratio=ratio)
     if ratio < 1.0:
-        with pytest.raises(ValueError, match="nobody remembers whether they were compressed"):
+        with pytest.raises(ValueError, match="no memory of whether they were compressed"):
             model.generate(**second, **NEW, past_key_values=out.past_key_values)
     else:
         assert torch.equal(model.generate(**second, **NEW, past_key_values=out.past_key_values), expected)

@@ -440,7 +440,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             Tensors by name, a few bytes per token, which `safetensors` and `torch.save` can store.
 
         Raises:
-            ValueError: if the cache remembers nothing, or cannot be continued.
+            ValueError: if the cache has no memory, or cannot be continued.
         """
         known = getattr(past_key_values, "cached_prompt", None)
         if known is None:

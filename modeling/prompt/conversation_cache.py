@@ -286,8 +286,8 @@ class RemembersPrompt(ParentCache):
         if known.position_offset is not None and known.position_offset.any():
             raise ValueError(
                 f"`past_key_values` holds a prompt of {known.prompt_length} tokens with images or videos, which a "
-                "VidCom² model ran, and another model does not know where their positions end. Go on with the model "
-                "that filled it, or start anew without the cache."
+                "VidCom² model ran, and another model does not know where their positions end. Continue with the "
+                "model that filled it, or start over without the cache."
             )
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -422,7 +422,7 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     output = tmp_path_factory.mktemp("made") / "out"
     code, shown, error = vidcom2(*command(folder, data, output))
     assert code == 0, error
-    assert "1 of 10 questions were not answered. The first, 10: there is no video file" in shown
+    assert "1 of 10 questions were not answered. The first is 10: there is no video file" in shown
     return output
 
 

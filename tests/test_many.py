@@ -461,7 +461,7 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     code, shown, error = vidcom2(*command(folder, output, "--requests", data, "--retention-ratio", 0.5))
     assert code == 3, error
     assert "Answered: 8 of 10 requests (0 before)" in shown
-    assert "Errors: 2, which the same command asks again. The first, 9: there is no video file" in shown
+    assert "Errors: 2, which the same command asks again. The first is 9: there is no video file" in shown
     return output
 
 
@@ -592,10 +592,10 @@ MISTAKES = [
     (["--requests", "DATA", "-o", "a.txt"], "must end in .jsonl"),
     (["--requests", "DATA", "-o", "no/such/a.jsonl"], "there is no folder 'no/such'"),
     (["--requests", "no.jsonl", "-o", "a.jsonl"], "cannot read the requests 'no.jsonl'"),
-    (["--requests", "DATA", "--videos", ".", "-o", "a.jsonl"], "Take one of them"),
+    (["--requests", "DATA", "--videos", ".", "-o", "a.jsonl"], "Pass one of them"),
     (["--requests", "DATA", "--prompt", "What?", "-o", "a.jsonl"], "each line of `--requests` has its own"),
-    (["--requests", "DATA", "--video", "x.mp4", "-o", "a.jsonl"], "`--video` asks about one video"),
-    (["--videos", ".", "--repeats", "3", "-o", "a.jsonl"], "`--repeats` asks about one video"),
+    (["--requests", "DATA", "--video", "x.mp4", "-o", "a.jsonl"], "`--video` is for one video"),
+    (["--videos", ".", "--repeats", "3", "-o", "a.jsonl"], "`--repeats` is for one video"),
     (["--videos", "missing", "-o", "a.jsonl"], "`--videos` is 'missing', but there is no such folder"),
     (["--output", "a.jsonl"], "`--output` is for many videos"),
     (["--batch-size", "8"], "`--batch-size` is for many videos"),

@@ -1,4 +1,4 @@
-"""The command line: which commands there are. Each has a file of its own here."""
+"""The list of commands of `vidcom2`. Each command has a file of its own in this folder."""
 
 import os
 import sys
@@ -38,7 +38,7 @@ def common(
         list[str] | None,
         typer.Option(
             "--import",
-            help="Python module, or file, of yours that registers compression methods; repeatable.",
+            help="A Python module or file of yours that registers compression methods. Repeatable.",
             metavar="MODULE",
             show_default=False,
         ),
@@ -58,7 +58,7 @@ app.command("verify")(verify_command)
 
 
 def main() -> None:
-    """Entry point of the `vidcom2` command."""
+    """Run the `vidcom2` command."""
     if "--json" in sys.argv:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     app()

@@ -1,5 +1,4 @@
-"""What the commands share: where they print, how they report errors and progress, their options for the settings, and
-the clip that comes along."""
+"""What the commands share: where they print, how they report errors and progress, and their options for settings."""
 
 import dataclasses
 import functools
@@ -31,21 +30,21 @@ _imported: dict[str, str] = {}
 
 @contextmanager
 def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator[None]:
-    """What the user can put right ends in one line and exit code 2; anything else is our bug, exit code 1, and keeps
-    its traceback, followed by a line on how to report it.
+    """Report an error that the user can mend as one line, with exit code 2. Any other error is our bug: it keeps its
+    traceback, followed by a line on how to report it, and the exit code is 1.
 
-    The user's are the errors whose class this package defines, such as `OptionError`, `CheckpointError`, `VideoError`
-    or `PublishError`: each is raised on purpose, with words for the user. A bare ValueError, OSError or ImportError is
-    not: what other libraries raise about the user's files is turned into one of ours where they are called. The one
-    exception is memory, which can run out anywhere.
+    The user can mend the errors whose class this package defines, such as `OptionError`, `CheckpointError`,
+    `VideoError` or `PublishError`. Each is raised on purpose, with words for the user. A bare ValueError, OSError or
+    ImportError counts as a bug, because what other libraries raise about the user's files is turned into one of our
+    errors where they are called. Running out of memory is the one exception, since it can happen anywhere.
 
     Args:
-        out_of_memory: what the user of this command can do about it.
+        out_of_memory: what the user of this command can do when memory runs out.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):  # which Typer ends quietly
+        if isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):  # Typer itself ends these quietly
             raise
         message = str(error)
         if is_out_of_memory(error):
@@ -60,7 +59,7 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
 
 
 def import_for_command(modules: Sequence[str]) -> None:
-    """What `--import` names, for the command that runs. Raises as `import_methods`."""
+    """Import the modules that `--import` names, for the command that runs. Raises what `import_methods` raises."""
     _imported.clear()
     for module in modules:
         import_methods(module)
@@ -68,12 +67,12 @@ def import_for_command(modules: Sequence[str]) -> None:
 
 
 def imported_files() -> dict[str, str]:
-    """The fingerprints of what `--import` imported for the command that runs."""
+    """Return the fingerprints of the files that `--import` imported for the command that runs."""
     return dict(_imported)
 
 
 def versions() -> str:
-    """What a report of a bug needs."""
+    """Return the versions that a bug report needs, as one line."""
     installed = [f"{name} {metadata.version(name)}" for name in ("vidcom2", "torch", "transformers")]
     return ", ".join([*installed, f"Python {platform.python_version()}", platform.platform(terse=True)])
 
@@ -92,10 +91,11 @@ def progress_bar() -> Progress:
 def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
     """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings` and of families.
 
-    `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
+    `command` receives the settings that the user gave as its argument `settings`. Where the user gave none, the
+    checkpoint's value holds.
 
     Args:
-        without: settings that the command has its own options for.
+        without: settings for which the command has options of its own.
     """
     options = []
     for field in dataclasses.fields(CompressionSettings):
@@ -127,10 +127,10 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
 
 
 def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
-    """Give a command one option for each field of `Placement`; it gets them as its argument `placement`.
+    """Give a command one option for each field of `Placement`. It receives them as its argument `placement`.
 
     Args:
-        without: fields that the command has its own options for, or none.
+        without: fields for which the command has options of its own, or which it does not offer.
     """
     options = [field for field in dataclasses.fields(Placement) if field.name not in without]
 
@@ -153,9 +153,9 @@ def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -
 
 
 def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each field of a dataclass; it gets them as one object, its argument `options`.
+    """Give a command one option for each field of a dataclass. It receives them as one object, its argument `options`.
 
-    A command may take Typer's `context` beside it.
+    The command may take other arguments too, such as Typer's `context`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -174,7 +174,7 @@ def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callabl
 def _with_parameters(
     function: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Callable[..., None]:
-    """`function` with the name and the text of a command, and with these parameters, which Typer reads."""
+    """Return `function` with the name and the help text of `command`, and with `parameters`, which Typer reads."""
     functools.update_wrapper(function, command)
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

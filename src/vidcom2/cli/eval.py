@@ -1,4 +1,4 @@
-"""`vidcom2 eval`: options in, a table out. Functions that return data do the work."""
+"""`vidcom2 eval` turns options into a table. Functions that return data do the work."""
 
 import dataclasses
 import hashlib
@@ -30,10 +30,10 @@ from .loading import ModelOption, check_model_options, import_libraries
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalOptions:
-    """The options of `vidcom2 eval`: the command has one for each field, with its text of help.
+    """The options of `vidcom2 eval`. The command has one option for each field, with its help text.
 
     Attributes:
-        settings: of `CompressionSettings` and of the model's family, for all methods that read them.
+        settings: fields of `CompressionSettings` and of the model's family, for all methods that read them.
     """
 
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -41,7 +41,8 @@ class EvalOptions:
     data: Annotated[
         Path,
         typer.Option(
-            help="The questions: a JSONL file with `video`, `question` and, where known, `answer` or `choices` a line.",
+            help="The questions, a JSONL file. Each line has `video` and `question`, and may have `answer`, `choices` "
+            "and `kind`.",
             show_default=False,
         ),
     ]
@@ -49,7 +50,7 @@ class EvalOptions:
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods to compare, with settings of their own after a colon: "
+            help="Methods to compare. A method's own settings follow a colon: "
             "`vidcom2,vidcom2:compression_scoring=released,random`."
         ),
     ] = "vidcom2,random"
@@ -58,10 +59,12 @@ class EvalOptions:
         Path | None,
         typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
     ] = None
-    limit: Annotated[int | None, typer.Option(help="Take the first questions alone.", min=1, show_default="all")] = None
+    limit: Annotated[
+        int | None, typer.Option(help="Ask only this many questions, the first ones.", min=1, show_default="all")
+    ] = None
     num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
-    batch_size: Annotated[int, typer.Option(help="Questions in one call of `generate`.", min=1)] = 8
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 32
+    batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
 
     @property
     def folder(self) -> Path:
@@ -69,14 +72,14 @@ class EvalOptions:
 
     @property
     def model_name(self) -> str:
-        """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
+        """The model's name in results. A folder is called by its name alone, as `vidcom2 publish` calls it."""
         if self.model is None:
             return TOY_NAME
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.is_dir() else self.model
 
     def check(self) -> list[Candidate]:
-        """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
+        """Check the options and return the candidates. Raises an OptionError or a CheckpointError."""
         check_model_options(self.model, self.placement, self.settings)
         candidates = candidates_of(self.methods, self.ratios)
         for name in self.settings:
@@ -88,7 +91,7 @@ class EvalOptions:
         return candidates
 
     def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
-        """What the answers depend on, which must be the same when a run is continued.
+        """Return what the answers depend on, which must be the same when a run is continued.
 
         Args:
             imported: fingerprints of the user's modules.
@@ -105,7 +108,7 @@ class EvalOptions:
         }
 
     def command(self) -> str:
-        """The command that gives the same answers, for the results: files by their names alone."""
+        """Return the command that gives the same answers. The results hold it, with files called by their names."""
         words: list[str] = ["vidcom2", "eval"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -122,13 +125,13 @@ class EvalOptions:
 @takes_placement
 @takes_fields(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
-    """Compare methods and ratios on questions of your own: which ratio is enough for the task?
+    """Find out which ratio is enough for your task, by comparing methods and ratios on questions of your own.
 
-    Answers each question with all tokens and with each method at each ratio, and writes answers.jsonl, a table
+    Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
-    same model and arguments, it continues where it was.
+    same model and arguments, it continues where it stopped.
     """
-    remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."
+    remedy = "Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."
     with one_line_errors(remedy):
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
@@ -147,7 +150,7 @@ def eval_command(options: EvalOptions) -> None:
     errors = [row for row in rows if "error" in row]
     if errors:
         first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
-        _print(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first, {first}")
+        _print(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first is {first}")
     for result in results:
         if "refused" in result:
             which = f"{result['method']} at {result['retention_ratio']:g}"
@@ -158,7 +161,7 @@ def eval_command(options: EvalOptions) -> None:
 def _evaluated(
     options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of the answers, and what they come to; both are written to the folder, which is locked."""
+    """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
     from ..answering.comparison import environment
     from ..checkpoints import load_placed
@@ -189,7 +192,7 @@ def _evaluated(
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,
-            # Without the folder's path: those of this machine are nobody else's business.
+            # The name replaces the folder's path, since paths of this machine are nobody else's business.
             arguments=arguments | of_model | {"model": options.model_name},
             data=options.data.name,
             questions=len(questions),

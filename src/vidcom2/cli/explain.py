@@ -1,4 +1,4 @@
-"""`vidcom2 explain`. `explain/explanation.py` does the work."""
+"""`vidcom2 explain` draws what is kept of a video. `explain/explanation.py` does the work."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    """The options of `vidcom2 explain`: the command has one for each field, with its text of help."""
+    """The options of `vidcom2 explain`. The command has one option for each field, with its help text."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
@@ -31,12 +31,12 @@ class ExplainOptions:
 @partial(takes_placement, without=("attn_implementation",))
 @takes_fields(ExplainOptions)
 def explain_command(options: ExplainOptions) -> None:
-    """Draw what is kept of a video: its frames, how unique each is, its budget, and which tokens were dropped.
+    """Draw what is kept of a video: its frames, how unique each of them is, how many tokens it keeps, and which.
 
-    Runs the video encoder only.
+    Only the video encoder runs.
     """
     output = options.output
-    with one_line_errors("Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."):
+    with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         check_drawing(output)
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ..answering.candidates import Candidate, candidates_of
 from ..checks import check_given, check_settings, check_video_file
@@ -26,11 +25,23 @@ from ..errors import OptionError, written_to
 from ..finding_checkpoints import find_checkpoint
 from ..measuring.results import new_file, of_setup, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from ..measuring.tables import NOTES, failures, terminal_tables
+from ..measuring.tables import failures, notes, terminal_tables
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
-from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_placement, takes_settings
+from .console import (
+    err,
+    one_line_errors,
+    out,
+    print_line,
+    print_table,
+    print_verdict,
+    progress_bar,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
+from .verdicts import verdict_of_bench
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
@@ -41,11 +52,11 @@ FOLDER = Path("vidcom2-bench")
 # The values that `--quick` gives to options that the user left out.
 QUICK: dict[str, Any] = {
     "model_size": [SMALL],
-    "method": ["random", "vidcom2", "vidcom2:compression_scoring=released"],
+    "method": ["vidcom2", "random"],
     "retention_ratio": ["0.25"],
     "num_frames": [2, 4, 8],
-    "repeats": 3,
-    "max_new_tokens": 8,
+    "repeats": 2,
+    "max_new_tokens": 4,
     "video_size": "320x180",
     "dtype": "float32",
 }
@@ -153,7 +164,7 @@ class BenchOptions:
         bool,
         typer.Option(
             "--quick",
-            help="Half a minute to two: a model of 37M parameters that nobody released, few frames.",
+            help="Answer within a minute: a model of 37M parameters that nobody released, and few frames.",
         ),
     ] = False
     as_json: Annotated[
@@ -443,38 +454,27 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         if as_json:
             continue
         certificate = content["birth_certificate"]
-        _print(f"[bold]{escape(content['title'])}[/]")
+        print_line(f"[bold]{escape(content['title'])}[/]")
         where = ", ".join(str(certificate[name]) for name in ("device", "dtype", "video"))
-        _print(
+        print_line(
             escape(f"{where}; torch {certificate['torch']}, transformers {certificate['transformers']}"), style="dim"
         )
+        shown: Sequence[Sequence[Sequence[str]]] = ()
         for setup in dict.fromkeys(map(of_setup, rows)):
             frames, batch_size, attention = setup
-            _print(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
-            for cells in terminal_tables([row for row in rows if of_setup(row) == setup]):
-                _print_table(cells)
+            print_line(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
+            shown = terminal_tables([row for row in rows if of_setup(row) == setup])
+            for cells in shown:
+                print_table(cells)
         for line in failures(rows):
-            _print(f"[yellow]Not measured:[/] {escape(line)}")
+            print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:
-            _print("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
-        _print(NOTES, style="dim")
-        _print(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
+            print_line("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
+        out.print(notes(shown), highlight=False, style="dim")
+        print_line(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
+        print_verdict(verdict_of_bench(rows))
     if as_json:
         print(json.dumps(contents, indent=1, ensure_ascii=False))
-
-
-def _print_table(cells: Sequence[Sequence[str]]) -> None:
-    headings, *rows = cells
-    shown = Table()
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*map(escape, row))
-    out.print(shown)
-
-
-def _print(text: str, style: str | None = None) -> None:
-    out.print(text, highlight=False, soft_wrap=True, style=style)
 
 
 def _option(name: str) -> str:

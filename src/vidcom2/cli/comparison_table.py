@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from .console import out
+from .console import out, print_table, print_verdict
 from .loading import print_lost
+from .verdicts import verdict_of_run
 
 if TYPE_CHECKING:
     from ..answering.comparison import Comparison, Measured
@@ -37,22 +38,20 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
             out.print(f"[bold]Answer of {escape(name)}[/] ({tokens})", highlight=False)
             out.print(_printable(measured.answer), markup=False, highlight=False)
 
-    table = Table(title=None)
-    for column in ("", "all tokens", f"retention_ratio={result.retention_ratio}", "ratio"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, before, after in (
-        ("prompt tokens", result.full_prompt_tokens, short.prompt_tokens),
-        ("video tokens", result.full_video_tokens, short.video_tokens),
-    ):
-        table.add_row(name, f"{before:,}", f"{after:,}", _times(before, after))
+    other = [] if result.other is None else [result.other]
+    cells = [["", *(name.replace("=", " = ") for name in result.sides), "ratio"]]
+    for name, which in (("prompt tokens", "prompt_tokens"), ("video tokens", "video_tokens")):
+        before, *after = getattr(result, f"full_{which}"), *(getattr(side, which) for side in (short, *other))
+        cells.append([name, f"{before:,}", *(f"{each:,}" for each in after), _times(before, after[0])])
     for name, which in (("prefill, seconds", "prefill_seconds"), ("generate, seconds", "total_seconds")):
         before, after = getattr(full, which, 0.0), getattr(short, which)
-        shown = [_seconds(measured, which) for measured in (full, short)]
         # Answers of different lengths take different times even where compression changes nothing.
         comparable = full is not None and (which == "prefill_seconds" or full.new_tokens == short.new_tokens)
-        table.add_row(name, *shown, _times(before, after) if comparable else "")
-    table.add_row("new tokens", "" if full is None else f"{full.new_tokens:,}", f"{short.new_tokens:,}", "")
-    out.print(table)
+        shown = [_seconds(measured, which) for measured in (full, short, *other)]
+        cells.append([name, *shown, _times(before, after) if comparable else ""])
+    new = ["" if side is None else f"{side.new_tokens:,}" for side in (full, short, *other)]
+    cells.append(["new tokens", *new, ""])
+    print_table(cells)
     repeats = len(short.total_seconds_each)
     if repeats > 1:
         out.print(f"Times are medians of {repeats} (least–most); prefill is the language model's.", style="dim")
@@ -80,6 +79,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
     out.print(budgets)
     print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")
+    print_verdict(verdict_of_run(result))
 
 
 def _times(before: float, after: float) -> str:

@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import inspect
 import platform
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
@@ -25,6 +29,7 @@ from ..records.fingerprints import module_files
 
 out = Console()
 err = Console(stderr=True)
+SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 _imported: dict[str, str] = {}
 
 
@@ -77,7 +82,47 @@ def versions() -> str:
     return ", ".join([*installed, f"Python {platform.python_version()}", platform.platform(terse=True)])
 
 
+def print_table(cells: Sequence[Sequence[str]]) -> None:
+    """Print cells, of which the first row has the headings.
+
+    A table that is wider than the terminal breaks its lines where they are easy to read: first before brackets, then
+    also between the words of headings.
+    """
+    headings, *rows = cells
+    before_brackets = [[re.sub(r" (?=[(\[])", "\n", cell) for cell in row] for row in rows]
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*before_brackets)]
+    wrapped = [
+        textwrap.fill(heading, max(width, *map(len, heading.split())), break_long_words=False) if heading else ""
+        for heading, width in zip(headings, widths)
+    ]
+    layouts = [(headings, rows), (headings, before_brackets), (wrapped, before_brackets)]
+    tables = [_table(*layout) for layout in layouts]
+    unlimited = out.options.update(max_width=10_000)
+    fitting = [table for table in tables if Measurement.get(out, unlimited, table).maximum <= out.width]
+    out.print(fitting[0] if fitting else tables[-1])
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table()
+    for heading in headings:
+        table.add_column(escape(heading), justify="left" if heading in ("", "method") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Print a line that a terminal may break, but a file or a pipe gets whole."""
+    out.print(text, highlight=False, soft_wrap=True, style=style)
+
+
+def print_verdict(text: str | None) -> None:
+    if text is not None:
+        out.print(f"[bold]{escape(text)}[/]", highlight=False)
+
+
 def progress_bar() -> Progress:
+    """Return the bar of a command, on stderr, which disappears when it is done."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ..answering.candidates import Candidate, candidates_of
 from ..answering.questions import Question, read_questions
@@ -24,8 +23,20 @@ from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import versions_of_answers
 from ..tiny.toy import TOY_NAME
-from .console import imported_files, one_line_errors, out, progress_bar, takes_fields, takes_placement, takes_settings
-from .loading import ModelOption, check_model_options, import_libraries
+from .console import (
+    SOME_ERRORS,
+    imported_files,
+    one_line_errors,
+    print_line,
+    print_table,
+    print_verdict,
+    progress_bar,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
+from .loading import ModelOption, announce_demo, check_model_options, import_libraries
+from .verdicts import verdict_of_eval
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,33 +140,31 @@ def eval_command(options: EvalOptions) -> None:
 
     Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
-    same model and arguments, it continues where it stopped.
+    same model and arguments, it continues where it stopped. Exit code 3 means that some questions were not answered.
     """
     remedy = "Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."
     with one_line_errors(remedy):
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
         arguments = options.arguments(imported_files())
+        announce_demo(options.model)
         with locked_folder(options.folder, arguments):
             rows, results = _evaluated(options, questions, candidates, arguments)
     from ..evaluation.report import table
 
-    shown = Table()
-    headings, *cells = table(results)
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in cells:
-        shown.add_row(*map(escape, row))
-    out.print(shown)
+    print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
         first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
-        _print(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first is {first}")
+        print_line(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first is {first}")
     for result in results:
         if "refused" in result:
             which = f"{result['method']} at {result['retention_ratio']:g}"
-            _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
-    _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+            print_line(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
+    print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+    print_verdict(verdict_of_eval(results))
+    if errors:
+        raise typer.Exit(SOME_ERRORS)
 
 
 def _evaluated(
@@ -201,10 +210,6 @@ def _evaluated(
         )
         title = f"{options.model_name} on {options.data.name}"
         return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
-
-
-def _print(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)
 
 
 def _option(name: str) -> str:

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from ..checks import check_given, check_settings, check_video_file
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
-from ..tiny.toy import DEMO_VIDEO
+from ..tiny.toy import DEMO_VIDEO, toy_clips
 from .console import err, out, progress_bar
 
 if TYPE_CHECKING:
@@ -84,12 +84,14 @@ def load_with_video(
     return frames, load_placed(model, placement, settings)
 
 
-def announce_demo(model: str | None, video: str | None) -> None:
+def announce_demo(model: str | None, video: str | None = "") -> None:
+    """Say that the toy answers, and what it knows, or that the clip of vidcom2 is shown, where no other was named."""
     lines = []
     if model is None:
         lines.append(
-            "The model is a toy of a million parameters: it answers questions like this one about clips like this one, "
-            "and knows nothing else. For a real model, pass its name on the Hub as `--model`."
+            f"The model is a toy of a million parameters. It knows the videos of the needle benchmark, and questions "
+            f"such as “{toy_clips()[0].question}” about these digits on moving backgrounds. About any other video its "
+            "answer means nothing. For a real model, pass its name on the Hub as `--model`."
         )
     if video is None:
         lines.append("The video is the clip that comes with vidcom2. For another, pass `--video`.")

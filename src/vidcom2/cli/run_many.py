@@ -18,11 +18,9 @@ from ..records.jsonl import append_rows, complete_rows
 from ..records.processes import Process
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import versions_of_answers
-from .console import err, imported_files, one_line_errors, out, progress_bar
-from .loading import check_model_options, import_libraries
+from .console import INTERRUPTED, SOME_ERRORS, err, imported_files, one_line_errors, out, progress_bar
+from .loading import announce_demo, check_model_options, import_libraries
 from .run_options import DEFAULT_PROMPT, RunOptions
-
-SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 
 
 def requests_of(options: RunOptions) -> list[VideoRequest]:
@@ -69,6 +67,8 @@ def run_many(options: RunOptions) -> None:
         process.check_placement(options.placement)
         if options.model is not None:
             find_checkpoint(options.model, options.placement.revision)
+        if process.is_first:
+            announce_demo(options.model)
         file = AnswerFile(options.output)
         arguments = answers_depend_on(options)
         if process.is_first:  # on other machines the same weight files may have other modification times
@@ -83,8 +83,6 @@ def run_many(options: RunOptions) -> None:
                 )
             raise typer.Exit(INTERRUPTED) from None
         if process.is_first:
-            if options.model is None:
-                _print("[yellow]Demo:[/] without --model a toy answers. It knows only the videos of its benchmark.")
             _report(requests, file, before, time.perf_counter() - started)
 
 

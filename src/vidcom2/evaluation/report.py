@@ -17,12 +17,15 @@ from .plot import draw_results
 
 NORMAL_97_5 = 1.959963984540054  # quantile of the normal distribution, for 95 % intervals
 RESAMPLES = 4000
-NOTES = """\
-`accuracy`: share of right answers; `agreement`: share of answers that are those of all tokens; `kept`: measured share
-of the scored video tokens. In brackets 95 % intervals: of shares by Wilson, which takes questions as independent; of
-the difference to all tokens on the same questions by a bootstrap over videos, whose questions stay together (where no
-answer changed, the most that may have been missed: 1 − 0.025^(1 / videos)).
-"""
+# What a column means, by the heading that it begins with.
+NOTES = {
+    "kept": "`kept`: measured share of the scored video tokens.",
+    "accuracy": "`accuracy`: share of right answers.",
+    "agreement": "`agreement`: share of answers that are those of all tokens.",
+    "method": "In brackets are 95 % intervals. Those of shares are Wilson's, which takes questions as independent.",
+    "difference": "That of the difference to all tokens on the same questions is a bootstrap over videos, whose "
+    "questions stay together (where no answer changed, the most that may have been missed: 1 − 0.025^(1 / videos)).",
+}
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -206,7 +209,9 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     """
     parts = [f"# {title}", f"{results[0]['questions']} questions; {num_errors} errors. {origin}"]
     by_kind = table_by_kind(results)
-    parts += [pipes(table(results)), NOTES.strip(), *(["By kind:", pipes(by_kind)] if by_kind else [])]
+    cells = table(results)
+    notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
+    parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
     refused = [
         f"- {each['method']} at {each['retention_ratio']:g}: {each['refused']}"
         for each in results[1:]

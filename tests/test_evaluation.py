@@ -405,7 +405,7 @@ def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines.append({"video": "missing.mp4", "question": "What?", "answer": "nothing"})
     path = write_lines(home / "questions.jsonl", *lines)
     code, _, error = vidcom2(*command(folder, path, home / "before"))
-    assert code == 0, error
+    assert code == 3, error
     for i, row in enumerate(map(json.loads, (home / "before" / "answers.jsonl").read_text().splitlines()[:9])):
         label = (ALL, "vidcom2 0.5", "random 0.5", "random 0.2")[i % 4]
         lines[i]["answer"] = row["answers"][label]["text"] or "nothing"
@@ -421,7 +421,7 @@ def command(folder: Path, data: Path, output: Path, *more: Any) -> list[Any]:
 def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("made") / "out"
     code, shown, error = vidcom2(*command(folder, data, output))
-    assert code == 0, error
+    assert code == 3, error  # as `run --videos`
     assert "1 of 10 questions were not answered. The first is 10: there is no video file" in shown
     return output
 
@@ -475,7 +475,7 @@ def test_the_results_say_where_they_come_from(output: Path, data: Path, folder: 
 def test_the_same_command_goes_on_and_another_is_refused(output: Path, data: Path, folder: Path) -> None:
     before = (output / "answers.jsonl").read_text()
     code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
-    assert code == 0, error
+    assert code == 3, error
     assert (output / "answers.jsonl").read_text() == before
     with locked(output / "answers.jsonl"):
         code, _, error = vidcom2(*command(folder, data, output))
@@ -572,7 +572,7 @@ def test_a_second_run_on_the_same_folder_is_refused(folder: Path, data: Path, tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vidcom2.evaluation.evaluate.append_rows", meanwhile)
         code, _, error = vidcom2(*command(folder, data, output))
-    assert code == 0, error
+    assert code == 3, error
     assert tried[0][0] == 2 and "another run is writing" in tried[0][2]
     assert len(read_lines(output / "answers.jsonl")) == 10
     with locked(tmp_path / "a.jsonl"), pytest.raises(OptionError, match="another run is writing"):

@@ -30,6 +30,8 @@ def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:
         rows: as `read_results` returns them.
     """
     measured = [row for row in rows if row["seconds"]]
+    if not measured:
+        return None
     last = [row for row in measured if of_setup(row) == of_setup(measured[-1])]
     whole = next((row for row in last if row["method"] == ALL_TOKENS), None)
     others = [row for row in last if row is not whole]

@@ -99,7 +99,7 @@ def test_another_method_answers_beside_ours(tiny_folder: Path) -> None:
     assert run["other_method"] == "random" and run["other"]["video_tokens"] == run["compressed"]["video_tokens"]
     assert json.loads(vidcom2("run", "--model", tiny_folder, *FAST, "--json")[1])["other"] is None
     code, _, error = vidcom2("run", "--against", "nothing", *FAST)
-    assert code == 2 and "`compression_method` is 'nothing', but must be one of" in error
+    assert code == 2 and "`--against` is 'nothing', but must be one of" in error
 
 
 def test_the_table_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from transformers import AutoConfig
 
 from vidcom2 import placement
 from vidcom2.checkpoints import CheckpointError
+from vidcom2.errors import did_you_mean
 from vidcom2.explain import drawing_file
 from vidcom2.finding_checkpoints import find_checkpoint
 
@@ -52,18 +53,18 @@ FAST_MISTAKES = [
     (["explain", "-o", "a.png", "--video", ""], "`--video` is '': empty."),
     (["explain", "-o", "a.png", "--model", ""], "`--model` is '': empty."),
     (["run", "--video", "missing.mp4"], "there is no video file 'missing.mp4'"),
-    (["run", "--retention-ratio", "0"], "`retention_ratio` is 0.0, but must be"),
-    (["run", "--retention-ratio", "nan"], "`retention_ratio` is nan, but must be"),
-    (["run", "--compression-rounding", "up"], "`compression_rounding` is 'up', but must be one of 'ceil'"),
-    (["explain", "-o", "a.png", "--compression-window", "0"], "`compression_window` is 0, but must be"),
-    (["run", "--dtype", "int8"], "`dtype` is 'int8', but must be one of auto, float32"),
-    (["run", "--device", "toaster"], "`device` is 'toaster', but must be auto, cpu, cuda"),
-    (["run", "--device-map", "toaster"], "`device_map` is 'toaster', but must be a device or one of auto, balanced"),
+    (["run", "--retention-ratio", "0"], "`--retention-ratio` is 0.0, but must be"),
+    (["run", "--retention-ratio", "nan"], "`--retention-ratio` is nan, but must be"),
+    (["run", "--compression-rounding", "up"], "`--compression-rounding` is 'up', but must be one of 'ceil'"),
+    (["explain", "-o", "a.png", "--compression-window", "0"], "`--compression-window` is 0, but must be"),
+    (["run", "--dtype", "int8"], "`--dtype` is 'int8', but must be one of auto, float32"),
+    (["run", "--device", "toaster"], "`--device` is 'toaster', but must be auto, cpu, cuda"),
+    (["run", "--device-map", "toaster"], "`--device-map` is 'toaster', but must be a device or one of auto, balanced"),
     (["run", "--device", "cpu", "--device-map", "auto"], "Pass one of them"),
-    (["run", "--attn-implementation", "fast"], "`attn_implementation` is 'fast', but must be one of sdpa, eager"),
+    (["run", "--attn-implementation", "fast"], "`--attn-implementation` is 'fast', but must be one of sdpa, eager"),
     (["run", "--attn-implementation", "flash_attention_2", "--device", "cpu"], "FlashAttention2 needs a GPU"),
-    (["run", "--revision", "v1"], "`revision` is 'v1', but no model is named"),
-    (["run", "--revision", "v1", "--model", "."], "`revision` is 'v1', but the model '.' is a folder"),
+    (["run", "--revision", "v1"], "`--revision` is 'v1', but no model is named"),
+    (["run", "--revision", "v1", "--model", "."], "`--revision` is 'v1', but the model '.' is a folder"),
     (["run", "--model", "."], "the folder has no config.json"),
     (["run", "--model", "llava-vide"], "there is no such folder, and a Hub id has its organisation in front"),
     (["run", "--model", "no/such/folder"], "there is no such folder, and it is no Hub id"),
@@ -100,9 +101,9 @@ def test_what_can_fail_fast_fails_before_anything_heavy_is_imported(tmp_path: Pa
     ("arguments", "message"),
     [
         (["--video", "http://127.0.0.1:9/v.mp4"], "cannot download"),
-        (["--device", "cuda:77"], "`device` is 'cuda:77', but this machine has no such device"),
-        (["--compression-method", "best"], "`compression_method` is 'best', but must be one of"),
-        (["--compression-newlines", "all"], "`compression_newlines` is no setting of the model 'a toy LLaVA"),
+        (["--device", "cuda:77"], "`--device` is 'cuda:77', but this machine has no such device"),
+        (["--compression-method", "best"], "`--compression-method` is 'best', but must be one of"),
+        (["--compression-newlines", "all"], "`--compression-newlines` is no setting of the model 'a toy LLaVA"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -127,10 +128,47 @@ def test_a_device_is_looked_for_before_models_are_imported(tmp_path: Path) -> No
     heavy, (_, _, *results) = json.loads(done.stdout)
     assert heavy == ["torch"]
     for arguments, (code, shown, error) in zip(placed, results, strict=True):
-        given = arguments[-2].removeprefix("--").replace("-", "_")
-        assert (code, shown) == (2, "") and error.count("\n") == 1, (arguments, error)
+        given = arguments[-2]
+        told = "The model is a toy" in shown if arguments[0] == "eval" or "--requests" in arguments else not shown
+        assert code == 2 and told and error.count("\n") == 1, (arguments, error)
         assert f"`{given}` is 'cuda:77', but this machine has no such device" in error and "Try cpu" in error
     assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == {questions}
+
+
+def test_a_file_that_is_no_video_fails_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("no video")
+    arguments = [["run", "--video", "text.mp4"], ["explain", "-o", "a.png", "--video", "text.mp4"]]
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heavy, (_, _, *results) = json.loads(done.stdout)
+    assert not {"torch", "transformers"} & set(heavy)
+    for code, shown, error in results:
+        assert (code, shown) == (2, "") and error.count("\n") == 1 and "Is it a video file?" in error
+
+
+MISSPELT = [
+    (["run", "--against", "dycok"], "`--against` is 'dycok', but must be one of .* Did you mean 'dycoke'?"),
+    (["run", "--compression-method", "Uniform-Frames"], "`--compression-method` is .* Did you mean 'uniform_frames'?"),
+    (["eval", "--data", "q.jsonl", "--methods", "vidcom"], "`--methods` is 'vidcom', .* Did you mean 'vidcom2'?"),
+    (["bench", "--method", "randm"], "`--method` is 'randm', but must be one of .* Did you mean 'random'?"),
+    (["bench", "--method", "vidcom2:compression_score=mean"], "'compression_score' is no setting .*'compression_sc"),
+    (["bench", "--model-size", "qwen2vl-7b"], "`--model-size` is 'qwen2vl-7b', .* Did you mean 'qwen2-vl-7b'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISSPELT, ids=lambda value: value[1] if value else "")
+def test_a_misspelling_is_answered_with_what_was_meant(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.jsonl").write_text('{"video": "a.mp4", "question": "What?"}')
+    assert re.search(message.replace("?", r"\?"), mistake(*arguments))
+
+
+def test_what_is_like_nothing_gets_no_suggestion() -> None:
+    assert did_you_mean("zzz", ["vidcom2", "random"]) == "" and "mean" not in mistake("run", "--against", "zzz")
+    assert did_you_mean("VIDCOM", ["vidcom2", "random"]) == " Did you mean 'vidcom2'?"
 
 
 def test_a_device_is_looked_for_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,9 @@ GOOD = {"video": "a.mp4", "question": "What?"}
     [
         ("{", "it is no JSON"),
         ("[1]", "it holds a list"),
-        ({"video": "a.mp4"}, "`question` is None, but must be a text"),
+        ({"video": "a.mp4"}, "`question` is missing"),
+        ({"video": "a.mp4", "qestion": "What?"}, "`question` is missing. Did you mean it by the key 'qestion'?"),
+        ({"video": "a.mp4", "prompt": "What?"}, "`question` is missing. `prompt` is a key of `vidcom2 run"),
         (GOOD | {"video": " "}, "`video` is ' '"),
         (GOOD | {"answer": 3}, "`answer` is 3"),
         (GOOD | {"answer": []}, r"`answer` is \[\]"),
@@ -174,7 +176,7 @@ def test_candidates_are_each_method_at_each_ratio() -> None:
 @pytest.mark.parametrize(
     ("methods", "ratios", "reason"),
     [
-        ("nonsense", "0.5", "`compression_method` is 'nonsense'"),
+        ("nonsense", "0.5", "`--methods` is 'nonsense'"),
         ("random:compression_scoring=released", "0.5", "does not read it"),
         ("vidcom2:released", "0.5", "`--methods` has 'vidcom2:released', but settings"),
         ("vidcom2:retention_ratio=0.5", "0.5", "ratios in `--ratios`"),

@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .checks import check_settings
 from .configuration.compression_settings import CompressionSettings, check_all_read
 from .devices import torch_device
-from .errors import CheckpointError, OptionError
+from .errors import CheckpointError, OptionError, did_you_mean
 from .families import FAMILIES, Family
 from .finding_checkpoints import find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
@@ -182,6 +182,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
         raise CheckpointError(
             f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}. "
             "An original LLaVA-Video is converted first: `vidcom2 convert-llava-video`."
+            f"{did_you_mean(model_type, FAMILIES)}"
         )
     return FAMILIES[model_type]
 

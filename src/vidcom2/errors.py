@@ -1,7 +1,8 @@
 """The errors that a caller can mend, and what an error of another's says, in one line. Nothing heavy is imported."""
 
+import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +42,22 @@ def is_out_of_memory(error: Exception) -> bool:
 def memory_reason(error: Exception) -> str:
     """What an error of `is_out_of_memory` says, in short."""
     return (str(error).strip() or "no more is free").splitlines()[0]
+
+
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'vidcom2'?" for a word that is close to a known one, whatever its case; else "".
+
+    Args:
+        cutoff: how alike the two must be, from 0 to 1, as in `difflib.get_close_matches`.
+    """
+    in_lower_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(word).lower(), in_lower_case, n=1, cutoff=cutoff)
+    return f" Did you mean {in_lower_case[close[0]]!r}?" if close else ""
+
+
+def sentence(text: object) -> str:
+    """Return a text that ends in a full stop or a question mark."""
+    return f"{text}" if str(text).endswith((".", "?")) else f"{text}."
 
 
 def one_line(error: Exception) -> str:

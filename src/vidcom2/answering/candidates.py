@@ -81,7 +81,7 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
         for word, number in product(words, numbers)
     ]
     for candidate in candidates:
-        check_settings(candidate.overrides)
+        check_settings(candidate.overrides, typed={"compression_method": options[0]})
     return candidates
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .bench import bench_command
-from .console import import_for_command, one_line_errors, out, versions
+from .console import Command, import_for_command, one_line_errors, out, versions
 from .convert import convert_command
 from .eval import eval_command
 from .explain import explain_command
@@ -48,13 +48,13 @@ def common(
         import_for_command(modules or [])
 
 
-app.command("run")(run_command)
-app.command("explain")(explain_command)
-app.command("convert-llava-video")(convert_command)
-app.command("bench")(bench_command)
-app.command("eval")(eval_command)
-app.command("publish")(publish_command)
-app.command("verify")(verify_command)
+app.command("run", cls=Command)(run_command)
+app.command("explain", cls=Command)(explain_command)
+app.command("convert-llava-video", cls=Command)(convert_command)
+app.command("bench", cls=Command)(bench_command)
+app.command("eval", cls=Command)(eval_command)
+app.command("publish", cls=Command)(publish_command)
+app.command("verify", cls=Command)(verify_command)
 
 
 def main() -> None:

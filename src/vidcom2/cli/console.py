@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer.core import TyperCommand
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
@@ -31,6 +32,7 @@ out = Console()
 err = Console(stderr=True)
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 _imported: dict[str, str] = {}
+_typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters
 
 
 @contextmanager
@@ -59,8 +61,26 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
             report = f"This is a bug in vidcom2. Please report it with the lines above, the command, and: {versions()}"
             err.print("[bold red]Error:[/]", escape(report), highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
-        err.print("[bold red]Error:[/]", escape(" ".join(message.split())), highlight=False, soft_wrap=True)
+        shown = escape(" ".join(as_typed(message).split()))
+        err.print("[bold red]Error:[/]", shown, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
+
+
+class Command(TyperCommand):
+    """A command that remembers what options the user typed, so that errors can call them by these names."""
+
+    def invoke(self, ctx: Any) -> Any:
+        _typed.clear()
+        for parameter in self.params:
+            source = ctx.get_parameter_source(parameter.name)
+            if parameter.name and source is not None and source.name == "COMMANDLINE":
+                _typed[parameter.name] = parameter.opts[0]
+        return super().invoke(ctx)
+
+
+def as_typed(message: str) -> str:
+    """Return a message in which an option has the name that the user typed: `--dtype` and not `dtype`."""
+    return re.sub(r"`(\w+)`(?= is )", lambda match: f"`{_typed.get(match[1], match[1])}`", message)
 
 
 def import_for_command(modules: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from ..answering.candidates import Candidate, candidates_of
-from ..answering.questions import Question, read_questions
+from ..answering.questions import Question, checked_questions, read_questions
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, written_to
@@ -23,6 +23,7 @@ from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import versions_of_answers
 from ..tiny.toy import TOY_NAME
+from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     SOME_ERRORS,
     imported_files,
@@ -57,6 +58,9 @@ class EvalOptions:
             show_default=False,
         ),
     ]
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Only check all questions and videos, without a model.")
+    ] = False
     model: ModelOption = None
     methods: Annotated[
         str,
@@ -123,7 +127,7 @@ class EvalOptions:
         words: list[str] = ["vidcom2", "eval"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("settings", "placement", "output") or value == field.default:
+            if field.name in ("settings", "placement", "output", "check_only") or value == field.default:
                 continue
             shown = {"data": self.data.name, "model": self.model_name}.get(field.name, value)
             words += [_option(field.name), str(shown)]
@@ -144,6 +148,10 @@ def eval_command(options: EvalOptions) -> None:
     """
     remedy = "Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."
     with one_line_errors(remedy):
+        if options.check_only:
+            options.check()
+            check_rows(rows_of_questions(checked_questions(options.data)), QUESTION_KEYS, "questions")
+            return
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
         arguments = options.arguments(imported_files())

@@ -69,6 +69,10 @@ def load_with_video(
     check_video_file(video or str(DEMO_VIDEO))
     if model is not None:
         find_checkpoint(model, placement.revision)
+    if video is not None:
+        from ..video.reading import check_video
+
+        check_video(video)
     import_libraries(placement)
     from ..checkpoints import load_placed
     from ..video.reading import read_video

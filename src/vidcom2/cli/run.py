@@ -41,7 +41,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         _check_not_given(context, ONLY_MANY, "is for many videos, which --videos or --requests names")
         check_given("--prompt", prompt, "for the question of the demo")
         if options.against is not None:
-            check_settings({"compression_method": options.against})
+            check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         clip = toy_clips()[0] if options.video is None else None
         is_demo = clip is not None and options.model is None and prompt is None
         frames, checkpoint = load_with_video(

@@ -18,6 +18,7 @@ from ..records.jsonl import append_rows, complete_rows
 from ..records.processes import Process
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import versions_of_answers
+from .checking import REQUEST_KEYS, check_rows, rows_of_requests
 from .console import INTERRUPTED, SOME_ERRORS, err, imported_files, one_line_errors, out, progress_bar
 from .loading import announce_demo, check_model_options, import_libraries
 from .run_options import DEFAULT_PROMPT, RunOptions
@@ -36,6 +37,13 @@ def requests_of(options: RunOptions) -> list[VideoRequest]:
     if options.prompt is not None:
         raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
     return read_requests(options.requests)
+
+
+def _check_some_can_be_asked(requests: Sequence[VideoRequest]) -> None:
+    """Refuse requests of which none can be asked, before a model is loaded for nothing."""
+    if all(request.problem is not None for request in requests):
+        first = f"{requests[0].id}, {requests[0].problem}"
+        raise OptionError(f"none of the {len(requests):,} requests can be asked. The first is {first} See --check.")
 
 
 def answers_depend_on(options: RunOptions) -> dict[str, Any]:
@@ -59,20 +67,24 @@ def run_many(options: RunOptions) -> None:
     """
     started = time.perf_counter()
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        if options.check:
+            check_model_options(options.model, options.placement, options.settings)
+            check_rows(rows_of_requests(requests_of(options)), REQUEST_KEYS, "requests")
+            return
         process = Process.this()
         if options.output is None:
             raise OptionError("`--output` is missing. Name the JSONL file for the answers, such as answers.jsonl.")
         requests = requests_of(options)
+        _check_some_can_be_asked(requests)
         check_model_options(options.model, options.placement, options.settings)
         process.check_placement(options.placement)
         if options.model is not None:
             find_checkpoint(options.model, options.placement.revision)
-        if process.is_first:
-            announce_demo(options.model)
         file = AnswerFile(options.output)
         arguments = answers_depend_on(options)
         if process.is_first:  # on other machines the same weight files may have other modification times
             file.check(arguments)
+            announce_demo(options.model)
         try:
             with file.locked() if process.is_first else nullcontext():
                 before = _answer(options, arguments, requests, file, process)

@@ -13,7 +13,7 @@ DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
 MANY = "Many videos"  # the panel in the help that shows the options for many videos
 ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options that work with one video only
-ONLY_MANY = ("output", "batch_size", "workers")
+ONLY_MANY = ("check", "output", "batch_size", "workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,10 @@ class RunOptions:
             rich_help_panel=MANY,
         ),
     ] = None
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Only check all rows and videos, without a model.", rich_help_panel=MANY),
+    ] = False
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="JSONL file for the answers.", show_default=False, rich_help_panel=MANY),

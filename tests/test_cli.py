@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 
 import av
@@ -29,11 +30,13 @@ from vidcom2.cli.verdicts import verdict_of_bench, verdict_of_eval
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
+from vidcom2.measuring.results import write_results
 from vidcom2.measuring.tables import notes
 from vidcom2.tiny.checkpoints import tiny_llava_onevision
 from vidcom2.tiny.toy import toy_clips
 from vidcom2.video.reading import VideoError, read_video
 
+ROOT = Path(__file__).parents[1]
 FAST = ["--num-frames", "6", "--max-new-tokens", "2", "--repeats", "2"]
 
 
@@ -229,6 +232,40 @@ def test_a_video_may_be_a_url(folder_url: tuple[Path, str]) -> None:
     write_video(folder / "v.mp4", 12)
     code, shown, _ = vidcom2("run", "--video", f"{url}/v.mp4", *FAST, "--json")
     assert code == 0 and len(json.loads(shown)["frame_budgets"]) == 6
+
+
+def keys_in_docs(heading: str) -> set[str]:
+    """The keys in the first column of the table with this heading in docs/command_line.md."""
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    rows = page.split(f"| {heading} | value |")[1].split("\n\n")[0].splitlines()[2:]
+    return {key for row in rows for key in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_keys_of_json_are_those_of_the_docs(tmp_path: Path) -> None:
+    run = json.loads(vidcom2("run", *FAST, "--json")[1])
+    assert keys_in_docs("key") == run.keys() and run["schema"] == 1
+    for side in ("compressed", "uncompressed", "other"):
+        assert keys_in_docs("key of a side") == run[side].keys()
+    report = json.loads(vidcom2("env", "--json")[1])
+    assert keys_in_docs("key of the report") == report.keys() and report["schema"] == 1
+    write_results(tmp_path / "a.json", "Time", {"device": "cpu"}, [], complete=True)
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert keys_in_docs("key of a result file") == content.keys() and content["schema"] == 1
+
+
+def test_env_says_what_is_installed_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def fake(name: str) -> str:
+        if name == "accelerate":
+            raise metadata.PackageNotFoundError
+        return version(name)
+
+    monkeypatch.setattr("importlib.metadata.version", fake)
+    code, shown, _ = vidcom2("env")
+    assert code == 0 and f"transformers    {version('transformers')}" in shown and "FFmpeg" in shown
+    assert re.search(r"not installed, and what needs them:\n(.+\n)*accelerate +--device-map\n", shown)
+    assert re.search(r"device +(cpu|cuda|mps)", shown)
 
 
 # -- settings and options ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from transformers import AutoConfig
 
 from vidcom2 import placement
 from vidcom2.checkpoints import CheckpointError
-from vidcom2.errors import did_you_mean
+from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
 from vidcom2.explain import drawing_file
 from vidcom2.finding_checkpoints import find_checkpoint
 
@@ -191,6 +191,47 @@ def test_a_missing_package_is_named_with_what_installs_it(
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     error = mistake(*arguments)
     assert package in error and "pip install" in error
+
+
+# -- versions ---------------------------------------------------------------------------------------------------------
+
+WITH_TRANSFORMERS = """
+import importlib.metadata, json, sys, warnings
+real = importlib.metadata.version
+importlib.metadata.version = lambda name: sys.argv[1] if name == "transformers" else real(name)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import vidcom2
+heavy = sorted({"torch", "transformers"} & set(sys.modules))
+from typer.testing import CliRunner
+from vidcom2.cli.app import app
+results = [CliRunner().invoke(app, arguments) for arguments in (["run"], ["env"])]
+print(json.dumps([[str(each.message) for each in caught], heavy, [[r.exit_code, r.stdout, r.stderr] for r in results]]))
+"""
+
+
+@pytest.mark.parametrize(("version", "how"), [("4.57.1", "old"), ("5.0.0", "old"), ("5.18.9", "old"), ("6.0.0", "new")])
+def test_a_transformers_that_is_too_old_or_too_new_says_so_on_import(version: str, how: str) -> None:
+    command = [sys.executable, "-c", WITH_TRANSFORMERS, version]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    warned, heavy, ((code, shown, error), (env_code, env_shown, _)) = json.loads(done.stdout)
+    said = f'Transformers {version} is too {how} for this vidcom2. Run: pip install "transformers>=5.19,<6"'
+    assert (warned, heavy) == ([said], [])
+    assert (code, shown, error) == (2, "", f"Error: {said}\n")
+    assert env_code == 0 and said in env_shown
+
+
+def test_the_supported_versions_are_those_of_the_project() -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    oldest, too_new = (".".join(map(str, each)) for each in (OLDEST_TRANSFORMERS, FIRST_TOO_NEW))
+    assert f'"transformers>={oldest},<{too_new}"' in project and transformers_problem() is None
+
+
+def test_no_bars_for_weights_that_load_at_once(tiny_folder: Path) -> None:
+    command = [sys.executable, "-m", "vidcom2", "run", "--model", str(tiny_folder), "--json", *FAST]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "Loading weights" not in done.stderr, done.stderr
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

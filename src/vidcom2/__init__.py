@@ -6,6 +6,7 @@ What the package exports is in `__init__.pyi`, for people, editors and type chec
 
 import importlib
 import importlib.metadata
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,12 @@ _exported, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version(__name__)
-    return _exported(name)
+    try:
+        return _exported(name)
+    except ImportError as error:
+        if _problem is not None:
+            raise ImportError(_problem) from error
+        raise
 
 
 def __dir__() -> list[str]:
@@ -38,5 +44,8 @@ def _check_repo(saved: object, repo: str, token: object, revision: str | None) -
 
 
 # Cheap to import: the standard library alone.
+_problem = importlib.import_module(f"{__name__}.errors").transformers_problem()
+if _problem is not None:
+    warnings.warn(_problem, stacklevel=2)
 _saved_with_code = importlib.import_module(f"{__name__}.configuration.saved_with_code").SavedWithCode
 _saved_with_code.write_code, _saved_with_code.check_repo = staticmethod(_write_code), staticmethod(_check_repo)

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from .tiny.toy import TOY_FOLDER, TOY_NAME
 if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
+SMALL_WEIGHTS = 200e6  # bytes
 NAMES_SHOWN = 3  # of weights that do not fit
 
 __all__ = ["Checkpoint", "CheckpointError", "family_of", "load_checkpoint", "load_placed"]
@@ -104,7 +105,9 @@ def load_placed(name: str | None, placement: Placement, settings: Mapping[str, A
     named = ("dtype", "device_map", "attn_implementation")
     placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
     if name is not None:
-        return _load(name, find_checkpoint(name, placement.revision), placement.revision, target, placed, settings)
+        path = find_checkpoint(name, placement.revision)
+        with no_progress_bars() if _loads_at_once(path) else nullcontext():
+            return _load(name, path, placement.revision, target, placed, settings)
     with no_progress_bars():
         return _load(TOY_NAME, str(TOY_FOLDER), None, target, placed, settings)
 
@@ -128,6 +131,12 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if was_shown:
             enable_progress_bar()
+
+
+def _loads_at_once(path: str) -> bool:
+    """Return whether a folder's weights are so small that a progress bar would only be in the way."""
+    files = list(Path(path).glob("*.safetensors"))
+    return bool(files) and sum(file.stat().st_size for file in files) < SMALL_WEIGHTS
 
 
 def _load(

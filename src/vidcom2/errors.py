@@ -1,10 +1,14 @@
 """The errors that a caller can mend, and what an error of another's says, in one line. Nothing heavy is imported."""
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
+
+OLDEST_TRANSFORMERS, FIRST_TOO_NEW = (5, 19), (6,)  # as pyproject.toml says
 
 
 class OptionError(ValueError):
@@ -42,6 +46,23 @@ def is_out_of_memory(error: Exception) -> bool:
 def memory_reason(error: Exception) -> str:
     """What an error of `is_out_of_memory` says, in short."""
     return (str(error).strip() or "no more is free").splitlines()[0]
+
+
+def transformers_problem() -> str | None:
+    """Return why the installed Transformers cannot be used, with the command that mends it; None if it can.
+
+    The version is read from the package's metadata, so that Transformers itself is not imported.
+    """
+    supported = f"transformers>={'.'.join(map(str, OLDEST_TRANSFORMERS))},<{'.'.join(map(str, FIRST_TOO_NEW))}"
+    try:
+        version = metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return f'vidcom2 needs Transformers, which is not installed. Run: pip install "{supported}"'
+    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    if OLDEST_TRANSFORMERS <= numbers < FIRST_TOO_NEW:
+        return None
+    how = "old" if numbers < OLDEST_TRANSFORMERS else "new"
+    return f'Transformers {version} is too {how} for this vidcom2. Run: pip install "{supported}"'
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:

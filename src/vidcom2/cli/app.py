@@ -9,6 +9,7 @@ import typer
 from .bench import bench_command
 from .console import Command, import_for_command, one_line_errors, out, versions
 from .convert import convert_command
+from .env import env_command
 from .eval import eval_command
 from .explain import explain_command
 from .publish import publish_command, verify_command
@@ -53,6 +54,7 @@ app.command("explain", cls=Command)(explain_command)
 app.command("convert-llava-video", cls=Command)(convert_command)
 app.command("bench", cls=Command)(bench_command)
 app.command("eval", cls=Command)(eval_command)
+app.command("env", cls=Command)(env_command)
 app.command("publish", cls=Command)(publish_command)
 app.command("verify", cls=Command)(verify_command)
 

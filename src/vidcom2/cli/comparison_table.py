@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from ..answering.comparison import Comparison, Measured
 
 BAR_WIDTH = 24
+SCHEMA = 1  # of `--json`; it grows when a key goes or changes its meaning, and docs/command_line.md tells the keys
 
 
 def as_json(result: "Comparison") -> dict[str, Any]:
     """Return all fields of a comparison, and the names of the sides that are longer than the model was made for."""
-    return dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
+    return {"schema": SCHEMA} | dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
 
 
 def print_comparison(result: "Comparison", true_answer: str | None = None) -> None:

@@ -23,7 +23,7 @@ from typer.core import TyperCommand
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import is_out_of_memory, memory_reason
+from ..errors import OptionError, is_out_of_memory, memory_reason, transformers_problem
 from ..families import FAMILIES
 from ..placement import Placement
 from ..records.fingerprints import module_files
@@ -75,7 +75,17 @@ class Command(TyperCommand):
             source = ctx.get_parameter_source(parameter.name)
             if parameter.name and source is not None and source.name == "COMMANDLINE":
                 _typed[parameter.name] = parameter.opts[0]
+        if self.name != "env":  # which tells what is wrong
+            with one_line_errors():
+                _check_transformers()
         return super().invoke(ctx)
+
+
+def _check_transformers() -> None:
+    """Refuse to run with a Transformers that is too old or too new."""
+    problem = transformers_problem()
+    if problem is not None:
+        raise OptionError(problem)
 
 
 def as_typed(message: str) -> str:

@@ -74,7 +74,7 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def _points(share: float) -> str:
+def _points(share: Any) -> str:
     return f"{100 * share:.1f} %"
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .bench import bench_command
+from .chat import chat_command
 from .console import Command, import_for_command, one_line_errors, out, versions
 from .convert import convert_command
 from .env import env_command
@@ -50,6 +51,7 @@ def common(
 
 
 app.command("run", cls=Command)(run_command)
+app.command("chat", cls=Command)(chat_command)
 app.command("explain", cls=Command)(explain_command)
 app.command("convert-llava-video", cls=Command)(convert_command)
 app.command("bench", cls=Command)(bench_command)

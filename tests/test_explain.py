@@ -1,4 +1,4 @@
-"""What `vidcom2 explain` tells and draws: the numbers are the model's, the pictures can be read."""
+"""`vidcom2 explain` reports the model's own numbers, and draws pictures that can be read."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ LANDSCAPE, PORTRAIT = (54, 96), (96, 54)
 
 
 def explained(num_frames: int = 8, size: tuple[int, int] = LANDSCAPE, grid: tuple[int, int] = (3, 4), **changes):
-    """An explanation of made-up numbers: each frame keeps the tokens with the highest u."""
+    """Make an explanation from made-up numbers. Each frame keeps the tokens with the highest u."""
     rng = np.random.default_rng(num_frames)
     height, width = grid
     u = rng.normal(-1.0, 0.3, (num_frames, height * width))
@@ -53,7 +53,7 @@ def explained(num_frames: int = 8, size: tuple[int, int] = LANDSCAPE, grid: tupl
 
 
 def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] | None:
-    """Row and column of the token over the middle of a pixel, by the rectangles of the tokens one after another."""
+    """Find the row and column of the token over the middle of a pixel, by trying each token's rectangle."""
     frame_height, frame_width = explanation.frames.shape[1:3]
     height, width = explanation.kept.shape[1:]
     top, left, tall, wide = explanation.covered
@@ -67,10 +67,10 @@ def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] 
     return None
 
 
-# -- what is told -----------------------------------------------------------------------------------------------------
+# -- numbers and titles -----------------------------------------------------------------------------------------------
 
 
-def test_the_told_numbers_are_the_models(family: Family) -> None:
+def test_the_explanation_has_the_models_numbers(family: Family) -> None:
     video = read_video(str(INTERRUPTION), 8)
     explanation = explain(Checkpoint("tiny", family.model, family.processor), video)
     inputs = prepare_inputs(family.processor, "", video)
@@ -89,8 +89,8 @@ def test_the_told_numbers_are_the_models(family: Family) -> None:
 
 
 def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
-    """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches. That
-    of LLaVA-NeXT-Video cuts the square out of the middle."""
+    """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches.
+    LLaVA-NeXT-Video's processor cuts the square out of the middle."""
     explanation = explain(Checkpoint("tiny", family.model, family.processor), read_video(str(INTERRUPTION), 2))
     assert explanation.kept.shape[1:] == family.case.grid
     assert explanation.covered == pytest.approx(family.case.covered)
@@ -98,34 +98,34 @@ def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
     assert ("no token covers the white edge" in explanation.subtitle) == (not whole)
 
 
-def test_frames_keep_their_own_proportions(family: Family) -> None:
+def test_frames_keep_their_proportions(family: Family) -> None:
     video = read_video(str(INTERRUPTION), 2)
     wide = dataclasses.replace(video, frames=np.ascontiguousarray(video.frames[:, :120]))  # 120 x 320
     pictures = explain(Checkpoint("tiny", family.model, family.processor), wide).frames
     assert pictures.shape[2] / pictures.shape[1] == pytest.approx(320 / 120, rel=0.01)
     small = np.asarray(Image.fromarray(pictures[0]).resize((320, 120)), dtype=float)
-    assert np.abs(small - wide.frames[0]).mean() < 4  # and nothing is cut off
+    assert np.abs(small - wide.frames[0]).mean() < 4  # so nothing is cut off
 
 
-def test_settings_that_are_not_the_default_are_named(family: Family) -> None:
+def test_titles_name_the_settings_that_differ_from_the_defaults(family: Family) -> None:
     model = family.load(retention_ratio=0.5, compression_method="random", compression_rounding="exact")
     explanation = explain(Checkpoint("tiny", model, family.processor), read_video(str(INTERRUPTION), 4))
     assert explanation.title.startswith("random keeps") and "retention_ratio=0.5" in explanation.title
     assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
 
 
-def test_a_family_that_joins_frames_says_so() -> None:
+def test_the_subtitle_says_when_a_family_joins_frames() -> None:
     explanation = explained(5, video_frames=9)
     assert "9 frames of the video" in explanation.subtitle and "a picture stands for 2 frames" in explanation.subtitle
     assert [explanation.label(i) for i in (0, 3, 4)] == ["frames 0–1", "frames 6–7", "frame 8"]
     assert "stands for" not in explained(5).subtitle and explained(5).label(3) == "frame 3"
 
 
-def test_one_frame_is_singular() -> None:
+def test_the_subtitle_uses_the_singular_for_one_frame() -> None:
     assert "1 frame of the video" in explained(1).subtitle and "2 frames of the video" in explained(2).subtitle
 
 
-def test_of_a_long_video_each_stretch_shows_the_frame_with_the_largest_budget() -> None:
+def test_each_stretch_of_a_long_video_is_shown_by_its_frame_with_the_largest_budget() -> None:
     explanation = explained(100)
     chosen = explanation.chosen_frames(16).tolist()
     stretches, start = [], 0
@@ -142,7 +142,7 @@ def test_of_a_long_video_each_stretch_shows_the_frame_with_the_largest_budget() 
 
 @pytest.mark.parametrize("covered", [(0, 0, 1, 1), (0, 0, 6 / 7, 6 / 7), (0, 0.13, 0.9, 0.7)])
 @pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT])
-def test_each_pixel_is_drawn_as_its_token_was_treated(size: tuple[int, int], covered: tuple) -> None:
+def test_each_pixel_shows_whether_its_token_was_kept(size: tuple[int, int], covered: tuple) -> None:
     explanation = explained(2, size, covered=covered)
     picture, frame = explanation.kept_picture(1), explanation.frames[1].astype(float)
     outlines = 0
@@ -163,7 +163,7 @@ def test_each_pixel_is_drawn_as_its_token_was_treated(size: tuple[int, int], cov
 
 
 @pytest.mark.parametrize("brightness", [0, 128, 255])
-def test_dropped_never_looks_dark_and_differs_from_kept_at_every_brightness(brightness: int) -> None:
+def test_dropped_tokens_are_never_dark_and_differ_from_kept_ones_at_every_brightness(brightness: int) -> None:
     kept = np.zeros((1, 3, 4), dtype=bool)
     kept[0, 1, 1] = True
     explanation = explained(1, kept=kept, frames=np.full((1, *LANDSCAPE, 3), brightness, dtype=np.uint8))
@@ -173,27 +173,27 @@ def test_dropped_never_looks_dark_and_differs_from_kept_at_every_brightness(brig
     assert inside.tolist() == [brightness] * 3
     border = (picture == OUTLINE_COLOR).all(axis=-1)
     rows, columns = np.where(border)
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (18, 35, 24, 47)  # around that token, inside it
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (18, 35, 24, 47)  # around that token and inside it
 
 
-def test_a_frame_that_is_kept_whole_is_untouched() -> None:
+def test_a_frame_that_is_kept_whole_is_drawn_unchanged() -> None:
     explanation = explained(1, kept=np.ones((1, 3, 4), dtype=bool))
     assert np.array_equal(explanation.kept_picture(0), explanation.frames[0])
 
 
-def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_what_is_not_finite() -> None:
+def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_non_finite_tokens() -> None:
     u = np.linspace(-1.0, -0.1, 12).reshape(1, 3, 4)
     u[0, 2, 3] = -np.inf
     heat = explained(1, token_uniqueness=u, kept=np.zeros((1, 3, 4), dtype=bool)).heat_map(0).astype(float)
     middles = heat[9::18, 12::24].reshape(12, 3)
     lightness = middles @ [0.299, 0.587, 0.114]
     assert (np.diff(lightness[:11]) > 0).all() and lightness[0] < 10 and lightness[10] > 230
-    assert middles[11].min() == middles[11].max()  # grey, which the colours of the map are not
+    assert middles[11].min() == middles[11].max()  # grey, unlike any colour of the map
 
 
-@pytest.mark.filterwarnings("error")  # a division by zero is one
+@pytest.mark.filterwarnings("error")  # a division by zero would warn
 @pytest.mark.parametrize("value", [-0.5, -np.inf])
-def test_equal_and_non_finite_uniqueness_is_drawn(value: float, tmp_path: Path) -> None:
+def test_equal_and_non_finite_scores_can_be_drawn(value: float, tmp_path: Path) -> None:
     same = explained(3, token_uniqueness=np.full((3, 3, 4), value), frame_uniqueness=np.full(3, value))
     assert np.isfinite(same.shares_of_uniqueness()).all()
     draw_png(same, str(tmp_path / "same.png"))
@@ -208,9 +208,7 @@ def test_equal_and_non_finite_uniqueness_is_drawn(value: float, tmp_path: Path) 
 @pytest.mark.parametrize("scores", [True, False], ids=["scores", "no scores"])
 @pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT], ids=["landscape", "portrait"])
 @pytest.mark.parametrize("num_frames", [1, 3, 8, 64])
-def test_no_text_of_a_png_is_clipped_or_written_over_another(
-    num_frames: int, size: tuple[int, int], scores: bool
-) -> None:
+def test_no_text_of_a_png_is_clipped_or_overlaps_another(num_frames: int, size: tuple[int, int], scores: bool) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     changes = {} if scores else {"frame_uniqueness": None, "token_uniqueness": None}
@@ -232,7 +230,7 @@ def test_no_text_of_a_png_is_clipped_or_written_over_another(
             assert apart or another.y1 <= box.y0 + 1, (text, other)
 
 
-def test_a_long_video_gets_a_strip_of_all_frames_over_the_drawn_ones() -> None:
+def test_a_png_of_a_long_video_has_a_strip_of_all_frames_above_the_drawn_ones() -> None:
     explanation = explained(MOST_FRAMES + 1)
     axes = drawing(explanation).axes
     strips = [one for one in axes if len(one.patches) == MOST_FRAMES + 1]
@@ -249,7 +247,7 @@ def test_a_long_video_gets_a_strip_of_all_frames_over_the_drawn_ones() -> None:
 
 
 @pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT])
-def test_frames_in_a_png_have_their_own_proportions(size: tuple[int, int], tmp_path: Path) -> None:
+def test_frames_in_a_png_keep_their_proportions(size: tuple[int, int], tmp_path: Path) -> None:
     explanation = explained(3, size)
     figure = drawing(explanation)
     across, up = figure.get_size_inches()
@@ -264,7 +262,7 @@ def test_frames_in_a_png_have_their_own_proportions(size: tuple[int, int], tmp_p
 
 
 class Page(HTMLParser):
-    """Tags of a page, which must be closed in order."""
+    """Reads the tags of a page, which must be closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -296,16 +294,18 @@ def page_of(explanation: Explanation, folder: Path) -> tuple[str, Page]:
     return text, Page(text)
 
 
-def test_a_page_holds_every_frame_three_times_and_needs_nothing_else(tmp_path: Path) -> None:
+def test_a_page_shows_every_frame_in_three_ways_and_loads_nothing(tmp_path: Path) -> None:
     text, page = page_of(explained(40), tmp_path)
     sources = page.all("img", "src")
     assert len(sources) == 120 and all(re.match("data:image/(jpeg|png);base64,", source) for source in sources)
     ids = set(page.all("figure", "id"))
-    assert len(ids) == 40 and {link.removeprefix("#") for link in page.all("a", "href")} == ids  # the strip leads there
+    assert (
+        len(ids) == 40 and {link.removeprefix("#") for link in page.all("a", "href")} == ids
+    )  # the strip links to the frames
     assert not re.search(r"(?:src|href)=\"(?!data:|#)|url\(|@import|https?://", text)
 
 
-def test_a_page_knows_each_token_that_it_tells_about(tmp_path: Path) -> None:
+def test_a_page_holds_the_numbers_of_each_token(tmp_path: Path) -> None:
     explanation = explained(3, covered=(0, 0.25, 1, 0.5))
     explanation.token_uniqueness[1, 0, 2] = -np.inf
     _, page = page_of(explanation, tmp_path)
@@ -319,11 +319,14 @@ def test_a_page_knows_each_token_that_it_tells_about(tmp_path: Path) -> None:
 def test_a_page_follows_dark_mode_and_works_by_touch_and_by_keyboard(tmp_path: Path) -> None:
     text, page = page_of(explained(2), tmp_path)
     assert "@media (prefers-color-scheme: dark)" in text and {"light dark"} <= set(page.all("meta", "content"))
-    assert page.all("div", "tabindex") == ["0", "0"]  # a tapped frame has the focus, and .frame:focus shows why
+    assert page.all("div", "tabindex") == [
+        "0",
+        "0",
+    ]  # a tapped frame gets the focus, and .frame:focus shows why its tokens stay
     assert ".frame:focus .heat-map" in text and '"pointerdown"' in text
 
 
-def test_names_are_escaped_in_a_page(tmp_path: Path) -> None:
+def test_a_page_escapes_names(tmp_path: Path) -> None:
     text, page = page_of(explained(1, model="<b>&models</b>"), tmp_path)
     assert "&lt;b&gt;&amp;models" in text and "b" not in {tag for tag, _ in page.tags}
 
@@ -334,4 +337,4 @@ def test_a_method_without_scores_is_drawn_without_them(tmp_path: Path) -> None:
     assert len(page.all("img", "src")) == 4 and "uniqueness" not in text.partition("<body>")[2].partition("<script")[0]
     assert all("u" not in told for told in json.loads(page.texts["tokens"]))
     titled = [one for one in drawing(bare).axes if one.images]
-    assert len(titled) == 2  # frames alone, no heat maps and no scale of theirs
+    assert len(titled) == 2  # only frames, without heat maps and their scale

@@ -1,1 +1,1 @@
-"""What is kept of a video, as a picture or a page."""
+"""Showing which tokens of a video are kept, as a picture or a page."""

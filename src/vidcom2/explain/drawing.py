@@ -1,4 +1,4 @@
-"""The drawing of `vidcom2 explain -o x.png`: frames, heat maps, bars of u_t and k_t; for long videos a strip of all."""
+"""The picture of `vidcom2 explain -o x.png`: frames, heat maps, bars of u_t and k_t, and a strip for long videos."""
 
 import textwrap
 from collections.abc import Callable
@@ -18,30 +18,31 @@ if TYPE_CHECKING:
 
     DrawnAxes = Callable[[float, float, float, float], Axes]  # left, top, width, height in inches
 
-MOST_FRAMES = 32  # drawn one by one; of longer videos CHOSEN_FRAMES, under a strip of all
+MOST_FRAMES = 32  # all of these are drawn; of longer videos only CHOSEN_FRAMES, under a strip of all frames
 CHOSEN_FRAMES = 16
 FRAMES_PER_ROW = 8
 U_COLOR, K_COLOR = "#b5367a", "#0e8fa3"
 MERGED_COLOR = "#cfe0ea"  # any pale colour
-UNDRAWN_ALPHA = 0.35  # bars in the strip of frames that are not drawn
+UNDRAWN_ALPHA = 0.35  # of the strip's bars for frames that are not drawn
 DOTS_PER_INCH = 130
 
-# Inches from here on.
-LEFT, RIGHT, GAP = 1.0, 0.25, 0.12  # LEFT holds what rows are
+# The rest are in inches.
+LEFT, RIGHT, GAP = 1.0, 0.25, 0.12  # LEFT has the names of the rows
 WIDEST, NARROWEST = 15.0, 8.5
 FRAME_HEIGHT, FRAME_HEIGHT_OF_FEW, FRAME_WIDTH = 2.5, 3.0, 4.6  # at most
-LABEL, BARS, NUMBER = 0.42, 0.42, 0.24  # a frame's two lines; bars; the numbers above them
+LABEL, BARS, NUMBER = 0.42, 0.42, 0.24  # heights: a frame's two lines, bars, the numbers above them
 BAR_WIDTH = 0.9  # at most, and at most half a frame's
 STRIP, STRIP_TICKS, TICK_WIDTH = 0.8, 0.5, 0.6
 
 
 def draw_png(explanation: "Explanation", path: str) -> None:
-    """Draw to the file `path`: at most 32 frames one by one, of longer videos the telling ones and a strip of all."""
+    """Draw to the file `path` up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
     with growing_file(Path(path)) as part:
         drawing(explanation).savefig(part, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
 
 
 def drawing(explanation: "Explanation") -> "Figure":
+    """Return the figure that `draw_png` saves."""
     from matplotlib.figure import Figure
 
     number = len(explanation.frames)
@@ -62,7 +63,7 @@ def drawing(explanation: "Explanation") -> "Figure":
     figure = Figure(figsize=(figure_width, figure_height), facecolor="white")
 
     def axes(left: float, top: float, wide: float, high: float) -> "Axes":
-        """Axes by their upper left corner, in inches from the figure's."""
+        """Add axes at `left` and `top`, in inches from the figure's upper left corner."""
         bottom = 1 - (top + high) / figure_height
         return figure.add_axes((left / figure_width, bottom, wide / figure_width, high / figure_height))
 
@@ -77,7 +78,7 @@ def drawing(explanation: "Explanation") -> "Figure":
 
 
 def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]:
-    """Width and height of a drawn frame, in the frame's proportions."""
+    """Return the width and height at which a frame is drawn, in the frame's proportions."""
     pixels_high, pixels_wide = explanation.frames.shape[1:3]
     width = min((WIDEST - LEFT - RIGHT + GAP) / columns - GAP, FRAME_WIDTH)
     height = min(width * pixels_high / pixels_wide, FRAME_HEIGHT_OF_FEW if columns <= 4 else FRAME_HEIGHT)
@@ -85,16 +86,16 @@ def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]
 
 
 def _header(explanation: "Explanation", width: float, is_long: bool) -> tuple[list[str], list[str]]:
-    """Lines of the title and of what is under it, none longer than the figure is wide."""
+    """Return the lines of the title and of the notes under it, each short enough for the figure."""
     notes = [explanation.subtitle]
     if explanation.frame_uniqueness is not None and len(explanation.frames) > 1:
         notes.append("bars of uniqueness start a little below the least unique frame")
     if is_long:
         notes.append(
-            f"{CHOSEN_FRAMES} of {len(explanation.frames)} pictures are drawn, of each stretch of the video the one "
+            f"{CHOSEN_FRAMES} of {len(explanation.frames)} pictures are drawn: from each stretch of the video the one "
             "with the largest budget (dark in the strip)"
         )
-    letters = (width - 2 * RIGHT) * 72 / 0.56  # of one point, in the mean
+    letters = (width - 2 * RIGHT) * 72 / 0.56  # how many fit in a line at a size of one point, on average
     return textwrap.wrap(explanation.title, int(letters / 14)), textwrap.wrap(" · ".join(notes), int(letters / 9.5))
 
 
@@ -139,7 +140,7 @@ def _draw_header(
         figure.text(
             (left + 1.3) / width,
             1 - (top + 0.11) / height,
-            "uniqueness u of tokens, least to most in the frame",
+            "token uniqueness u, lowest to highest in the frame",
             fontsize=9.5,
             va="center",
         )
@@ -154,7 +155,7 @@ def _draw_row(
     width: float,
     height: float,
 ) -> None:
-    """Frames beside each other; under them their heat maps, u_t and k_t."""
+    """Draw frames side by side, with their heat maps, u_t and k_t below them."""
     with_u, with_heat = explanation.frame_uniqueness is not None, explanation.token_uniqueness is not None
     for column, index in enumerate(indices):
         left = LEFT + column * (width + GAP)
@@ -176,7 +177,7 @@ def _draw_row(
     ):
         if shares is None or values is None:
             continue
-        # As wide as the frames and half a gap more on each side: bar i is under frame i.
+        # The axes are wider than the frames by half a gap on each side, so that bar i stands under frame i.
         bars = axes(LEFT - GAP / 2, top + NUMBER, columns * (width + GAP), BARS)
         bars.bar(range(len(indices)), shares, color=color, width=min(0.5, BAR_WIDTH / (width + GAP)))
         for x, index in enumerate(indices):
@@ -190,7 +191,7 @@ def _draw_row(
 
 
 def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
-    """u_t and k_t of all frames over time; those that are drawn below are darker, with their number."""
+    """Draw u_t and k_t of all frames over time. The frames that are drawn below are darker, and have their number."""
     everything = np.arange(len(explanation.frames))
     u, k = explanation.frame_uniqueness, explanation.frame_budgets
     shares = [(explanation.shares_of_budget(), K_COLOR, "tokens\nkept $k_t$", [(0, "0"), (1, str(k.max()))])]
@@ -212,7 +213,7 @@ def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width
         strips.append(strip)
         top += STRIP + 0.12
     ticks: list[int] = []
-    for i in drawn.tolist():  # those of neighbours would be written over each other
+    for i in drawn.tolist():  # labels that are too close would overlap
         if not ticks or (i - ticks[-1]) * width / len(everything) >= TICK_WIDTH:
             ticks.append(i)
     labels = [f"{explanation.label(i).split()[1]}\n{explanation.seconds[i]:.1f} s" for i in ticks]
@@ -221,7 +222,7 @@ def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width
 
 
 def _name(axes: "Axes", text: str) -> None:
-    """What a row is, in the figure's left margin."""
+    """Write the name of a row into the figure's left margin."""
     figure, box = cast("Figure", axes.figure), axes.get_position()
     left = RIGHT / figure.get_size_inches()[0]
     figure.text(left, (box.y0 + box.y1) / 2, text, va="center", fontsize=8.5)

@@ -1,6 +1,6 @@
-"""What is kept of a video and why: the paper's Figure 2 for the user's own video, as numbers and as pictures of frames.
+"""Which tokens of a video are kept and why: the paper's Figure 2 for the user's own video, as numbers and pictures.
 
-`explain_png.py` and `explain_html.py` put them on a page.
+`drawing.py` and `page.py` lay them out as a picture and as a page.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from .page import draw_html
 __all__ = ["Explanation", "draw_html", "draw_png", "explain"]
 
 PICTURE_PIXELS = 400  # the longer side of a picture
-# A dropped token is light and grey, never dark: the share DIMMED of its own grey is left, the rest is LIGHT. A kept one
-# is untouched, with a line around it, since grey and light may be the video's own colours.
+# A dropped token is drawn in a light grey, never dark: DIMMED of its own grey, and LIGHT for the rest. A kept token is
+# not changed but outlined, because the video itself may be light or grey.
 DIMMED, LIGHT = 0.4, 235
-NOT_COVERED = 250  # grey of a strip that no token covers
+NOT_COVERED = 250  # the grey of a strip that no token covers
 OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3
 HEAT_COLORS = "magma"
 NOT_FINITE_COLOR = (120, 120, 120)
@@ -35,21 +35,22 @@ WHOLE_FRAME = (0.0, 0.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class Explanation:
-    """What was kept of a video, and why.
+    """Which tokens of a video were kept, and why.
 
     Attributes:
-        model: what the checkpoint is called.
+        model: the name of the checkpoint.
         settings: `retention_ratio`, and the other settings that are not at their default.
         frames: (T, height, width, 3) uint8, a picture for each of the T scored frames, in the video's own proportions.
-        seconds: (T,) when each is shown.
-        video_frames: frames that were sampled; Qwen's families make one scored frame of two.
+        seconds: (T,) the time in the video at which each frame is shown.
+        video_frames: the number of frames that were sampled. Qwen's families make one scored frame of two.
         frame_budgets: (T,) k_t.
-        kept: (T, h, w) bool, the grid of a frame's tokens.
+        kept: (T, h, w) bool, whether a token is kept; (h, w) is the grid of a frame's tokens.
         merged: (T, h, w) bool, tokens that are not kept but enter the mean of one that is; None if the method merges
             none.
         frame_uniqueness: (T,) u_t, or None if the method has no such score.
-        token_uniqueness: (T, h, w) u, -inf at a token that is not finite; or None.
-        covered: what the token grid lies over, in shares of a frame's height and width: top, left, height and width.
+        token_uniqueness: (T, h, w) u, -inf for a token that is not finite; None if the method has no such score.
+        covered: the part of a frame that the token grid covers: top, left, height and width, as shares of the frame's
+            height and width.
     """
 
     model: str
@@ -76,14 +77,14 @@ class Explanation:
 
     @property
     def subtitle(self) -> str:
-        """The model, what a picture is, and the settings that are not at their default."""
+        """One line with the model, what a picture shows, and the settings that are not at their default."""
         height, width = self.kept.shape[1:]
         parts = [self.model, f"{_counted(self.video_frames, 'frame')} of the video"]
         if self.frames_per_picture == 1:
             parts.append(f"{height} × {width} tokens a frame")
         else:
             parts.append(f"{height} × {width} tokens for {self.frames_per_picture} frames together")
-            parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first")
+            parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first of them")
         if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
         parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
@@ -94,20 +95,20 @@ class Explanation:
         return -(-self.video_frames // len(self.frames))
 
     def label(self, index: int) -> str:
-        """Which frames of those that were sampled the picture stands for."""
+        """Return the numbers of the sampled frames that the picture stands for, in words."""
         first = index * self.frames_per_picture
         last = min(first + self.frames_per_picture, self.video_frames) - 1
         return f"frame {first}" if first == last else f"frames {first}–{last}"
 
     def chosen_frames(self, number: int) -> np.ndarray:
-        """Ascending indices of at most `number` pictures that tell most: of each stretch of the video, the one with the
-        largest budget."""
+        """Return the ascending indices of the at most `number` most telling pictures: from each stretch of the video
+        the one with the largest budget."""
         stretches = np.array_split(np.arange(len(self.frames)), min(number, len(self.frames)))
         return np.array([stretch[self.frame_budgets[stretch].argmax()] for stretch in stretches])
 
     def shares_of_uniqueness(self) -> np.ndarray:
-        """(T,) in [0, 1], lengths of bars of u_t. It is a negated similarity: bars grow from a little below the least
-        unique frame, and all are full where all frames are alike."""
+        """Return (T,) in [0, 1], the lengths of the bars of u_t. As u_t is a negated similarity, bars start a little
+        below the least unique frame. All bars are full if all frames are alike."""
         u = self.frame_uniqueness
         assert u is not None, "the method has no score of frames"
         finite = u[np.isfinite(u)]
@@ -117,12 +118,12 @@ class Explanation:
         return np.where(np.isfinite(u), (u - low) / (finite.max() - low), 0.0)
 
     def shares_of_budget(self) -> np.ndarray:
-        """(T,) in [0, 1], lengths of bars of k_t."""
+        """Return (T,) in [0, 1], the lengths of the bars of k_t."""
         return self.frame_budgets / max(self.frame_budgets.max(), 1)
 
     def kept_picture(self, index: int) -> np.ndarray:
-        """(height, width, 3) uint8: the frame with kept tokens in colour, outlined, merged ones in pale colour, and
-        dropped ones light and grey."""
+        """Return (height, width, 3) uint8, the frame with its kept tokens in colour and outlined, the merged ones in
+        pale colour, and the dropped ones in light grey."""
         frame = self.frames[index]
         grey = (frame @ LUMA) * DIMMED + LIGHT * (1 - DIMMED)
         kept, covered = self._on_pixels(self.kept[index], fill=False), self._on_pixels(None, fill=False)
@@ -134,8 +135,8 @@ class Explanation:
         return _outlined(picture.round().astype(np.uint8), kept)
 
     def heat_map(self, index: int) -> np.ndarray:
-        """(height, width, 3) uint8: u of each token, from the least to the most unique of the frame; grey where a token
-        is not finite. Kept tokens are outlined."""
+        """Return (height, width, 3) uint8, the u of each token on a scale from the least to the most unique token of
+        the frame. A token that is not finite is grey. Kept tokens are outlined."""
         from matplotlib import colormaps
 
         assert self.token_uniqueness is not None, "the method has no score of tokens"
@@ -151,8 +152,8 @@ class Explanation:
         return _outlined(picture, self._on_pixels(self.kept[index], fill=False))
 
     def _on_pixels(self, tokens: np.ndarray | None, fill: int | bool) -> np.ndarray:
-        """(h, w, ...) values of tokens -> (height, width, ...) of pixels, a token being a rectangle of the frame, and
-        `fill` where none lies. With None, whether one does."""
+        """Spread the tokens' values (h, w, ...) over the pixels (height, width, ...) of the frame. A token is a
+        rectangle, and `fill` is the value where none is. For None, return where there are tokens."""
         height, width = self.frames.shape[1:3]
         grid_height, grid_width = self.kept.shape[1:]
         top, left, covered_height, covered_width = self.covered
@@ -167,7 +168,7 @@ class Explanation:
 
 
 def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
-    """Encode the video and tell what is kept; the language model does not run."""
+    """Encode the video and report which tokens are kept. The language model does not run."""
     model = checkpoint.model
     settings = model.config.compression_settings()
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
@@ -200,7 +201,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
 
 
 def _settings(model: PreTrainedModel) -> dict[str, object]:
-    """`retention_ratio`, and the settings that are not at their default."""
+    """Return `retention_ratio`, and the settings that are not at their default."""
     names = [*SETTING_NAMES, "spatial_pool_mode"]
     values = {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
     defaults = {name: getattr(type(model.config), name) for name in values}
@@ -208,7 +209,8 @@ def _settings(model: PreTrainedModel) -> dict[str, object]:
 
 
 def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, float, float, float]:
-    """Which part of a frame of this size the processor gives to the model, as `Explanation.covered`."""
+    """Return which part of a frame of this size the processor gives to the model, in the form of
+    `Explanation.covered`."""
     video_processor: Any = getattr(processor, "video_processor", None)
     if not getattr(video_processor, "do_center_crop", False):
         return WHOLE_FRAME
@@ -225,10 +227,10 @@ def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, f
 def _covered(
     config: PreTrainedConfig, rows: int, shown: tuple[float, float, float, float]
 ) -> tuple[float, float, float, float]:
-    """Which part of a frame its tokens cover, of what the model is shown of it.
+    """Return which part of a frame its tokens cover, given the part `shown` to the model.
 
-    Where that is a square, 2 × 2 patches are pooled to a token, and pixels at the right and lower edge that make no
-    patch, or a patch that makes no token, are not covered.
+    In families with square frames, 2 × 2 patches are pooled to a token. Pixels at the right and lower edge are not
+    covered if they do not fill a patch, or if their patch does not fill a token.
     """
     family = FAMILIES.get(config.model_type)
     if family is None or not family.square:  # None: a class of a user's own
@@ -239,7 +241,7 @@ def _covered(
 
 
 def _picture(frame: np.ndarray) -> np.ndarray:
-    """The frame in its own proportions, PICTURE_PIXELS along its longer side."""
+    """Return the frame in its own proportions, PICTURE_PIXELS along its longer side."""
     height, width = frame.shape[:2]
     scale = PICTURE_PIXELS / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -247,7 +249,7 @@ def _picture(frame: np.ndarray) -> np.ndarray:
 
 
 def _outlined(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """`picture` with a line along the inner edge of what is kept; the frame's own border gets none."""
+    """Draw a line into `picture` along the inner edge of what is kept, but not along the frame's own border."""
     height, width = kept.shape
     padded = np.pad(kept, OUTLINE_PIXELS, mode="edge")
     inner = kept.copy()

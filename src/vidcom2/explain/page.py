@@ -1,4 +1,4 @@
-"""The page of `vidcom2 explain -o x.html`: one self-contained file, of the template explain.html beside this one."""
+"""The page of `vidcom2 explain -o x.html`, one self-contained file. It is made from the template page.html."""
 
 import base64
 import io
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_html(explanation: "Explanation", path: str) -> None:
-    """Write to the file `path`: every frame with its heat map, bars of u_t and k_t, and a strip of all over time."""
+    """Write to the file `path` every frame with its heat map and bars of u_t and k_t, and a strip of all over time."""
     import jinja2
 
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
@@ -58,8 +58,8 @@ def _card(explanation: "Explanation", index: int) -> dict[str, object]:
 
 
 def _tokens(explanation: "Explanation", index: int) -> dict[str, list]:
-    """What the page tells about the token under the pointer: whether it is kept (1) or merged into one that is (2), and
-    u (null if it is not finite)."""
+    """Return what the page tells about the token under the pointer: whether it is dropped (0), kept (1) or merged into
+    a kept one (2), and its u (null if it is not finite)."""
     kept = explanation.kept[index].astype(int)
     if explanation.merged is not None:
         kept = kept + 2 * explanation.merged[index]

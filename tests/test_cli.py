@@ -297,7 +297,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
         raise OptionError("seen")
 
     monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
-    monkeypatch.setattr("vidcom2.explain.explanation.explain", stop)
+    monkeypatch.setattr("vidcom2.explain.explanation.compare", stop)
     given = [f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
     vidcom2("explain", "-o", tmp_path / "out.html", *given)
@@ -387,3 +387,20 @@ def test_explain_draws_a_png_and_a_page_that_needs_nothing_else(tmp_path: Path) 
 
     Reader().feed(page)
     assert "data:image/" in page and not [source for source in sources if re.match(r"\w+://|//|\w+\.", source or "")]
+
+
+def test_explain_compares_up_to_four_ways_on_a_page(tmp_path: Path) -> None:
+    given = ["explain", "--num-frames", 4, "-o", tmp_path / "out.html"]
+    ways = [each for way in ("evs", "0.5", "random:0.75") for each in ("--compare", way)]
+    code, shown, _ = vidcom2(*given, *ways)
+    assert code == 0 and re.findall(r"at retention_ratio=([\d.]+)", shown) == ["0.25", "0.25", "0.5", "0.75"]
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert f"<title>{toy_clips()[0].path.name}: " in page and "random at 0.75" in page
+    for more, message in (
+        (["--compare", "0.1"] * 4, "`--compare` is given 4 times, but a page shows 4 at most"),
+        (["--compare", "evz"], "`--compare` is 'evz', .*Did you mean 'evs'"),
+        (["--compare", "7"], "`--compare` is 7"),
+        (["--compare", "evs", "-o", tmp_path / "out.png"], "`--compare` needs a page"),
+    ):
+        code, shown, error = vidcom2(*given, *more)
+        assert (code, shown) == (2, "") and re.search(message, error), error

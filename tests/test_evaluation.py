@@ -586,7 +586,7 @@ def test_settings_are_for_the_methods_that_read_them(data: Path, folder: Path, t
     code, _, error = vidcom2(*command(folder, data, tmp_path / "a", *released))
     assert code == 0, error
     code, _, error = vidcom2(*command(folder, data, tmp_path / "b", *released, "--methods", "random"))
-    assert code == 2 and "`compression_scoring` is given, but none of 'random' reads it" in error
+    assert code == 2 and "`--compression-scoring` is given, but none of 'random' reads it" in error
     code, _, error = vidcom2(*command(folder, data, tmp_path / "c", "--retention-ratio", 0.5))
     assert code == 2 and "No such option" in error
 

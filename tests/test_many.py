@@ -479,7 +479,7 @@ def test_a_row_for_each_request(output: Path, data: Path, folder: Path) -> None:
             alone = ask(data.parent / line["video"], line["prompt"], model.model, **arguments)
             assert rows[name]["answer"] == alone.answer
             assert {key: rows[name][key] for key in TOKENS} == {key: getattr(alone, key) for key in TOKENS}
-    assert "there is no video file" in rows["9"]["error"] and "`prompt` is None" in rows["10"]["error"]
+    assert "there is no video file" in rows["9"]["error"] and "`prompt` is missing" in rows["10"]["error"]
 
 
 def test_the_same_command_goes_on_and_another_is_refused(

@@ -11,6 +11,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..families import NATIVE_FAMILIES, Family
 from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
@@ -185,6 +186,8 @@ def model_card(
         share=f"{100 * config['retention_ratio']:g} %",
         method=None if is_vidcom2 else config["compression_method"],
         license_text=_license_text(of_base),
+        base_name=base.name,
+        vllm_command=vllm_command(options.repo, config),
         repo=options.repo,
         tag=options.tag,
         settings=setting_rows(config, family),
@@ -217,8 +220,37 @@ def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], command: s
 
 def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:
     fields |= {"transformers_version": OLDEST_TRANSFORMERS, "citation": CITATION}
+    fields["num_code_files"] = sum(name.endswith(".py") for name, _ in fields["files"])
     fields |= {"vidcom2_version": importlib.metadata.version("vidcom2")}
     return ModelCard.from_template(data, template_path=str(Path(__file__).with_name(template)), **fields)
+
+
+def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
+    """Return the command with which vLLM serves a repo; None if its plugin refuses the repo's settings.
+
+    Source: docs/serving.md.
+
+    Args:
+        config: the repo's config.json.
+    """
+    method = COMPRESSION_METHODS[config["compression_method"]]
+    if not method.is_own or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
+        return None
+    if config["compression_positions"] == "original" and not config["model_type"].startswith("qwen"):
+        return None
+    exact = method.keeps_by_sizes(config["compression_rounding"])
+    overrides = "" if exact else """ --hf-overrides '{"compression_rounding": "exact"}'"""
+    return f"vllm serve {repo} --trust-remote-code{overrides}"
+
+
+def missing_in_card(folder: Path, base_model: str | None) -> list[str]:
+    """Return a sentence for each fact that the Hub asks of a card and that is not known of the base."""
+    missing = []
+    if not _card_data(folder).get("license"):
+        missing.append("The card names no license, since the base's own card has none. Add one to the base's README.md")
+    if base_model is None:
+        missing.append("The card names no base model. Pass its Hub id as --base-model")
+    return missing
 
 
 def _card_data(folder: Path) -> dict[str, Any]:

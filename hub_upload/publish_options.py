@@ -126,7 +126,9 @@ class PublishOptions:
         """
         words = {"custom_generate": self.custom_generate, "base": base, "revision": revision}
         words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}
+        words |= {"verify": None if self.verify == "full" else self.verify}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
+        given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]
         method = COMPRESSION_METHODS.get(self.settings.get("compression_method", ""))
         users = [] if method is None or isinstance(method.function, str) else ["--import", method.function.__module__]
         return " ".join(["vidcom2", *users, "publish", *given])

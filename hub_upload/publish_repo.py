@@ -17,7 +17,7 @@ from ..records.fingerprints import digest, model_files
 from ..tiny.toy import DEMO_VIDEO
 from ..video.reading import read_video
 from .base_checkpoint import Base, download_weights, hub_base, local_base
-from .model_card import CardOptions, read_result
+from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
 from .rehearsal import rehearse_with_twin
@@ -70,6 +70,7 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         staged = _staged(base, options, folder)
         if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
             notes.append(f"Not taken from the base: {left_out}")
+        notes += missing_in_card(base.folder, _base_model(base, options))
     operations = plan(staged, remote)
     check_deletions(options, operations, remote)
     weights = complete(staged)
@@ -117,8 +118,13 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
     return base
 
 
+def _base_model(base: Base, options: PublishOptions) -> str | None:
+    """Return the Hub id that the card names as the base."""
+    return base.name if base.revision is not None else options.base_model
+
+
 def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
-    base_model = base.name if base.revision is not None else options.base_model
+    base_model = _base_model(base, options)
     models = [name for name in (base_model, base.name, options.target) if name is not None]
     files = digest(model_files(base.folder)) if base.revision is None and options.results else None
     results = [read_result(path, models, files) for path in options.results or ()]

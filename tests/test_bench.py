@@ -558,17 +558,17 @@ def test_quick_prints_its_tables(tmp_path: Path) -> None:
     [
         (["--model-size", "gpt"], "`--model-size` is 'gpt', but must be one of llava-onevision-small"),
         (["--model-size", SMALL, "--model", "x/y"], "Pass one of them"),
-        (["--method", "nothing"], "`compression_method` is 'nothing', but must be one of"),
+        (["--method", "nothing"], "`--method` is 'nothing', but must be one of"),
         (["--method", "random", "--method", "random"], "`--method` has 'random' twice"),
         (["--retention-ratio", "1.5"], "`--retention-ratio` has '1.5', but each must be a number between 0 and 1"),
         (["--num-frames", "8", "--num-frames", "8"], "`--num-frames` has 8 twice"),
-        (["--attn-implementation", "magic"], "`attn_implementation` is 'magic', but must be one of"),
+        (["--attn-implementation", "magic"], "`--attn-implementation` is 'magic', but must be one of"),
         (["--video-size", "64"], "`--video-size` is '64', but must be WIDTHxHEIGHT"),
         (["--video", "nowhere.mp4"], "there is no video file 'nowhere.mp4'"),
         (["--plot-only", "nowhere.json"], "is not a result file of `vidcom2 bench`"),
         (["--spatial-pool-mode", "x"], "No such option"),
         (["--compression-temperature", "0.1", "--method", "random"], "none of random reads it"),
-        (["--compression-newlines", "all", "--quick"], "`compression_newlines` is no setting of"),
+        (["--compression-newlines", "all", "--quick"], "`--compression-newlines` is no setting of"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:

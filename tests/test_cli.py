@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 
 import av
@@ -24,13 +25,18 @@ from typer.testing import CliRunner
 
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.app import app
+from vidcom2.cli.console import print_table
+from vidcom2.cli.verdicts import verdict_of_bench, verdict_of_eval
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
+from vidcom2.measuring.results import write_results
+from vidcom2.measuring.tables import notes
 from vidcom2.tiny.checkpoints import tiny_llava_onevision
 from vidcom2.tiny.toy import toy_clips
 from vidcom2.video.reading import VideoError, read_video
 
+ROOT = Path(__file__).parents[1]
 FAST = ["--num-frames", "6", "--max-new-tokens", "2", "--repeats", "2"]
 
 
@@ -93,18 +99,101 @@ def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> Non
 def test_run_compares_with_another_method(tiny_folder: Path) -> None:
     _, shown, _ = vidcom2("run", "--model", tiny_folder, "--against", "random", *FAST, "--json")
     run = json.loads(shown)
-    assert run["other_method"] == "random" and run["other"]["video_tokens"] < run["uncompressed"]["video_tokens"]
+    assert run["other_method"] == "random" and run["other"]["video_tokens"] == run["compressed"]["video_tokens"]
     assert json.loads(vidcom2("run", "--model", tiny_folder, *FAST, "--json")[1])["other"] is None
     code, _, error = vidcom2("run", "--against", "nothing", *FAST)
-    assert code == 2 and "`compression_method` is 'nothing', but must be one of" in error
+    assert code == 2 and "`--against` is 'nothing', but must be one of" in error
 
 
 def test_the_table_of_run_fits_into_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidcom2.cli.comparison_table.out", Console(width=80))
-    _, shown, _ = vidcom2("run", *FAST)
+    for module in ("console", "comparison_table"):
+        monkeypatch.setattr(f"vidcom2.cli.{module}.out", Console(width=80))
+    _, shown, _ = vidcom2("run", *FAST, "--prompt", "What?")
     assert re.search(
         r"│ prefill, seconds  │ +\d\.\d{3} \(\d\.\d{3}–\d\.\d{3}\) │ +\d\.\d{3} \([^)]+\) │ +\d+\.\d\d× │", shown
     )
+    _, shown, _ = vidcom2("run", *FAST)
+    assert "│ retention_ratio │" in shown.replace("┃", "│") and max(map(len, shown.splitlines())) <= 80
+    tokens = re.search(r"│ video tokens +│ +(\d+) │ +(\d+) │ +(\d+) │", shown)
+    assert tokens and int(tokens[2]) == int(tokens[3]) < int(tokens[1])  # as many of the other method
+    assert re.search(r"│ +│ \(0\.\d{3}–0\.\d{3}\) │ +\(0\.", shown)
+
+
+WIDE = ["method", "model generation, s", "agreement, %", "peak memory, GB", "compression, % of LLM"]
+
+
+@pytest.mark.parametrize("width", [120, 80, 70])
+def test_headings_break_between_words_alone(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("vidcom2.cli.console.out", Console(width=width))
+    print_table([WIDE, ["vidcom2 (released)", "0.42 (−38.8\xa0%)", "100.0 [43.9, 100.0]", "1.08", "0.6"]])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= width
+    for word in " ".join(WIDE).split():
+        assert word in shown, shown
+    assert "(−38.8\xa0%)" in shown and "[43.9, 100.0]" in shown
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_run_ends_in_one_line_of_verdict() -> None:
+    last = vidcom2("run", "--repeats", 1)[1].splitlines()[-1]
+    assert re.fullmatch(r"25 %: same answer, 3\.7× fewer video tokens, prefill \d+\.\d× (faster|slower)", last)
+    last = vidcom2("run", "--repeats", 1, "--no-baseline")[1].splitlines()[-1]
+    assert last == "25 %: 3.7× fewer video tokens"
+
+
+def eval_result(method: str, ratio: float, accuracy: float | None, agreement: float, questions: int) -> dict:
+    shares = {"accuracy": accuracy, "agreement": agreement, "questions": questions}
+    return {"method": method, "retention_ratio": ratio, **shares}
+
+
+def test_the_verdict_of_eval_names_the_best_method_of_each_ratio() -> None:
+    results = [
+        eval_result("all tokens", 1.0, 0.9, 1.0, 100),
+        eval_result("random", 0.25, 0.6, 0.6, 100),
+        eval_result("vidcom2", 0.25, 0.85, 0.9, 100),
+        eval_result("vidcom2", 0.1, 0.7, 0.75, 100),
+        eval_result("dycoke", 0.1, None, 0.0, 0) | {"refused": "why"},
+    ]
+    assert verdict_of_eval(results) == (
+        "Most right answers: vidcom2 at 25 % with 85.0 %, vidcom2 at 10 % with 70.0 %; all tokens have 90.0 %"
+    )
+    few = [each | {"accuracy": None, "questions": 3} for each in results[:4]]
+    assert verdict_of_eval(few) == (
+        "Most answers as with all tokens: vidcom2 at 25 % with 90.0 %, vidcom2 at 10 % with 75.0 %. 3 questions tell "
+        "little: see the intervals"
+    )
+    assert verdict_of_eval(results[:1]) is None
+
+
+def bench_row(method: str, ratio: float, frames: int, tokens: int, seconds: float | None) -> dict:
+    row = {"method": method, "retention_ratio": ratio, "num_frames": frames, "batch_size": 1, "video_tokens": tokens}
+    times = None if seconds is None else {"prefill": seconds, "end_to_end": 2 + seconds}
+    return row | {"attn_implementation": "sdpa", "seconds": times}
+
+
+def test_the_verdict_of_bench_is_of_the_last_setup() -> None:
+    rows = [
+        bench_row("all tokens", 1.0, 8, 400, 4.0),
+        bench_row("vidcom2", 0.25, 8, 100, 1.0),
+        bench_row("all tokens", 1.0, 16, 800, 8.0),
+        bench_row("random", 0.25, 16, 200, 1.0),
+        bench_row("vidcom2", 0.25, 16, 200, 2.0),
+        bench_row("vidcom2", 0.25, 32, 400, None),
+    ]
+    assert verdict_of_bench(rows) == (
+        "25 %, 16 frames, vidcom2: 4.0× fewer video tokens, prefill 4.0× faster, end to end 2.5× faster"
+    )
+    assert verdict_of_bench(rows[:1]) is None and verdict_of_bench([rows[-1]]) is None
+
+
+def test_notes_explain_the_columns_that_are_shown() -> None:
+    said = notes([[["method", "LLM generation, s"]]])
+    assert "LLM generation is" in said and "random" not in said and "Compression" not in said
+    assert "To random" in notes([[["method", "to random, points"]]])
 
 
 def test_the_json_of_run_holds_consistent_figures() -> None:
@@ -145,6 +234,40 @@ def test_a_video_may_be_a_url(folder_url: tuple[Path, str]) -> None:
     assert code == 0 and len(json.loads(shown)["frame_budgets"]) == 6
 
 
+def keys_in_docs(heading: str) -> set[str]:
+    """The keys in the first column of the table with this heading in docs/command_line.md."""
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    rows = page.split(f"| {heading} | value |")[1].split("\n\n")[0].splitlines()[2:]
+    return {key for row in rows for key in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_keys_of_json_are_those_of_the_docs(tmp_path: Path) -> None:
+    run = json.loads(vidcom2("run", *FAST, "--json")[1])
+    assert keys_in_docs("key") == run.keys() and run["schema"] == 1
+    for side in ("compressed", "uncompressed", "other"):
+        assert keys_in_docs("key of a side") == run[side].keys()
+    report = json.loads(vidcom2("env", "--json")[1])
+    assert keys_in_docs("key of the report") == report.keys() and report["schema"] == 1
+    write_results(tmp_path / "a.json", "Time", {"device": "cpu"}, [], complete=True)
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert keys_in_docs("key of a result file") == content.keys() and content["schema"] == 1
+
+
+def test_env_says_what_is_installed_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def fake(name: str) -> str:
+        if name == "accelerate":
+            raise metadata.PackageNotFoundError
+        return version(name)
+
+    monkeypatch.setattr("importlib.metadata.version", fake)
+    code, shown, _ = vidcom2("env")
+    assert code == 0 and f"transformers    {version('transformers')}" in shown and "FFmpeg" in shown
+    assert re.search(r"not installed, and what needs them:\n(.+\n)*accelerate +--device-map\n", shown)
+    assert re.search(r"device +(cpu|cuda|mps)", shown)
+
+
 # -- settings and options ---------------------------------------------------------------------------------------------
 
 SETTINGS = {
@@ -175,7 +298,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
         raise OptionError("seen")
 
     monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
-    monkeypatch.setattr("vidcom2.explain.explanation.explain", stop)
+    monkeypatch.setattr("vidcom2.explain.explanation.compare", stop)
     method = ["--vision-method", "changed_patches"] if setting == "vision_update_ratio" else []  # which reads it
     given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
@@ -266,3 +389,20 @@ def test_explain_draws_a_png_and_a_page_that_needs_nothing_else(tmp_path: Path) 
 
     Reader().feed(page)
     assert "data:image/" in page and not [source for source in sources if re.match(r"\w+://|//|\w+\.", source or "")]
+
+
+def test_explain_compares_up_to_four_ways_on_a_page(tmp_path: Path) -> None:
+    given = ["explain", "--num-frames", 4, "-o", tmp_path / "out.html"]
+    ways = [each for way in ("evs", "0.5", "random:0.75") for each in ("--compare", way)]
+    code, shown, _ = vidcom2(*given, *ways)
+    assert code == 0 and re.findall(r"at retention_ratio=([\d.]+)", shown) == ["0.25", "0.25", "0.5", "0.75"]
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert f"<title>{toy_clips()[0].path.name}: " in page and "random at 0.75" in page
+    for more, message in (
+        (["--compare", "0.1"] * 4, "`--compare` is given 4 times, but a page shows 4 at most"),
+        (["--compare", "evz"], "`--compare` is 'evz', .*Did you mean 'evs'"),
+        (["--compare", "7"], "`--compare` is 7"),
+        (["--compare", "evs", "-o", tmp_path / "out.png"], "`--compare` needs a page"),
+    ):
+        code, shown, error = vidcom2(*given, *more)
+        assert (code, shown) == (2, "") and re.search(message, error), error

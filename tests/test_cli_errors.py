@@ -19,6 +19,7 @@ from transformers import AutoConfig
 
 from vidcom2 import placement
 from vidcom2.checkpoints import CheckpointError
+from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
 from vidcom2.explain import drawing_file
 from vidcom2.finding_checkpoints import find_checkpoint
 
@@ -52,18 +53,18 @@ FAST_MISTAKES = [
     (["explain", "-o", "a.png", "--video", ""], "`--video` is '': empty."),
     (["explain", "-o", "a.png", "--model", ""], "`--model` is '': empty."),
     (["run", "--video", "missing.mp4"], "there is no video file 'missing.mp4'"),
-    (["run", "--retention-ratio", "0"], "`retention_ratio` is 0.0, but must be"),
-    (["run", "--retention-ratio", "nan"], "`retention_ratio` is nan, but must be"),
-    (["run", "--compression-rounding", "up"], "`compression_rounding` is 'up', but must be one of 'ceil'"),
-    (["explain", "-o", "a.png", "--compression-window", "0"], "`compression_window` is 0, but must be"),
-    (["run", "--dtype", "int8"], "`dtype` is 'int8', but must be one of auto, float32"),
-    (["run", "--device", "toaster"], "`device` is 'toaster', but must be auto, cpu, cuda"),
-    (["run", "--device-map", "toaster"], "`device_map` is 'toaster', but must be a device or one of auto, balanced"),
+    (["run", "--retention-ratio", "0"], "`--retention-ratio` is 0.0, but must be"),
+    (["run", "--retention-ratio", "nan"], "`--retention-ratio` is nan, but must be"),
+    (["run", "--compression-rounding", "up"], "`--compression-rounding` is 'up', but must be one of 'ceil'"),
+    (["explain", "-o", "a.png", "--compression-window", "0"], "`--compression-window` is 0, but must be"),
+    (["run", "--dtype", "int8"], "`--dtype` is 'int8', but must be one of auto, float32"),
+    (["run", "--device", "toaster"], "`--device` is 'toaster', but must be auto, cpu, cuda"),
+    (["run", "--device-map", "toaster"], "`--device-map` is 'toaster', but must be a device or one of auto, balanced"),
     (["run", "--device", "cpu", "--device-map", "auto"], "Pass one of them"),
-    (["run", "--attn-implementation", "fast"], "`attn_implementation` is 'fast', but must be one of sdpa, eager"),
+    (["run", "--attn-implementation", "fast"], "`--attn-implementation` is 'fast', but must be one of sdpa, eager"),
     (["run", "--attn-implementation", "flash_attention_2", "--device", "cpu"], "FlashAttention2 needs a GPU"),
-    (["run", "--revision", "v1"], "`revision` is 'v1', but no model is named"),
-    (["run", "--revision", "v1", "--model", "."], "`revision` is 'v1', but the model '.' is a folder"),
+    (["run", "--revision", "v1"], "`--revision` is 'v1', but no model is named"),
+    (["run", "--revision", "v1", "--model", "."], "`--revision` is 'v1', but the model '.' is a folder"),
     (["run", "--model", "."], "the folder has no config.json"),
     (["run", "--model", "llava-vide"], "there is no such folder, and a Hub id has its organisation in front"),
     (["run", "--model", "no/such/folder"], "there is no such folder, and it is no Hub id"),
@@ -100,9 +101,9 @@ def test_early_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path:
     ("arguments", "message"),
     [
         (["--video", "http://127.0.0.1:9/v.mp4"], "cannot download"),
-        (["--device", "cuda:77"], "`device` is 'cuda:77', but this machine has no such device"),
-        (["--compression-method", "best"], "`compression_method` is 'best', but must be one of"),
-        (["--compression-newlines", "all"], "`compression_newlines` is no setting of the model 'a toy LLaVA"),
+        (["--device", "cuda:77"], "`--device` is 'cuda:77', but this machine has no such device"),
+        (["--compression-method", "best"], "`--compression-method` is 'best', but must be one of"),
+        (["--compression-newlines", "all"], "`--compression-newlines` is no setting of the model 'a toy LLaVA"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -127,10 +128,47 @@ def test_a_missing_device_is_reported_before_models_are_imported(tmp_path: Path)
     heavy, (_, _, *results) = json.loads(done.stdout)
     assert heavy == ["torch"]
     for arguments, (code, shown, error) in zip(placed, results, strict=True):
-        given = arguments[-2].removeprefix("--").replace("-", "_")
-        assert (code, shown) == (2, "") and error.count("\n") == 1, (arguments, error)
+        given = arguments[-2]
+        told = "The model is a toy" in shown if arguments[0] == "eval" or "--requests" in arguments else not shown
+        assert code == 2 and told and error.count("\n") == 1, (arguments, error)
         assert f"`{given}` is 'cuda:77', but this machine has no such device" in error and "Try cpu" in error
     assert {path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"} == {questions}
+
+
+def test_a_file_that_is_no_video_fails_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("no video")
+    arguments = [["run", "--video", "text.mp4"], ["explain", "-o", "a.png", "--video", "text.mp4"]]
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heavy, (_, _, *results) = json.loads(done.stdout)
+    assert not {"torch", "transformers"} & set(heavy)
+    for code, shown, error in results:
+        assert (code, shown) == (2, "") and error.count("\n") == 1 and "Is it a video file?" in error
+
+
+MISSPELT = [
+    (["run", "--against", "dycok"], "`--against` is 'dycok', but must be one of .* Did you mean 'dycoke'?"),
+    (["run", "--compression-method", "Uniform-Frames"], "`--compression-method` is .* Did you mean 'uniform_frames'?"),
+    (["eval", "--data", "q.jsonl", "--methods", "vidcom"], "`--methods` is 'vidcom', .* Did you mean 'vidcom2'?"),
+    (["bench", "--method", "randm"], "`--method` is 'randm', but must be one of .* Did you mean 'random'?"),
+    (["bench", "--method", "vidcom2:compression_score=mean"], "'compression_score' is no setting .*'compression_sc"),
+    (["bench", "--model-size", "qwen2vl-7b"], "`--model-size` is 'qwen2vl-7b', .* Did you mean 'qwen2-vl-7b'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISSPELT, ids=lambda value: value[1] if value else "")
+def test_a_misspelling_is_answered_with_what_was_meant(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.jsonl").write_text('{"video": "a.mp4", "question": "What?"}')
+    assert re.search(message.replace("?", r"\?"), mistake(*arguments))
+
+
+def test_what_is_like_nothing_gets_no_suggestion() -> None:
+    assert did_you_mean("zzz", ["vidcom2", "random"]) == "" and "mean" not in mistake("run", "--against", "zzz")
+    assert did_you_mean("VIDCOM", ["vidcom2", "random"]) == " Did you mean 'vidcom2'?"
 
 
 def test_a_missing_device_is_reported_before_the_video_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +191,47 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     error = mistake(*arguments)
     assert package in error and "pip install" in error
+
+
+# -- versions ---------------------------------------------------------------------------------------------------------
+
+WITH_TRANSFORMERS = """
+import importlib.metadata, json, sys, warnings
+real = importlib.metadata.version
+importlib.metadata.version = lambda name: sys.argv[1] if name == "transformers" else real(name)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import vidcom2
+heavy = sorted({"torch", "transformers"} & set(sys.modules))
+from typer.testing import CliRunner
+from vidcom2.cli.app import app
+results = [CliRunner().invoke(app, arguments) for arguments in (["run"], ["env"])]
+print(json.dumps([[str(each.message) for each in caught], heavy, [[r.exit_code, r.stdout, r.stderr] for r in results]]))
+"""
+
+
+@pytest.mark.parametrize(("version", "how"), [("4.57.1", "old"), ("5.0.0", "old"), ("5.18.9", "old"), ("6.0.0", "new")])
+def test_a_transformers_that_is_too_old_or_too_new_says_so_on_import(version: str, how: str) -> None:
+    command = [sys.executable, "-c", WITH_TRANSFORMERS, version]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    warned, heavy, ((code, shown, error), (env_code, env_shown, _)) = json.loads(done.stdout)
+    said = f'Transformers {version} is too {how} for this vidcom2. Run: pip install "transformers>=5.19,<6"'
+    assert (warned, heavy) == ([said], [])
+    assert (code, shown, error) == (2, "", f"Error: {said}\n")
+    assert env_code == 0 and said in env_shown
+
+
+def test_the_supported_versions_are_those_of_the_project() -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    oldest, too_new = (".".join(map(str, each)) for each in (OLDEST_TRANSFORMERS, FIRST_TOO_NEW))
+    assert f'"transformers>={oldest},<{too_new}"' in project and transformers_problem() is None
+
+
+def test_no_bars_for_weights_that_load_at_once(tiny_folder: Path) -> None:
+    command = [sys.executable, "-m", "vidcom2", "run", "--model", str(tiny_folder), "--json", *FAST]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "Loading weights" not in done.stderr, done.stderr
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -132,7 +132,9 @@ GOOD = {"video": "a.mp4", "question": "What?"}
     [
         ("{", "it is no JSON"),
         ("[1]", "it holds a list"),
-        ({"video": "a.mp4"}, "`question` is None, but must be a text"),
+        ({"video": "a.mp4"}, "`question` is missing"),
+        ({"video": "a.mp4", "qestion": "What?"}, "`question` is missing. Did you mean it by the key 'qestion'?"),
+        ({"video": "a.mp4", "prompt": "What?"}, "`question` is missing. `prompt` is a key of `vidcom2 run"),
         (GOOD | {"video": " "}, "`video` is ' '"),
         (GOOD | {"answer": 3}, "`answer` is 3"),
         (GOOD | {"answer": []}, r"`answer` is \[\]"),
@@ -174,7 +176,7 @@ def test_every_method_is_a_candidate_at_every_ratio() -> None:
 @pytest.mark.parametrize(
     ("methods", "ratios", "reason"),
     [
-        ("nonsense", "0.5", "`compression_method` is 'nonsense'"),
+        ("nonsense", "0.5", "`--methods` is 'nonsense'"),
         ("random:compression_scoring=released", "0.5", "does not read it"),
         ("vidcom2:released", "0.5", "`--methods` has 'vidcom2:released', but settings"),
         ("vidcom2:retention_ratio=0.5", "0.5", "Ratios go in `--ratios`"),
@@ -407,7 +409,7 @@ def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines.append({"video": "missing.mp4", "question": "What?", "answer": "nothing"})
     path = write_lines(home / "questions.jsonl", *lines)
     code, _, error = vidcom2(*command(folder, path, home / "before"))
-    assert code == 0, error
+    assert code == 3, error
     for i, row in enumerate(map(json.loads, (home / "before" / "answers.jsonl").read_text().splitlines()[:9])):
         label = (ALL, "vidcom2 0.5", "random 0.5", "random 0.2")[i % 4]
         lines[i]["answer"] = row["answers"][label]["text"] or "nothing"
@@ -423,8 +425,8 @@ def command(folder: Path, data: Path, output: Path, *more: Any) -> list[Any]:
 def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("made") / "out"
     code, shown, error = vidcom2(*command(folder, data, output))
-    assert code == 0, error
-    assert "1 of 10 questions were not answered. The first, 10: there is no video file" in shown
+    assert code == 3, error  # as `run --videos`
+    assert "1 of 10 questions were not answered. The first is 10: there is no video file" in shown
     return output
 
 
@@ -479,7 +481,7 @@ def test_the_same_command_continues_a_run_and_another_command_is_refused(
 ) -> None:
     before = (output / "answers.jsonl").read_text()
     code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
-    assert code == 0, error
+    assert code == 3, error
     assert (output / "answers.jsonl").read_text() == before
     with locked(output / "answers.jsonl"):
         code, _, error = vidcom2(*command(folder, data, output))
@@ -578,7 +580,7 @@ def test_a_second_run_on_the_same_folder_is_refused(folder: Path, data: Path, tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vidcom2.evaluation.evaluate.append_rows", meanwhile)
         code, _, error = vidcom2(*command(folder, data, output))
-    assert code == 0, error
+    assert code == 3, error
     assert tried[0][0] == 2 and "another run is writing" in tried[0][2]
     assert len(read_lines(output / "answers.jsonl")) == 10
     with locked(tmp_path / "a.jsonl"), pytest.raises(OptionError, match="another run is writing"):
@@ -590,7 +592,7 @@ def test_a_setting_that_no_method_reads_is_refused(data: Path, folder: Path, tmp
     code, _, error = vidcom2(*command(folder, data, tmp_path / "a", *released))
     assert code == 0, error
     code, _, error = vidcom2(*command(folder, data, tmp_path / "b", *released, "--methods", "random"))
-    assert code == 2 and "`compression_scoring` is given, but none of 'random' reads it" in error
+    assert code == 2 and "`--compression-scoring` is given, but none of 'random' reads it" in error
     code, _, error = vidcom2(*command(folder, data, tmp_path / "c", "--retention-ratio", 0.5))
     assert code == 2 and "No such option" in error
 

@@ -33,6 +33,7 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.records.answer_file import AnswerFile
 from vidcom2.records.jsonl import as_line
+from vidcom2.tiny.toy import DEMO_VIDEO
 from vidcom2.video.reading import VideoError
 
 TOKENS = dict.fromkeys(("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens"))
@@ -329,7 +330,7 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
     assert (second.id, second.video, second.max_new_tokens) == ("7", "https://x.org/b.mp4", 3)
     assert second.prompt.startswith("Which?\nA. cat\nB. dog\n")
     assert broken.id == "4" and "it is no JSON" in broken.problem and broken.given == {"line": "{"}
-    assert lacking.id == "x" and "`prompt` is None, but must be a text." in lacking.problem
+    assert lacking.id == "x" and "`prompt` is missing." in lacking.problem
 
 
 @pytest.mark.parametrize(
@@ -461,7 +462,7 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     code, shown, error = vidcom2(*command(folder, output, "--requests", data, "--retention-ratio", 0.5))
     assert code == 3, error
     assert "Answered: 8 of 10 requests (0 before)" in shown
-    assert "Errors: 2, which the same command asks again. The first, 9: there is no video file" in shown
+    assert "Errors: 2, which the same command asks again. The first is 9: there is no video file" in shown
     return output
 
 
@@ -478,7 +479,7 @@ def test_the_file_has_a_row_for_each_request(output: Path, data: Path, folder: P
             alone = ask(data.parent / line["video"], line["prompt"], model.model, **arguments)
             assert rows[name]["answer"] == alone.answer
             assert {key: rows[name][key] for key in TOKENS} == {key: getattr(alone, key) for key in TOKENS}
-    assert "there is no video file" in rows["9"]["error"] and "`prompt` is None" in rows["10"]["error"]
+    assert "there is no video file" in rows["9"]["error"] and "`prompt` is missing" in rows["10"]["error"]
 
 
 def test_the_same_command_continues_a_run_and_another_command_is_refused(
@@ -592,10 +593,10 @@ MISTAKES = [
     (["--requests", "DATA", "-o", "a.txt"], "must end in .jsonl"),
     (["--requests", "DATA", "-o", "no/such/a.jsonl"], "there is no folder 'no/such'"),
     (["--requests", "no.jsonl", "-o", "a.jsonl"], "cannot read the requests 'no.jsonl'"),
-    (["--requests", "DATA", "--videos", ".", "-o", "a.jsonl"], "Take one of them"),
+    (["--requests", "DATA", "--videos", ".", "-o", "a.jsonl"], "Pass one of them"),
     (["--requests", "DATA", "--prompt", "What?", "-o", "a.jsonl"], "each line of `--requests` has its own"),
-    (["--requests", "DATA", "--video", "x.mp4", "-o", "a.jsonl"], "`--video` asks about one video"),
-    (["--videos", ".", "--repeats", "3", "-o", "a.jsonl"], "`--repeats` asks about one video"),
+    (["--requests", "DATA", "--video", "x.mp4", "-o", "a.jsonl"], "`--video` is for one video"),
+    (["--videos", ".", "--repeats", "3", "-o", "a.jsonl"], "`--repeats` is for one video"),
     (["--videos", "missing", "-o", "a.jsonl"], "`--videos` is 'missing', but there is no such folder"),
     (["--output", "a.jsonl"], "`--output` is for many videos"),
     (["--batch-size", "8"], "`--batch-size` is for many videos"),
@@ -611,6 +612,43 @@ def test_mistakes_are_reported_in_one_line_and_change_nothing(
     code, shown, error = vidcom2("run", *(str(data) if each == "DATA" else each for each in arguments))
     assert (code, shown, error.count("\n")) == (2, "", 1) and message in error
     assert data.read_bytes() == before and not list(tmp_path.iterdir())
+
+
+def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("no video")
+    requests = write_lines(
+        tmp_path / "requests.jsonl",
+        {"video": str(DEMO_VIDEO), "prompt": "What?", "max_new_token": 3, "mine": 1},
+        {"video": str(DEMO_VIDEO), "promt": "What?"},
+        {"video": "text.mp4", "prompt": "What?"},
+        {"video": "https://x.org/b.mp4", "prompt": "What?"},
+        "{",
+    )
+    script = (
+        "import sys; from typer.testing import CliRunner; from vidcom2.cli.app import app\n"
+        "result = CliRunner().invoke(app, sys.argv[1:]); print(result.stdout)\n"
+        "print(result.exit_code, sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    arguments = [sys.executable, "-c", script, "run", "--requests", str(requests), "--check"]
+    shown = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert shown.splitlines()[-1] == "3 []"
+    assert "request 1: the key `max_new_token` has no meaning here. Did you mean 'max_new_tokens'?" in shown
+    assert "request 2: the request cannot be asked: `prompt` is missing. Did you mean it by the key 'promt'?" in shown
+    assert (
+        "request 3: cannot read the video" in shown and "request 5: the request cannot be asked: it is no JSON" in shown
+    )
+    assert "Checked: 2 of 5 requests can be asked. Videos at 1 URLs were not fetched." in " ".join(shown.split())
+    assert "mine" not in shown and set(tmp_path.iterdir()) == {requests, tmp_path / "text.mp4"}
+
+    questions = write_lines(
+        tmp_path / "q.jsonl", {"video": str(DEMO_VIDEO), "question": "What?"}, {"video": "gone.mp4"}
+    )
+    code, shown, _ = vidcom2("eval", "--data", questions, "--check")
+    assert code == 3 and "line 2: `question` is missing." in shown and "1 of 2 questions can be asked" in shown
+    code, shown, _ = vidcom2("run", "--videos", Path(str(DEMO_VIDEO)).parent, "--check")
+    assert code == 0 and re.search(r"Checked: (\d+) of \1 requests can be asked", shown)
+    code, _, error = vidcom2("run", "--requests", write_lines(tmp_path / "r.jsonl", "{"), "-o", tmp_path / "a.jsonl")
+    assert code == 2 and "none of the 1 requests can be asked. The first is 1, the request cannot be asked" in error
 
 
 # -- processes --------------------------------------------------------------------------------------------------------

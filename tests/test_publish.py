@@ -22,7 +22,14 @@ from vidcom2.families import FAMILIES, NATIVE_FAMILIES
 from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload import publish_repo, publishing
 from vidcom2.hub_upload.base_checkpoint import hub_base, local_base
-from vidcom2.hub_upload.model_card import MODEL_MARKER, CardOptions, ResultsError, model_card, read_result
+from vidcom2.hub_upload.model_card import (
+    MODEL_MARKER,
+    CardOptions,
+    ResultsError,
+    missing_in_card,
+    model_card,
+    read_result,
+)
 from vidcom2.hub_upload.publish_options import PublishOptions
 from vidcom2.hub_upload.publish_repo import prepare
 from vidcom2.hub_upload.publishing import (
@@ -292,7 +299,9 @@ def test_every_setting_is_published_drawn_and_shown_in_the_cards_command(
     assert {name: getattr(drawn[0].model.config, name) for name in settings} == settings
     text = (prepared.staged.folder / "README.md").read_text()
     chosen = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
-    assert f"vidcom2 publish --base {base_folder.name} --repo {REPO} {chosen}\n" in text
+    assert f"vidcom2 publish --base {base_folder.name} --repo {REPO} {chosen} --verify none\n" in text
+    assert f"Run it in the folder that holds `{base_folder.name}`." in text
+    assert any("--base-model" in note for note in prepared.notes)
     assert f"with a tiny random {FAMILIES[config['model_type']].name}:" in text
     for name, value in settings.items():
         assert f"| `{name}` | `{json.dumps(value)}` |" in text
@@ -368,6 +377,36 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
         compile(block.split("```")[0], "card", "exec")
     folded = "".join(part.split("</details>")[0] for part in text.split("<details>")[1:])
     assert listed_files(folded) == listed and text.count("<details>") == text.count("\n\n</details>\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        ({}, """`vllm serve org/model --trust-remote-code --hf-overrides '{"compression_rounding": "exact"}'`"""),
+        ({"compression_rounding": "exact"}, "`vllm serve org/model --trust-remote-code`"),
+        ({"compression_method": "evs"}, "`vllm serve org/model --trust-remote-code`"),
+        ({"compression_positions": "original"}, None),
+        ({"vision_method": "changed_patches"}, None),
+    ],
+)
+def test_the_card_says_how_vllm_serves_it(
+    settings: dict, command: str | None, onevision_folder: Path, card: CardOptions
+) -> None:
+    base = local_base(onevision_folder)
+    files = [("a.py", "0"), ("LICENSE", "1"), ("b.py", "2")]
+    text = model_card(
+        base, base.config | base.settings(settings), files, "f.png", dataclasses.replace(card, repo="org/model")
+    ).text
+    assert command in text if command else "vLLM cannot serve it with these settings" in text
+    assert "do not run this code" in text and "vLLM, SGLang" not in text and "runs the 2 Python files" in text
+
+
+def test_what_a_card_lacks_is_said(onevision_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert missing_in_card(tmp_path, "org/base") == []
+    (tmp_path / "README.md").write_text("# Mine\n")
+    license, base = missing_in_card(tmp_path, None)
+    assert "names no license" in license and "--base-model" in base
 
 
 def test_only_cards_of_the_papers_method_and_families_show_its_figures(

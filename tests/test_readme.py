@@ -133,7 +133,7 @@ def test_the_figures_shown_are_those_of_the_demo() -> None:
     shown = next(block for block in blocks("text") if "prompt tokens" in block)
     for name in ("prompt_tokens", "video_tokens"):
         full, short = run["uncompressed"][name], run["compressed"][name]
-        row = rf"{name.replace('_', ' ')} +{full:,} +{short:,} +{full / short:.2f}×"
+        row = rf"{name.replace('_', ' ')} +{full:,} +{short:,} +{run['other'][name]:,} +{full / short:.2f}×"
         assert re.search(row, shown), (row, shown)
     for i, second, u, k in re.findall(r"(\d+) +([\d.]+) +(-?[\d.]+) +(\d+) +█", shown):
         assert run["frame_seconds"][int(i)] == pytest.approx(float(second), abs=0.006)

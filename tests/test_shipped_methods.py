@@ -286,4 +286,4 @@ def test_a_module_that_cannot_be_imported_is_reported_in_one_line(
 
 def test_a_setting_that_the_method_does_not_read_is_reported_in_one_line() -> None:
     code, _, error = vidcom2("run", "--compression-method", "random", "--compression-temperature", 0.5)
-    assert code == 2 and "`compression_temperature` is 0.5" in error and "does not read it" in error
+    assert code == 2 and "`--compression-temperature` is 0.5" in error and "does not read it" in error

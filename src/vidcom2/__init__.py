@@ -6,6 +6,7 @@ first used, so that `vidcom2.compress` needs only torch, and `vidcom2 --help` no
 
 import importlib
 import importlib.metadata
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,12 @@ _exported, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version(__name__)
-    return _exported(name)
+    try:
+        return _exported(name)
+    except ImportError as error:
+        if _problem is not None:
+            raise ImportError(_problem) from error
+        raise
 
 
 def __dir__() -> list[str]:
@@ -37,6 +43,9 @@ def _check_repo(saved: object, repo: str, token: object, revision: str | None) -
     importlib.import_module(f"{__name__}.shipping.shipped_code").check_repo(saved, repo, token, revision)
 
 
-# This is cheap: the module imports only the standard library.
+# Both modules are cheap to import: they import only the standard library.
+_problem = importlib.import_module(f"{__name__}.errors").transformers_problem()
+if _problem is not None:
+    warnings.warn(_problem, stacklevel=2)
 _saved_with_code = importlib.import_module(f"{__name__}.configuration.saved_with_code").SavedWithCode
 _saved_with_code.write_code, _saved_with_code.check_repo = staticmethod(_write_code), staticmethod(_check_repo)

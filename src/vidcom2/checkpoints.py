@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .checks import FAMILY_SETTINGS, check_settings
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import torch_device
-from .errors import CheckpointError, OptionError
+from .errors import CheckpointError, OptionError, did_you_mean
 from .families import FAMILIES, Family
 from .finding_checkpoints import find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
@@ -31,6 +31,7 @@ from .tiny.toy import TOY_FOLDER, TOY_NAME
 if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
+SMALL_WEIGHTS = 200e6  # bytes, up to which loading needs no progress bar
 NAMES_SHOWN = 3  # how many weights that do not fit an error names
 HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # for config, processor and weights alike
 OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # not fields of a config to replace
@@ -119,7 +120,9 @@ def load_placed(name: str | None, placement: Placement, settings: Mapping[str, A
     named = ("dtype", "device_map", "attn_implementation")
     placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
     if name is not None:
-        return _load(name, find_checkpoint(name, placement.revision), placement.revision, target, placed, settings)
+        path = find_checkpoint(name, placement.revision)
+        with no_progress_bars() if _loads_at_once(path) else nullcontext():
+            return _load(name, path, placement.revision, target, placed, settings)
     with no_progress_bars():
         return _load(TOY_NAME, str(TOY_FOLDER), None, target, placed, settings)
 
@@ -185,6 +188,12 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if was_shown:
             enable_progress_bar()
+
+
+def _loads_at_once(path: str) -> bool:
+    """Return whether a folder's weights are so small that a progress bar would only be in the way."""
+    files = list(Path(path).glob("*.safetensors"))
+    return bool(files) and sum(file.stat().st_size for file in files) < SMALL_WEIGHTS
 
 
 def _load(
@@ -280,6 +289,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
         raise CheckpointError(
             f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}. "
             "Convert an original LLaVA-Video first: `vidcom2 convert-llava-video`."
+            f"{did_you_mean(model_type, FAMILIES)}"
         )
     return FAMILIES[model_type]
 

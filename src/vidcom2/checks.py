@@ -4,12 +4,14 @@ a mistake is reported before anything slow starts."""
 import operator
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .configuration.compression_methods import COMPRESSION_METHODS
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
-from .errors import OptionError
+from .errors import OptionError, did_you_mean
 from .families import FAMILIES
 
 # Settings that only some families have, in addition to `CompressionSettings`, with the values they accept.
@@ -40,8 +42,11 @@ def check_given(name: str, value: str | None, without: str) -> None:
         raise OptionError(f"`{name}` is {value!r}: empty. Is a shell variable unset? Leave {name} out {without}.")
 
 
-def check_settings(settings: dict[str, Any]) -> None:
+def check_settings(settings: dict[str, Any], typed: Mapping[str, str] | None = None) -> None:
     """Check each setting on its own, and that the compression method reads them if one is given.
+
+    Args:
+        typed: by what other name the user gave a setting, such as `--against` for `compression_method`.
 
     Raises:
         OptionError: on an unknown name, a value outside its accepted set, or one that the method does not read.
@@ -49,7 +54,8 @@ def check_settings(settings: dict[str, Any]) -> None:
     unknown = sorted(settings.keys() - {*SETTING_NAMES, *FAMILY_SETTINGS})
     if unknown:
         known = ", ".join((*SETTING_NAMES, *FAMILY_SETTINGS))
-        raise OptionError(f"{', '.join(map(repr, unknown))} is no setting of VidCom². They are: {known}.")
+        hint = did_you_mean(unknown[0], (*SETTING_NAMES, *FAMILY_SETTINGS))
+        raise OptionError(f"{', '.join(map(repr, unknown))} is no setting of VidCom². They are: {known}.{hint}")
     for name, value in settings.items():
         if name in FAMILY_SETTINGS and value not in FAMILY_SETTINGS[name]:
             raise OptionError(f"`{name}` is {value!r}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")
@@ -60,7 +66,15 @@ def check_settings(settings: dict[str, Any]) -> None:
         if "compression_method" in of_all:  # otherwise the checkpoint names it, and this is checked on loading
             CompressionSettings(**of_all)
     except ValueError as error:
-        raise OptionError(str(error)) from None
+        method, message = settings.get("compression_method"), str(error)
+        for name, given in (typed or {}).items():
+            message = message.replace(f"`{name}`", f"`{given}`")
+        raise OptionError(message + ("" if method in COMPRESSION_METHODS else method_hint(method))) from None
+
+
+def method_hint(name: object) -> str:
+    """Return " Did you mean 'dycoke'?" for a name that is close to a method's; else ""."""
+    return "" if name is None else did_you_mean(name, COMPRESSION_METHODS)
 
 
 def import_methods(module: str) -> None:

@@ -1,9 +1,14 @@
 """Errors that a caller can fix, and helpers that explain the errors of other libraries. Nothing heavy is imported."""
 
+import difflib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
+
+OLDEST_TRANSFORMERS, FIRST_TOO_NEW = (5, 19), (6,)  # as pyproject.toml says
 
 
 class OptionError(ValueError):
@@ -41,6 +46,39 @@ def is_out_of_memory(error: Exception) -> bool:
 def memory_reason(error: Exception) -> str:
     """Return the first line of an error that `is_out_of_memory` recognises."""
     return (str(error).strip() or "no more is free").splitlines()[0]
+
+
+def transformers_problem() -> str | None:
+    """Return why the installed Transformers cannot be used, with the command that mends it; None if it can.
+
+    The version is read from the package's metadata, so that Transformers itself is not imported.
+    """
+    supported = f"transformers>={'.'.join(map(str, OLDEST_TRANSFORMERS))},<{'.'.join(map(str, FIRST_TOO_NEW))}"
+    try:
+        version = metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return f'vidcom2 needs Transformers, which is not installed. Run: pip install "{supported}"'
+    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
+    if OLDEST_TRANSFORMERS <= numbers < FIRST_TOO_NEW:
+        return None
+    how = "old" if numbers < OLDEST_TRANSFORMERS else "new"
+    return f'Transformers {version} is too {how} for this vidcom2. Run: pip install "{supported}"'
+
+
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return " Did you mean 'vidcom2'?" for a word that is close to a known one, whatever its case; else "".
+
+    Args:
+        cutoff: how alike the two must be, from 0 to 1, as in `difflib.get_close_matches`.
+    """
+    in_lower_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(word).lower(), in_lower_case, n=1, cutoff=cutoff)
+    return f" Did you mean {in_lower_case[close[0]]!r}?" if close else ""
+
+
+def sentence(text: object) -> str:
+    """Return a text that ends in a full stop or a question mark."""
+    return f"{text}" if str(text).endswith((".", "?")) else f"{text}."
 
 
 def one_line(error: Exception) -> str:

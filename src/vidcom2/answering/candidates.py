@@ -82,12 +82,12 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
         for word, number in product(words, numbers)
     ]
     for candidate in candidates:
-        check_settings(candidate.overrides)
+        check_settings(candidate.overrides, typed={"compression_method": options[0]})
     return candidates
 
 
 def _ratio(word: str, option: str) -> float:
-    value = _number_or_text(word)
+    value = number_or_text(word)
     if not isinstance(value, int | float) or not 0 < value < 1:
         raise OptionError(
             f"`{option}` has {word!r}, but each must be a number between 0 and 1, as in 0.5,0.25. All tokens "
@@ -106,11 +106,12 @@ def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
                 f"`{option}` has {word!r}, but settings follow their method, each once, as in "
                 f"`vidcom2:compression_scoring=released:compression_rounding=exact`. Ratios go in `{option_of_ratios}`."
             )
-        settings[name] = _number_or_text(value)
+        settings[name] = number_or_text(value)
     return settings
 
 
-def _number_or_text(word: str) -> int | float | str:
+def number_or_text(word: str) -> int | float | str:
+    """Return the number that a word is, or else the word."""
     for number in (int, float):
         try:
             return number(word)

@@ -12,6 +12,8 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
+from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..modeling.methods.video_compression import VideoCompression
 from ..modeling.prompt.prompt_positions import positions_made_for
 from ..video.reading import Video
 from .generation import compress, encode, generate
@@ -68,7 +70,7 @@ class Comparison:
         kept_share: kept tokens per scored token.
         max_position_embeddings: positions that the language model was made for; None if its config does not say.
         uncompressed: the side with all tokens; None if it was not asked for.
-        other_method, other: another method at the same ratio, and its side; None if it was not asked for.
+        other_method, other: another method that keeps as many tokens, and its side; None if it was not asked for.
     """
 
     model: str
@@ -123,7 +125,7 @@ def run(
     Args:
         repeats: how often each side is measured. One call before that is not measured; it prepares kernels and memory.
         baseline: whether the full prompt runs too. It may not fit into memory where the compressed prompt does.
-        other_method: a method that answers as well, at the same ratio.
+        other_method: a method that answers as well, and keeps as many tokens.
     """
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video, model)
@@ -131,12 +133,12 @@ def run(
     compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
     if baseline:
         compared.append({"retention_ratio": 1.0, "vision_method": "full"})
-    if other_method is not None:
-        compared.append({"retention_ratio": settings.retention_ratio, "compression_method": other_method})
-    sides: list[list[_Call]] = [[] for _ in compared]
-    steps = (repeats + 1) * len(compared)
     with steady_threads(model):
         compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
+        if other_method is not None:
+            compared.append(_with_as_many_tokens(other_method, compression))
+        sides: list[list[_Call]] = [[] for _ in compared]
+        steps = (repeats + 1) * len(compared)
         for repeat in range(repeats + 1):
             order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
             for i in order:
@@ -167,6 +169,14 @@ def run(
         other=None if other_method is None else measured[-1],
         environment=where,
     )
+
+
+def _with_as_many_tokens(method: str, compression: VideoCompression) -> dict[str, Any]:
+    """Return the settings with which another method keeps as many tokens as this compression did."""
+    settings = {"compression_method": method, "retention_ratio": len(compression.indices) / compression.num_tokens}
+    if COMPRESSION_METHODS[method].reads("compression_rounding"):
+        settings["compression_rounding"] = "exact"
+    return settings
 
 
 @dataclass

@@ -3,12 +3,12 @@
 import re
 import string
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
 
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
@@ -108,22 +108,37 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
         OptionError: on a file that cannot be read or is empty, and on a line that is no question. It names the line.
     """
     questions: dict[str, Question] = {}
-    for number, line in numbered_lines(path, "questions"):
+    for number, question in checked_questions(path):
         if limit is not None and len(questions) == limit:
             break
-        try:
-            question = _question(json_object(line), number, path.parent)
-            if question.id in questions:
-                raise OptionError(f"`id` is {question.id!r}, which an earlier line has. Give each line its own")
-        except OptionError as reason:
-            raise OptionError(f"line {number} of {str(path)!r} is no question: {reason}.") from None
+        if isinstance(question, str):
+            raise OptionError(f"line {number} of {str(path)!r} is no question: {sentence(question)}")
         questions[question.id] = question
     if not questions:
         raise OptionError(f"{str(path)!r} holds no question. Write one JSON object with `video` and `question` a line.")
     return list(questions.values())
 
 
-# The OptionErrors below hold only the reason, without a full stop. `read_questions` adds which line it is about.
+def checked_questions(path: Path) -> Iterator[tuple[int, Question | str]]:
+    """Yield each line's number with its question, or with the reason why it holds none.
+
+    Raises:
+        OptionError: on a file that cannot be read.
+    """
+    seen = set()
+    for number, line in numbered_lines(path, "questions"):
+        try:
+            question = _question(json_object(line), number, path.parent)
+            if question.id in seen:
+                raise OptionError(f"`id` is {question.id!r}, which an earlier line has. Give each line its own")
+        except OptionError as reason:
+            yield number, str(reason)
+            continue
+        seen.add(question.id)
+        yield number, question
+
+
+# The OptionErrors below hold only the reason, without a full stop.
 
 
 def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
@@ -144,8 +159,18 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
 
 def check_text(given: Mapping[str, Any], key: str) -> None:
     """Check that the value of a key is a text that is not blank. Raises an OptionError if not."""
+    if key not in given:
+        raise OptionError(f"`{key}` is missing{_meant(given, key)}")
     if not isinstance(given.get(key), str) or not given[key].strip():
         raise OptionError(f"`{key}` is {given.get(key)!r}, but must be a text")
+
+
+def _meant(given: Mapping[str, Any], key: str) -> str:
+    """Return a hint at the key of a line that may stand for one that it lacks."""
+    if key == "question" and "prompt" in given:
+        return ". `prompt` is a key of `vidcom2 run --requests`; for `vidcom2 eval` call it `question`"
+    hint = did_you_mean(key, given.keys() - {*KNOWN_KEYS, "prompt"})
+    return f".{hint.replace('Did you mean', 'Did you mean it by the key')}" if hint else ""
 
 
 def video_from(video: str, folder: Path) -> str:

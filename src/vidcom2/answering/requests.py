@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import SETTING_NAMES
-from ..errors import OptionError
+from ..errors import OptionError, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
 from .questions import check_text, choices_of, prompt_of, video_from
 
@@ -85,7 +85,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
             given=given,
         )
     except ValueError as error:
-        return VideoRequest(known, given=given, problem=f"the request cannot be asked: {str(error).rstrip('.')}.")
+        return VideoRequest(known, given=given, problem=f"the request cannot be asked: {sentence(error)}")
 
 
 def read_requests(path: Path) -> list[VideoRequest]:
@@ -100,7 +100,7 @@ def read_requests(path: Path) -> list[VideoRequest]:
         try:
             request = request_of(json_object(line), number, path.parent)
         except OptionError as error:
-            problem = f"the request cannot be asked: {error}."
+            problem = f"the request cannot be asked: {sentence(error)}"
             request = VideoRequest(str(number), given={"line": line}, problem=problem)
         if request.id in requests:
             raise OptionError(
@@ -140,7 +140,8 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
     unknown = [each for each in given if each.startswith(("compression_", "retention_")) and each not in SETTING_NAMES]
     if unknown:
-        raise OptionError(f"{unknown[0]!r} is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}")
+        hint = did_you_mean(unknown[0], SETTING_NAMES)
+        raise OptionError(f"{unknown[0]!r} is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")
     settings = {name: given[name] for name in SETTING_NAMES if given.get(name) is not None}
     check_settings(settings)
     return settings

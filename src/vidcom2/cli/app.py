@@ -1,4 +1,4 @@
-"""The command line: which commands there are. Each has a file of its own here."""
+"""The list of commands of `vidcom2`. Each command has a file of its own in this folder."""
 
 import os
 import sys
@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from .bench import bench_command
-from .console import import_for_command, one_line_errors, out, versions
+from .chat import chat_command
+from .console import Command, import_for_command, one_line_errors, out, versions
 from .convert import convert_command
+from .env import env_command
 from .eval import eval_command
 from .explain import explain_command
 from .publish import publish_command, verify_command
@@ -38,7 +40,7 @@ def common(
         list[str] | None,
         typer.Option(
             "--import",
-            help="Python module, or file, of yours that registers compression methods; repeatable.",
+            help="A Python module or file of yours that registers compression methods. Repeatable.",
             metavar="MODULE",
             show_default=False,
         ),
@@ -48,17 +50,19 @@ def common(
         import_for_command(modules or [])
 
 
-app.command("run")(run_command)
-app.command("explain")(explain_command)
-app.command("convert-llava-video")(convert_command)
-app.command("bench")(bench_command)
-app.command("eval")(eval_command)
-app.command("publish")(publish_command)
-app.command("verify")(verify_command)
+app.command("run", cls=Command)(run_command)
+app.command("chat", cls=Command)(chat_command)
+app.command("explain", cls=Command)(explain_command)
+app.command("convert-llava-video", cls=Command)(convert_command)
+app.command("bench", cls=Command)(bench_command)
+app.command("eval", cls=Command)(eval_command)
+app.command("env", cls=Command)(env_command)
+app.command("publish", cls=Command)(publish_command)
+app.command("verify", cls=Command)(verify_command)
 
 
 def main() -> None:
-    """Entry point of the `vidcom2` command."""
+    """Run the `vidcom2` command."""
     if "--json" in sys.argv:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     app()

@@ -1,4 +1,4 @@
-"""`vidcom2 bench`: options in, tables and plots out. Functions that return data do the work."""
+"""`vidcom2 bench` turns options into tables and plots. Functions that return data do the work."""
 
 import dataclasses
 import json
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ..answering.candidates import Candidate, candidates_of
 from ..checks import check_given, check_settings, check_video_file
@@ -26,11 +25,23 @@ from ..errors import OptionError, written_to
 from ..finding_checkpoints import find_checkpoint
 from ..measuring.results import new_file, of_setup, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
-from ..measuring.tables import NOTES, failures, terminal_tables
+from ..measuring.tables import failures, notes, terminal_tables
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
-from .console import err, one_line_errors, out, progress_bar, takes_fields, takes_placement, takes_settings
+from .console import (
+    err,
+    one_line_errors,
+    out,
+    print_line,
+    print_table,
+    print_verdict,
+    progress_bar,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
+from .verdicts import verdict_of_bench
 
 if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
@@ -38,14 +49,14 @@ if TYPE_CHECKING:
 
 METHODS = tuple(each for method in COMPRESSION_METHODS.values() for each in method.bench)
 FOLDER = Path("vidcom2-bench")
-# What `--quick` means, for options that are not given.
+# The values that `--quick` gives to options that the user left out.
 QUICK: dict[str, Any] = {
     "model_size": [SMALL],
-    "method": ["random", "vidcom2", "vidcom2:compression_scoring=released"],
+    "method": ["vidcom2", "random"],
     "retention_ratio": ["0.25"],
     "num_frames": [2, 4, 8],
-    "repeats": 3,
-    "max_new_tokens": 8,
+    "repeats": 2,
+    "max_new_tokens": 4,
     "video_size": "320x180",
     "dtype": "float32",
 }
@@ -63,11 +74,11 @@ USUAL: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """The options of `vidcom2 bench`: the command has one for each field, with its text of help.
+    """The options of `vidcom2 bench`. The command has one option for each field, with its help text.
 
     Attributes:
-        settings: of `CompressionSettings`, for the methods that read them, and of the model's family.
-        placement: device and revision; `bench` has options of its own for the dtype and for several kinds of attention.
+        settings: fields of `CompressionSettings`, for the methods that read them, and of the model's family.
+        placement: device and revision. `bench` has options of its own for the dtype and for several kinds of attention.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -75,40 +86,43 @@ class BenchOptions:
     model_size: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Size of a released model, which gets random weights: {', '.join(MODEL_SIZES)}. Repeatable.",
+            help=f"Size of the model, as a released one has it; its weights are random. One of "
+            f"{', '.join(MODEL_SIZES)}. Repeatable.",
             metavar="SIZE",
             show_default=USUAL["model_size"][0],
         ),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(help="A checkpoint instead, with its own weights: a Hub id or a folder.", show_default=False),
+        typer.Option(
+            help="Measure a checkpoint instead, with its own weights: a Hub id or a folder.", show_default=False
+        ),
     ] = None
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Method to compare, with settings of its own after colons; repeatable, or with commas.",
+            help="Method to compare. Its own settings follow a colon. Repeatable, or separated by commas.",
             show_default=",".join(METHODS),
         ),
     ] = None
     retention_ratio: Annotated[
         list[str] | None,
         typer.Option(
-            help="Retention ratio to compare; repeatable, or with commas. All tokens are always measured.",
+            help="Retention ratio to compare. Repeatable, or separated by commas. All tokens are always measured too.",
             show_default=",".join(USUAL["retention_ratio"]),
         ),
     ] = None
     num_frames: Annotated[
-        list[int] | None, typer.Option(help="Frames sampled from the video; repeatable.", min=1, show_default="32")
+        list[int] | None, typer.Option(help="Frames sampled from the video. Repeatable.", min=1, show_default="32")
     ] = None
     batch_size: Annotated[
         list[int] | None,
-        typer.Option(help="How often the question is in one call; repeatable.", min=1, show_default="1"),
+        typer.Option(help="How many copies of the question one call holds. Repeatable.", min=1, show_default="1"),
     ] = None
     attn_implementation: Annotated[
         list[str] | None,
         typer.Option(
-            help="`sdpa`, `eager` or `flash_attention_2`; repeatable.", show_default="Transformers'", metavar="NAME"
+            help="`sdpa`, `eager` or `flash_attention_2`. Repeatable.", show_default="Transformers'", metavar="NAME"
         ),
     ] = None
     max_new_tokens: Annotated[
@@ -117,37 +131,40 @@ class BenchOptions:
     repeats: Annotated[
         int | None,
         typer.Option(
-            help="How often each is measured, in turns, after one that does not count.", min=1, show_default="5"
+            help="How often each contender is measured, after one turn that does not count.", min=1, show_default="5"
         ),
     ] = None
     encode_once: Annotated[
         bool,
         typer.Option(
             "--encode-once",
-            help="Read and encode the video once a round, and count that for each: saves time on slow machines.",
+            help="Read and encode the video once a round, and count that time for each contender. This saves time on "
+            "slow machines.",
         ),
     ] = False
     video: Annotated[
         str | None,
-        typer.Option(help="Video file or http(s) URL.", show_default="one that is generated, 30 s at 25 frames/s"),
+        typer.Option(help="Video file or http(s) URL.", show_default="a generated one, at 25 frames a second"),
     ] = None
     video_size: Annotated[
-        str | None, typer.Option(help="Of the generated video, in pixels.", metavar="WxH", show_default="640x360")
+        str | None,
+        typer.Option(help="Size of the generated video, in pixels.", metavar="WxH", show_default="640x360"),
     ] = None
     dtype: Annotated[
         str | None,
         typer.Option(help="`float32`, `bfloat16` or `float16`.", show_default="the checkpoint's, or bfloat16"),
     ] = None
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1, show_default="PyTorch's")] = None
-    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the result files and plots; nothing there is replaced.")
+        Path,
+        typer.Option("--output", "-o", help="Folder for the result files and plots. Nothing there is replaced."),
     ] = FOLDER
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="Half a minute to two: a model of 37M parameters that nobody released, few frames.",
+            help="Answer within a minute: a model of 37M parameters that nobody released, and few frames.",
         ),
     ] = False
     as_json: Annotated[
@@ -155,11 +172,13 @@ class BenchOptions:
     ] = False
     plot_only: Annotated[
         list[Path] | None,
-        typer.Option(help="Measure nothing; tables and plots of this result file. Repeatable.", show_default=False),
+        typer.Option(
+            help="Measure nothing, but show tables and plots of this result file. Repeatable.", show_default=False
+        ),
     ] = None
 
     def resolved(self) -> "BenchOptions":
-        """With the defaults, which `--quick` changes."""
+        """Return the options with defaults filled in, which depend on `--quick`."""
         usual = QUICK if self.quick else USUAL
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
         if self.model is not None:
@@ -168,7 +187,7 @@ class BenchOptions:
         return dataclasses.replace(self, **missing)
 
     def check(self) -> list[Candidate]:
-        """The candidates, of options that are resolved.
+        """Check the options, which must be resolved, and return the candidates.
 
         Raises:
             OptionError, CheckpointError: on what can be known to fail.
@@ -203,25 +222,25 @@ class BenchOptions:
         return candidates
 
     def placements(self) -> list[Placement]:
-        """One for each kind of attention that is measured; the model is loaded with the first."""
+        """Return a placement for each kind of attention that is measured. The model is loaded with the first."""
         dtype = str(self.dtype)
         kinds = self.attn_implementation or [None]
         return [dataclasses.replace(self.placement, dtype=dtype, attn_implementation=each) for each in kinds]
 
     def _with_settings(self, candidate: Candidate) -> Candidate:
-        """With the settings of all methods, of which it reads some; its own come first."""
+        """Return the candidate with those of the shared settings that its method reads. Its own settings win."""
         method = COMPRESSION_METHODS[candidate.settings["compression_method"]]
-        # Methods that rounded otherwise would keep other numbers of tokens, and differ in time for that reason alone.
+        # Methods that round differently keep different numbers of tokens, and would differ in time for that reason.
         shared = {"compression_rounding": "exact"} | self.settings
         shared = {name: value for name, value in shared.items() if name in SETTING_NAMES and method.reads(name)}
         return dataclasses.replace(candidate, settings={**shared, **candidate.settings})
 
     def family_settings(self) -> dict[str, Any]:
-        """Those that are not for methods, but for the model."""
+        """Return the settings that belong to the model's family and not to methods."""
         return {name: value for name, value in self.settings.items() if name not in SETTING_NAMES}
 
     def pixels(self) -> tuple[int, int]:
-        """(width, height) of the generated video."""
+        """Return the (width, height) of the generated video."""
         match = re.fullmatch(r"(\d+)x(\d+)", str(self.video_size))
         width, height = map(int, match.groups()) if match else (0, 0)
         if width < 32 or height < 32 or width % 2 or height % 2:
@@ -231,7 +250,7 @@ class BenchOptions:
         return width, height
 
     def command(self) -> str:
-        """For the result file: files by their names alone."""
+        """Return the command for the result file, in which files are called by their names alone."""
         words = ["vidcom2", "bench"]
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -256,13 +275,13 @@ class BenchOptions:
 @partial(takes_placement, without=("device_map", "dtype", "attn_implementation"))
 @takes_fields(BenchOptions)
 def bench_command(options: BenchOptions) -> None:
-    """Measure where the time of an answer goes, stage by stage: all tokens, and each method at each ratio.
+    """Measure how long each stage of an answer takes, with all tokens and with each method at each ratio.
 
-    Models have the sizes of released ones and random weights, on which time does not depend. The contenders take turns.
-    Writes a result file for each model, which grows with each round and which `vidcom2 publish --results` takes, and
-    plots beside it.
+    The models have the sizes of released ones but random weights, since time does not depend on them. The contenders
+    take turns. For each model it writes a result file, which grows with each round, and plots beside it.
+    `vidcom2 publish --results` takes the file.
     """
-    remedy = "Take fewer frames (--num-frames), a smaller --model-size, or --dtype bfloat16."
+    remedy = "Take fewer frames (--num-frames) or a smaller --model-size, or use --dtype bfloat16."
     with one_line_errors(remedy):
         if options.plot_only:
             files = options.plot_only
@@ -274,7 +293,7 @@ def bench_command(options: BenchOptions) -> None:
 
 
 def _measured(given: BenchOptions) -> list[Path]:
-    """Measure; returns the result files."""
+    """Measure, and return the result files."""
     options = given.resolved()
     candidates = options.check()
     if options.output.is_file():
@@ -287,7 +306,7 @@ def _measured(given: BenchOptions) -> list[Path]:
     from ..measuring.clip import make_video, num_frames_of
 
     for placement in options.placements():
-        placement.check_attention_on(device.type)  # now that "auto" is known
+        placement.check_attention_on(device.type)  # only now is it known what "auto" stands for
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     assert options.num_frames is not None
@@ -387,7 +406,7 @@ def _measured_model(
 
 
 def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Checkpoint, str, str]":
-    """The model; what figures are said to be measured on; and a title for them."""
+    """Return the model, the name under which its figures are kept, and a title for them."""
     import torch
 
     from ..checkpoints import load_placed
@@ -412,7 +431,7 @@ def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Check
             options.seed,
             **options.family_settings(),
         )
-    # A result is about the checkpoint whose sizes these are: `vidcom2 publish` puts it on cards of models made from it.
+    # The result names the checkpoint of this size, so that `vidcom2 publish` puts it on cards of models made from it.
     return (
         checkpoint,
         row.checkpoint or size,
@@ -421,7 +440,7 @@ def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Check
 
 
 def _show(files: Sequence[Path], as_json: bool) -> None:
-    """Tables and plots of result files."""
+    """Print the tables of result files and draw their plots."""
     contents = []
     for path in files:
         content, rows = read_results(path)
@@ -435,38 +454,27 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         if as_json:
             continue
         certificate = content["birth_certificate"]
-        _print(f"[bold]{escape(content['title'])}[/]")
+        print_line(f"[bold]{escape(content['title'])}[/]")
         where = ", ".join(str(certificate[name]) for name in ("device", "dtype", "video"))
-        _print(
+        print_line(
             escape(f"{where}; torch {certificate['torch']}, transformers {certificate['transformers']}"), style="dim"
         )
+        shown: Sequence[Sequence[Sequence[str]]] = ()
         for setup in dict.fromkeys(map(of_setup, rows)):
             frames, batch_size, attention = setup
-            _print(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
-            for cells in terminal_tables([row for row in rows if of_setup(row) == setup]):
-                _print_table(cells)
+            print_line(f"[bold]{frames} frames, batches of {batch_size}, {attention}[/]")
+            shown = terminal_tables([row for row in rows if of_setup(row) == setup])
+            for cells in shown:
+                print_table(cells)
         for line in failures(rows):
-            _print(f"[yellow]Not measured:[/] {escape(line)}")
+            print_line(f"[yellow]Not measured:[/] {escape(line)}")
         if not content["complete"]:
-            _print("[yellow]Stopped early:[/] some contenders have fewer turns than were asked for.")
-        _print(NOTES, style="dim")
-        _print(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
+            print_line("[yellow]Stopped early:[/] some contenders had fewer turns than were asked for.")
+        out.print(notes(shown), highlight=False, style="dim")
+        print_line(escape(f"In {path.parent}: {', '.join(each.name for each in (path, *plots))}"))
+        print_verdict(verdict_of_bench(rows))
     if as_json:
         print(json.dumps(contents, indent=1, ensure_ascii=False))
-
-
-def _print_table(cells: Sequence[Sequence[str]]) -> None:
-    headings, *rows = cells
-    shown = Table()
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
-    for row in rows:
-        shown.add_row(*map(escape, row))
-    out.print(shown)
-
-
-def _print(text: str, style: str | None = None) -> None:
-    out.print(text, highlight=False, soft_wrap=True, style=style)
 
 
 def _option(name: str) -> str:

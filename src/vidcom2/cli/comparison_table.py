@@ -1,4 +1,4 @@
-"""What `vidcom2 run` prints of one question about one video."""
+"""What `vidcom2 run` prints about one question and one video."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -6,25 +6,27 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from .console import out
+from .console import out, print_table, print_verdict
 from .loading import print_lost
+from .verdicts import verdict_of_run
 
 if TYPE_CHECKING:
     from ..answering.comparison import Comparison, Measured
 
 BAR_WIDTH = 24
+SCHEMA = 1  # of `--json`; it grows when a key goes or changes its meaning, and docs/command_line.md tells the keys
 
 
 def as_json(result: "Comparison") -> dict[str, Any]:
-    """All fields, and which sides are longer than the model was made for."""
-    return dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
+    """Return all fields of a comparison, and the names of the sides that are longer than the model was made for."""
+    return {"schema": SCHEMA} | dataclasses.asdict(result) | {"beyond_max_position_embeddings": list(result.too_long())}
 
 
 def print_comparison(result: "Comparison", true_answer: str | None = None) -> None:
-    """The answers, what they took, and what was kept of each frame.
+    """Print the answers, the tokens and seconds that they took, and how much of each frame was kept.
 
     Args:
-        true_answer: of the demo's question, which is known.
+        true_answer: the answer to the demo's question, if it is the demo.
     """
     short, full = result.compressed, result.uncompressed
     out.print(f"[bold]Model[/]   {escape(result.model)}", highlight=False)
@@ -33,26 +35,24 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
         out.print(f"[bold]Truth[/]   {escape(true_answer)}", highlight=False)
     for name, measured in result.sides.items():
         if measured is not None:
-            tokens = f"{measured.video_tokens:,} video tokens, {measured.new_tokens:,} new ones"
+            tokens = f"{measured.video_tokens:,} video tokens, {measured.new_tokens:,} generated"
             out.print(f"[bold]Answer of {escape(name)}[/] ({tokens})", highlight=False)
             out.print(_printable(measured.answer), markup=False, highlight=False)
 
-    table = Table(title=None)
-    for column in ("", "all tokens", f"retention_ratio={result.retention_ratio}", "ratio"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, before, after in (
-        ("prompt tokens", result.full_prompt_tokens, short.prompt_tokens),
-        ("video tokens", result.full_video_tokens, short.video_tokens),
-    ):
-        table.add_row(name, f"{before:,}", f"{after:,}", _times(before, after))
+    other = [] if result.other is None else [result.other]
+    cells = [["", *(name.replace("=", " = ") for name in result.sides), "ratio"]]
+    for name, which in (("prompt tokens", "prompt_tokens"), ("video tokens", "video_tokens")):
+        before, *after = getattr(result, f"full_{which}"), *(getattr(side, which) for side in (short, *other))
+        cells.append([name, f"{before:,}", *(f"{each:,}" for each in after), _times(before, after[0])])
     for name, which in (("prefill, seconds", "prefill_seconds"), ("generate, seconds", "total_seconds")):
         before, after = getattr(full, which, 0.0), getattr(short, which)
-        shown = [_seconds(measured, which) for measured in (full, short)]
-        # Answers of different lengths take different times for that reason alone.
+        # Answers of different lengths take different times even where compression changes nothing.
         comparable = full is not None and (which == "prefill_seconds" or full.new_tokens == short.new_tokens)
-        table.add_row(name, *shown, _times(before, after) if comparable else "")
-    table.add_row("new tokens", "" if full is None else f"{full.new_tokens:,}", f"{short.new_tokens:,}", "")
-    out.print(table)
+        shown = [_seconds(measured, which) for measured in (full, short, *other)]
+        cells.append([name, *shown, _times(before, after) if comparable else ""])
+    new = ["" if side is None else f"{side.new_tokens:,}" for side in (full, short, *other)]
+    cells.append(["new tokens", *new, ""])
+    print_table(cells)
     repeats = len(short.total_seconds_each)
     if repeats > 1:
         out.print(f"Times are medians of {repeats} (least–most); prefill is the language model's.", style="dim")
@@ -70,7 +70,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
     newlines = "" if f"{result.kept_share:.1%}" == f"{video_share:.1%}" else f", {video_share:.1%} of the whole video"
     out.print(f"Kept: {result.kept_share:.1%} of the scored tokens{newlines}")
     budgets = Table(title=f"Tokens kept per frame, of {result.tokens_per_frame}")
-    u_t = result.frame_uniqueness  # which not every method has
+    u_t = result.frame_uniqueness  # not every method has it
     for column in ("frame", "second", *([] if u_t is None else ["u_t"]), "k_t"):
         budgets.add_column(column, justify="right")
     budgets.add_column("")
@@ -80,6 +80,7 @@ def print_comparison(result: "Comparison", true_answer: str | None = None) -> No
     out.print(budgets)
     print_lost(result.lost_frames)
     out.print(", ".join(f"{name} {value}" for name, value in result.environment.items()), style="dim")
+    print_verdict(verdict_of_run(result))
 
 
 def _times(before: float, after: float) -> str:
@@ -87,7 +88,7 @@ def _times(before: float, after: float) -> str:
 
 
 def _seconds(measured: "Measured | None", which: str) -> str:
-    """The median, and the spread if there is one."""
+    """Return the median, followed by the spread if there were several turns."""
     if measured is None:
         return "not run"
     each = getattr(measured, f"{which}_each")
@@ -96,6 +97,6 @@ def _seconds(measured: "Measured | None", which: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without the control characters that a random model may utter."""
+    """Return a text without the control characters that a model with random weights may produce."""
     shown = "".join(letter if letter.isprintable() or letter == "\n" else "·" for letter in text).strip()
     return shown or "(nothing printable)"

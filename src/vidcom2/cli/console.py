@@ -1,11 +1,12 @@
-"""What the commands share: where they print, how they report errors and progress, their options for the settings, and
-the clip that comes along."""
+"""What the commands share: where they print, how they report errors and progress, and their options for settings."""
 
 import dataclasses
 import functools
 import inspect
 import platform
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,37 +16,42 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer.core import TyperCommand
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import is_out_of_memory, memory_reason
+from ..errors import OptionError, is_out_of_memory, memory_reason, transformers_problem
 from ..families import FAMILIES
 from ..placement import Placement
 from ..records.fingerprints import module_files
 
 out = Console()
 err = Console(stderr=True)
+SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 _imported: dict[str, str] = {}
+_typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters
 
 
 @contextmanager
 def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator[None]:
-    """What the user can put right ends in one line and exit code 2; anything else is our bug, exit code 1, and keeps
-    its traceback, followed by a line on how to report it.
+    """Report an error that the user can mend as one line, with exit code 2. Any other error is our bug: it keeps its
+    traceback, followed by a line on how to report it, and the exit code is 1.
 
-    The user's are the errors whose class this package defines, such as `OptionError`, `CheckpointError`, `VideoError`
-    or `PublishError`: each is raised on purpose, with words for the user. A bare ValueError, OSError or ImportError is
-    not: what other libraries raise about the user's files is turned into one of ours where they are called. The one
-    exception is memory, which can run out anywhere.
+    The user can mend the errors whose class this package defines, such as `OptionError`, `CheckpointError`,
+    `VideoError` or `PublishError`. Each is raised on purpose, with words for the user. A bare ValueError, OSError or
+    ImportError counts as a bug, because what other libraries raise about the user's files is turned into one of our
+    errors where they are called. Running out of memory is the one exception, since it can happen anywhere.
 
     Args:
-        out_of_memory: what the user of this command can do about it.
+        out_of_memory: what the user of this command can do when memory runs out.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):  # which Typer ends quietly
+        if isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):  # Typer itself ends these quietly
             raise
         message = str(error)
         if is_out_of_memory(error):
@@ -55,12 +61,40 @@ def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator
             report = f"This is a bug in vidcom2. Please report it with the lines above, the command, and: {versions()}"
             err.print("[bold red]Error:[/]", escape(report), highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
-        err.print("[bold red]Error:[/]", escape(" ".join(message.split())), highlight=False, soft_wrap=True)
+        shown = escape(" ".join(as_typed(message).split()))
+        err.print("[bold red]Error:[/]", shown, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
 
+class Command(TyperCommand):
+    """A command that remembers what options the user typed, so that errors can call them by these names."""
+
+    def invoke(self, ctx: Any) -> Any:
+        _typed.clear()
+        for parameter in self.params:
+            source = ctx.get_parameter_source(parameter.name)
+            if parameter.name and source is not None and source.name == "COMMANDLINE":
+                _typed[parameter.name] = parameter.opts[0]
+        if self.name != "env":  # which tells what is wrong
+            with one_line_errors():
+                _check_transformers()
+        return super().invoke(ctx)
+
+
+def _check_transformers() -> None:
+    """Refuse to run with a Transformers that is too old or too new."""
+    problem = transformers_problem()
+    if problem is not None:
+        raise OptionError(problem)
+
+
+def as_typed(message: str) -> str:
+    """Return a message in which an option has the name that the user typed: `--dtype` and not `dtype`."""
+    return re.sub(r"`(\w+)`(?= is )", lambda match: f"`{_typed.get(match[1], match[1])}`", message)
+
+
 def import_for_command(modules: Sequence[str]) -> None:
-    """What `--import` names, for the command that runs. Raises as `import_methods`."""
+    """Import the modules that `--import` names, for the command that runs. Raises what `import_methods` raises."""
     _imported.clear()
     for module in modules:
         import_methods(module)
@@ -68,17 +102,57 @@ def import_for_command(modules: Sequence[str]) -> None:
 
 
 def imported_files() -> dict[str, str]:
-    """The fingerprints of what `--import` imported for the command that runs."""
+    """Return the fingerprints of the files that `--import` imported for the command that runs."""
     return dict(_imported)
 
 
 def versions() -> str:
-    """What a report of a bug needs."""
+    """Return the versions that a bug report needs, as one line."""
     installed = [f"{name} {metadata.version(name)}" for name in ("vidcom2", "torch", "transformers")]
     return ", ".join([*installed, f"Python {platform.python_version()}", platform.platform(terse=True)])
 
 
+def print_table(cells: Sequence[Sequence[str]]) -> None:
+    """Print cells, of which the first row has the headings.
+
+    A table that is wider than the terminal breaks its lines where they are easy to read: first before brackets, then
+    also between the words of headings.
+    """
+    headings, *rows = cells
+    before_brackets = [[re.sub(r" (?=[(\[])", "\n", cell) for cell in row] for row in rows]
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*before_brackets)]
+    wrapped = [
+        textwrap.fill(heading, max(width, *map(len, heading.split())), break_long_words=False) if heading else ""
+        for heading, width in zip(headings, widths)
+    ]
+    layouts = [(headings, rows), (headings, before_brackets), (wrapped, before_brackets)]
+    tables = [_table(*layout) for layout in layouts]
+    unlimited = out.options.update(max_width=10_000)
+    fitting = [table for table in tables if Measurement.get(out, unlimited, table).maximum <= out.width]
+    out.print(fitting[0] if fitting else tables[-1])
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table()
+    for heading in headings:
+        table.add_column(escape(heading), justify="left" if heading in ("", "method") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Print a line that a terminal may break, but a file or a pipe gets whole."""
+    out.print(text, highlight=False, soft_wrap=True, style=style)
+
+
+def print_verdict(text: str | None) -> None:
+    if text is not None:
+        out.print(f"[bold]{escape(text)}[/]", highlight=False)
+
+
 def progress_bar() -> Progress:
+    """Return the bar of a command, on stderr, which disappears when it is done."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -92,10 +166,11 @@ def progress_bar() -> Progress:
 def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
     """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings` and of families.
 
-    `command` gets those that the user gave, as its argument `settings`: what is not given stays the checkpoint's.
+    `command` receives the settings that the user gave as its argument `settings`. Where the user gave none, the
+    checkpoint's value holds.
 
     Args:
-        without: settings that the command has its own options for.
+        without: settings for which the command has options of its own.
     """
     options = []
     for field in dataclasses.fields(CompressionSettings):
@@ -127,10 +202,10 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
 
 
 def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
-    """Give a command one option for each field of `Placement`; it gets them as its argument `placement`.
+    """Give a command one option for each field of `Placement`. It receives them as its argument `placement`.
 
     Args:
-        without: fields that the command has its own options for, or none.
+        without: fields for which the command has options of its own, or which it does not offer.
     """
     options = [field for field in dataclasses.fields(Placement) if field.name not in without]
 
@@ -153,9 +228,9 @@ def takes_placement(command: Callable[..., None], without: Sequence[str] = ()) -
 
 
 def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each field of a dataclass; it gets them as one object, its argument `options`.
+    """Give a command one option for each field of a dataclass. It receives them as one object, its argument `options`.
 
-    A command may take Typer's `context` beside it.
+    The command may take other arguments too, such as Typer's `context`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -174,7 +249,7 @@ def takes_fields(options_class: type) -> Callable[[Callable[..., None]], Callabl
 def _with_parameters(
     function: Callable[..., None], command: Callable[..., None], parameters: list[inspect.Parameter]
 ) -> Callable[..., None]:
-    """`function` with the name and the text of a command, and with these parameters, which Typer reads."""
+    """Return `function` with the name and the help text of `command`, and with `parameters`, which Typer reads."""
     functools.update_wrapper(function, command)
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

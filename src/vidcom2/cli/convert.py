@@ -1,4 +1,4 @@
-"""`vidcom2 convert-llava-video`. `llava_video/converter.py` does the work."""
+"""`vidcom2 convert-llava-video` converts an original checkpoint. `llava_video/converter.py` does the work."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +12,15 @@ from .console import err, one_line_errors, out, progress_bar
 
 def convert_command(
     source: Annotated[Path, typer.Argument(help="Folder of an original checkpoint, as `hf download` leaves it.")],
-    destination: Annotated[Path, typer.Argument(help="Folder to make.")],
+    destination: Annotated[Path, typer.Argument(help="Folder to create.")],
     spatial_pool_mode: Annotated[
         str, typer.Option(help="`average` (the paper's 182 tokens a frame), `max` or `bilinear` (210).")
     ] = "average",
 ) -> None:
     """Convert an original checkpoint of LLaVA-Video (`lmms-lab/LLaVA-Video-7B-Qwen2` or 72B) to this project's class.
 
-    Weights are copied shard by shard, so memory holds one shard at a time. The destination appears when it is whole.
+    Weights are copied shard by shard, so memory holds one shard at a time. The destination appears once it is
+    complete.
     """
     with one_line_errors():
         with err.status("Importing Transformers ..."):

@@ -1,4 +1,4 @@
-"""`vidcom2 eval`: options in, a table out. Functions that return data do the work."""
+"""`vidcom2 eval` turns options into a table. Functions that return data do the work."""
 
 import dataclasses
 import hashlib
@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ..answering.candidates import Candidate, candidates_of
-from ..answering.questions import Question, read_questions
+from ..answering.questions import Question, checked_questions, read_questions
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, written_to
@@ -24,16 +23,29 @@ from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import versions_of_answers
 from ..tiny.toy import TOY_NAME
-from .console import imported_files, one_line_errors, out, progress_bar, takes_fields, takes_placement, takes_settings
-from .loading import ModelOption, check_model_options, import_libraries
+from .checking import QUESTION_KEYS, check_rows, rows_of_questions
+from .console import (
+    SOME_ERRORS,
+    imported_files,
+    one_line_errors,
+    print_line,
+    print_table,
+    print_verdict,
+    progress_bar,
+    takes_fields,
+    takes_placement,
+    takes_settings,
+)
+from .loading import ModelOption, announce_demo, check_model_options, import_libraries
+from .verdicts import verdict_of_eval
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalOptions:
-    """The options of `vidcom2 eval`: the command has one for each field, with its text of help.
+    """The options of `vidcom2 eval`. The command has one option for each field, with its help text.
 
     Attributes:
-        settings: of `CompressionSettings` and of the model's family, for all methods that read them.
+        settings: fields of `CompressionSettings` and of the model's family, for all methods that read them.
     """
 
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -41,15 +53,19 @@ class EvalOptions:
     data: Annotated[
         Path,
         typer.Option(
-            help="The questions: a JSONL file with `video`, `question` and, where known, `answer` or `choices` a line.",
+            help="The questions, a JSONL file. Each line has `video` and `question`, and may have `answer`, `choices` "
+            "and `kind`.",
             show_default=False,
         ),
     ]
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Only check all questions and videos, without a model.")
+    ] = False
     model: ModelOption = None
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods to compare, with settings of their own after a colon: "
+            help="Methods to compare. A method's own settings follow a colon: "
             "`vidcom2,vidcom2:compression_scoring=released,random`."
         ),
     ] = "vidcom2,random"
@@ -58,10 +74,12 @@ class EvalOptions:
         Path | None,
         typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
     ] = None
-    limit: Annotated[int | None, typer.Option(help="Take the first questions alone.", min=1, show_default="all")] = None
+    limit: Annotated[
+        int | None, typer.Option(help="Ask only this many questions, the first ones.", min=1, show_default="all")
+    ] = None
     num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
-    batch_size: Annotated[int, typer.Option(help="Questions in one call of `generate`.", min=1)] = 8
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 32
+    batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
 
     @property
     def folder(self) -> Path:
@@ -69,14 +87,14 @@ class EvalOptions:
 
     @property
     def model_name(self) -> str:
-        """What figures are said to be measured on: a folder by its name, as `vidcom2 publish` knows it."""
+        """The model's name in results. A folder is called by its name alone, as `vidcom2 publish` calls it."""
         if self.model is None:
             return TOY_NAME
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.is_dir() else self.model
 
     def check(self) -> list[Candidate]:
-        """The candidates. Raises an OptionError or a CheckpointError on what can be known to fail."""
+        """Check the options and return the candidates. Raises an OptionError or a CheckpointError."""
         check_model_options(self.model, self.placement, self.settings)
         candidates = candidates_of(self.methods, self.ratios)
         for name in self.settings:
@@ -88,7 +106,7 @@ class EvalOptions:
         return candidates
 
     def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
-        """What the answers depend on, which must be the same when a run is continued.
+        """Return what the answers depend on, which must be the same when a run is continued.
 
         Args:
             imported: fingerprints of the user's modules.
@@ -105,11 +123,11 @@ class EvalOptions:
         }
 
     def command(self) -> str:
-        """The command that gives the same answers, for the results: files by their names alone."""
+        """Return the command that gives the same answers. The results hold it, with files called by their names."""
         words: list[str] = ["vidcom2", "eval"]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name in ("settings", "placement", "output") or value == field.default:
+            if field.name in ("settings", "placement", "output", "check_only") or value == field.default:
                 continue
             shown = {"data": self.data.name, "model": self.model_name}.get(field.name, value)
             words += [_option(field.name), str(shown)]
@@ -122,43 +140,45 @@ class EvalOptions:
 @takes_placement
 @takes_fields(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
-    """Compare methods and ratios on questions of your own: which ratio is enough for the task?
+    """Find out which ratio is enough for your task, by comparing methods and ratios on questions of your own.
 
-    Answers each question with all tokens and with each method at each ratio, and writes answers.jsonl, a table
+    Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
     (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
-    same model and arguments, it continues where it was.
+    same model and arguments, it continues where it stopped. Exit code 3 means that some questions were not answered.
     """
-    remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."
+    remedy = "Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."
     with one_line_errors(remedy):
+        if options.check_only:
+            options.check()
+            check_rows(rows_of_questions(checked_questions(options.data)), QUESTION_KEYS, "questions")
+            return
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
         arguments = options.arguments(imported_files())
+        announce_demo(options.model)
         with locked_folder(options.folder, arguments):
             rows, results = _evaluated(options, questions, candidates, arguments)
     from ..evaluation.report import table
 
-    shown = Table()
-    headings, *cells = table(results)
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in cells:
-        shown.add_row(*map(escape, row))
-    out.print(shown)
+    print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
         first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
-        _print(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first, {first}")
+        print_line(f"[yellow]Errors:[/] {len(errors)} of {len(rows)} questions were not answered. The first is {first}")
     for result in results:
         if "refused" in result:
             which = f"{result['method']} at {result['retention_ratio']:g}"
-            _print(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
-    _print(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+            print_line(f"[yellow]Refused:[/] {escape(which)}, {escape(result['refused'])}")
+    print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
+    print_verdict(verdict_of_eval(results))
+    if errors:
+        raise typer.Exit(SOME_ERRORS)
 
 
 def _evaluated(
     options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of the answers, and what they come to; both are written to the folder, which is locked."""
+    """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
     from ..answering.comparison import environment
     from ..checkpoints import load_placed
@@ -189,7 +209,7 @@ def _evaluated(
             **environment(checkpoint.model),
             cpu=cpu_name(),
             **of_model,
-            # Without the folder's path: those of this machine are nobody else's business.
+            # The name replaces the folder's path, since paths of this machine are nobody else's business.
             arguments=arguments | of_model | {"model": options.model_name},
             data=options.data.name,
             questions=len(questions),
@@ -198,10 +218,6 @@ def _evaluated(
         )
         title = f"{options.model_name} on {options.data.name}"
         return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
-
-
-def _print(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)
 
 
 def _option(name: str) -> str:

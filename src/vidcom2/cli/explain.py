@@ -1,23 +1,29 @@
-"""`vidcom2 explain`. `explain/explanation.py` does the work."""
+"""`vidcom2 explain` draws what is kept of a video. `explain/explanation.py` does the work."""
 
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.markup import escape
 
-from ..errors import written_to
+from ..answering.candidates import number_or_text
+from ..checks import check_settings
+from ..errors import OptionError, written_to
 from ..explain.drawing_file import check_drawing
 from ..placement import Placement
+from ..tiny.toy import DEMO_VIDEO
 from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost
+
+MOST_COMPARED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    """The options of `vidcom2 explain`: the command has one for each field, with its text of help."""
+    """The options of `vidcom2 explain`. The command has one option for each field, with its help text."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
@@ -25,28 +31,70 @@ class ExplainOptions:
     model: ModelOption = None
     video: VideoOption = None
     num_frames: FramesOption = 16
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Draw this method or ratio too, beside the first, on a page (.html): `evs`, `0.1`, `evs:0.1` or "
+            "`vidcom2:compression_scoring=released`. Repeatable, up to three times.",
+            metavar="METHOD[:RATIO]",
+            show_default=False,
+        ),
+    ] = None
 
 
 @takes_settings
 @partial(takes_placement, without=("attn_implementation",))
 @takes_fields(ExplainOptions)
 def explain_command(options: ExplainOptions) -> None:
-    """Draw what is kept of a video: its frames, how unique each is, its budget, and which tokens were dropped.
+    """Draw what is kept of a video: its frames, how unique each of them is, how many tokens it keeps, and which.
 
-    Runs the video encoder only.
+    Only the video encoder runs.
     """
     output = options.output
-    with one_line_errors("Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."):
+    with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         check_drawing(output)
+        others = [compared(word) for word in options.compare or ()]
+        _check_compared(others, output)
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings
         )
-        from ..explain.explanation import draw_html, draw_png, explain
+        from ..explain.explanation import compare, draw_html, draw_png
 
+        name = Path(urlsplit(options.video or str(DEMO_VIDEO)).path).name
         with err.status("Encoding and drawing ..."), written_to(output):
-            explanation = explain(checkpoint, frames)
-            (draw_png if output.suffix == ".png" else draw_html)(explanation, str(output))
+            explanations = compare(checkpoint, frames, [{}, *others], name)
+            if output.suffix == ".png":
+                draw_png(explanations[0], str(output))
+            else:
+                draw_html(explanations, str(output))
         announce_demo(options.model, options.video)
-        out.print(explanation.title)
+        for explanation in explanations:
+            out.print(explanation.title)
         out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
         print_lost(frames.lost)
+
+
+def compared(word: str) -> dict[str, Any]:
+    """Return the settings that a value of `--compare` stands for, such as `evs`, `0.1` or `evs:0.1`."""
+    settings: dict[str, Any] = {}
+    parts = word.split(":")
+    for i, part in enumerate(parts):
+        name, _, value = part.rpartition("=")
+        if not name:
+            name = "compression_method" if i == 0 and not _is_number(value) else "retention_ratio"
+        settings[name] = number_or_text(value)
+    check_settings(settings, typed={"compression_method": "--compare", "retention_ratio": "--compare"})
+    return settings
+
+
+def _is_number(word: str) -> bool:
+    return not isinstance(number_or_text(word), str)
+
+
+def _check_compared(others: list[dict[str, Any]], output: Path) -> None:
+    if len(others) > MOST_COMPARED - 1:
+        raise OptionError(f"`--compare` is given {len(others)} times, but a page shows {MOST_COMPARED} at most.")
+    if others and output.suffix != ".html":
+        raise OptionError(
+            f"`--compare` needs a page, but `--output` is {str(output)!r}. Name a file that ends in .html."
+        )

@@ -1,4 +1,4 @@
-"""`vidcom2 publish` and `vidcom2 verify`: options in, tables out. Functions that return data do the work."""
+"""`vidcom2 publish` and `vidcom2 verify` turn options into tables. Functions that return data do the work."""
 
 import tempfile
 from pathlib import Path
@@ -22,9 +22,9 @@ STATUS_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 @takes_settings
 @takes_fields(PublishOptions)
 def publish_command(options: PublishOptions) -> None:
-    """Publish a Hub repo that loads with VidCom² by itself: code, config.json, card and weights in one commit.
+    """Publish a Hub repo that needs no vidcom2 to load: code, config.json, card and weights in one commit.
 
-    Weights are copied on the Hub from the base's commit, not uploaded, where the Hub can do that. Log in first:
+    Where the Hub can, it copies the weights from the base's commit, and nothing large is uploaded. Log in first:
     `hf auth login`.
     """
     with one_line_errors():
@@ -62,7 +62,7 @@ def publish_command(options: PublishOptions) -> None:
     if done.pull_request is not None:
         text = f"Pull request: {done.pull_request}"
     elif done.commit is None:
-        text = f"{done.url} held all of it before, at {done.head}"
+        text = f"{done.url} already held all of it, at {done.head}"
     else:
         text = f"Published {done.url} at {done.commit}"
     _print(escape(text + (f", tagged {options.tag}" if options.tag else "")))
@@ -73,9 +73,9 @@ def verify_command(
     revision: Annotated[str | None, typer.Option(help="Commit, tag or branch.", show_default="main")] = None,
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`, `mps`, or `auto`.")] = "auto",
 ) -> None:
-    """Use a repo as its users will, in a fresh process without `vidcom2`, and show what holds.
+    """Use a repo as its users will, in a fresh process without `vidcom2`, and show what works.
 
-    Runs the repo's code. Exit code 1 if anything fails.
+    This runs the repo's code. The exit code is 1 if anything fails.
     """
     with one_line_errors():
         if "/" not in repo and not Path(repo).exists():

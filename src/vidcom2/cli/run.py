@@ -1,4 +1,4 @@
-"""`vidcom2 run`: options in, a comparison out. Of many videos `run_many.py` makes a file of answers."""
+"""`vidcom2 run` compares answers about one video. For many videos, `run_many.py` writes a file of answers."""
 
 import json
 from collections.abc import Sequence
@@ -19,28 +19,29 @@ from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ONLY_MANY, ONLY_ONE, RunO
 @takes_placement
 @takes_fields(RunOptions)
 def run_command(context: typer.Context, options: RunOptions) -> None:
-    """Ask a question about a video, with and without compression, and measure both; or ask about many videos.
+    """Ask a question about a video with and without compression and measure both, or ask about many videos.
 
-    Prints the answers, the tokens in the language model's prompt (counted there), the seconds of its prefill and of
-    the whole of `generate` (medians), and the tokens that each frame was granted. Without arguments it runs a demo: a
-    toy model answers a question about a clip, also by another method that keeps as many tokens.
+    Prints the answers, the number of tokens in the language model's prompt (counted there), the seconds that its
+    prefill and the whole of `generate` took (medians), and how many tokens each frame kept. Without arguments it runs a
+    demo, in which a toy model answers a question about a clip, and another method answers with as many tokens.
 
-    With --videos or --requests it answers about many videos with compression alone, in batches, and writes each answer
-    to --output as it comes. Started again, it goes on where it was. Exit code 3: some requests ended in an error.
+    With --videos or --requests it answers about many videos, in batches and with compression only, and writes each
+    answer to --output as soon as it is there. The same command, started again, continues where it stopped. Exit code 3
+    means that some requests ended in an error.
     """
     prompt = options.prompt
     if options.videos is not None or options.requests is not None:
         with one_line_errors():
-            _check_not_given(context, ONLY_ONE, "asks about one video, and --videos or --requests about many")
+            _check_not_given(context, ONLY_ONE, "is for one video, but --videos and --requests ask about many")
             check_given("--prompt", prompt, f"for {DEFAULT_PROMPT!r}")
         run_many(options)
         return
-    remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), --dtype bfloat16, or spread "
-    with one_line_errors(remedy + "the model over devices (--device-map auto)."):
+    remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), use --dtype bfloat16, or "
+    with one_line_errors(remedy + "spread the model over devices (--device-map auto)."):
         _check_not_given(context, ONLY_MANY, "is for many videos, which --videos or --requests names")
         check_given("--prompt", prompt, "for the question of the demo")
         if options.against is not None:
-            check_settings({"compression_method": options.against})
+            check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
         clip = toy_clips()[0] if options.video is None else None
         is_demo = clip is not None and options.model is None and prompt is None
         frames, checkpoint = load_with_video(
@@ -68,6 +69,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
 
 
 def _check_not_given(context: typer.Context, names: Sequence[str], reason: str) -> None:
+    """Refuse options that the user typed although they do not apply."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":

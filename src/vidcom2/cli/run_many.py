@@ -1,4 +1,4 @@
-"""`vidcom2 run` over many videos: requests in, a JSONL file of answers out. `answering/many.py` does the work."""
+"""`vidcom2 run` over many videos turns requests into a JSONL file of answers. `answering/many.py` does the work."""
 
 import time
 from collections.abc import Sequence
@@ -18,17 +18,20 @@ from ..records.jsonl import append_rows, complete_rows
 from ..records.processes import Process
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import versions_of_answers
-from .console import err, imported_files, one_line_errors, out, progress_bar
-from .loading import check_model_options, import_libraries
+from .checking import REQUEST_KEYS, check_rows, rows_of_requests
+from .console import INTERRUPTED, SOME_ERRORS, err, imported_files, one_line_errors, out, progress_bar
+from .loading import announce_demo, check_model_options, import_libraries
 from .run_options import DEFAULT_PROMPT, RunOptions
-
-SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 
 
 def requests_of(options: RunOptions) -> list[VideoRequest]:
-    """What is asked. Raises an OptionError on a file or a folder without any, or options that exclude each other."""
+    """Return what is asked.
+
+    Raises:
+        OptionError: on a file or a folder without requests, or options that exclude each other.
+    """
     if options.videos is not None and options.requests is not None:
-        raise OptionError("`--videos` and `--requests` are given. Take one of them.")
+        raise OptionError("`--videos` and `--requests` are both given. Pass one of them.")
     if options.requests is None:
         return requests_of_folder(options.videos or Path(), options.prompt or DEFAULT_PROMPT)
     if options.prompt is not None:
@@ -36,8 +39,15 @@ def requests_of(options: RunOptions) -> list[VideoRequest]:
     return read_requests(options.requests)
 
 
+def _check_some_can_be_asked(requests: Sequence[VideoRequest]) -> None:
+    """Refuse requests of which none can be asked, before a model is loaded for nothing."""
+    if all(request.problem is not None for request in requests):
+        first = f"{requests[0].id}, {requests[0].problem}"
+        raise OptionError(f"none of the {len(requests):,} requests can be asked. The first is {first} See --check.")
+
+
 def answers_depend_on(options: RunOptions) -> dict[str, Any]:
-    """What must be the same when a run is continued, beside the requests."""
+    """Return what must be the same when a run is continued, besides the requests."""
     return {
         **model_identity(options.model, options.placement.revision),
         "imported": imported_files(),
@@ -50,35 +60,41 @@ def answers_depend_on(options: RunOptions) -> dict[str, Any]:
 
 
 def run_many(options: RunOptions) -> None:
-    """Answer what is not answered yet, and say what it came to.
+    """Answer the requests that have no answer yet, and print how many were answered.
 
     Raises:
         typer.Exit: with code 3 if requests ended in an error, 2 on a mistake of the user, 130 after Ctrl-C.
     """
     started = time.perf_counter()
-    with one_line_errors("Take fewer frames (--num-frames), --dtype bfloat16, or --device-map auto."):
+    with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        if options.check:
+            check_model_options(options.model, options.placement, options.settings)
+            check_rows(rows_of_requests(requests_of(options)), REQUEST_KEYS, "requests")
+            return
         process = Process.this()
         if options.output is None:
-            raise OptionError("`--output` is missing: the JSONL file for the answers, such as answers.jsonl.")
+            raise OptionError("`--output` is missing. Name the JSONL file for the answers, such as answers.jsonl.")
         requests = requests_of(options)
+        _check_some_can_be_asked(requests)
         check_model_options(options.model, options.placement, options.settings)
         process.check_placement(options.placement)
         if options.model is not None:
             find_checkpoint(options.model, options.placement.revision)
         file = AnswerFile(options.output)
         arguments = answers_depend_on(options)
-        if process.is_first:  # on the machines of others the same weights may have other times
+        if process.is_first:  # on other machines the same weight files may have other modification times
             file.check(arguments)
+            announce_demo(options.model)
         try:
             with file.locked() if process.is_first else nullcontext():
                 before = _answer(options, arguments, requests, file, process)
         except KeyboardInterrupt:
             if process.is_first:
-                _print(f"Stopped. The answers so far are in {escape(str(file.path))}; the same command goes on there.")
+                _print(
+                    f"Stopped. The answers so far are in {escape(str(file.path))}. The same command continues there."
+                )
             raise typer.Exit(INTERRUPTED) from None
         if process.is_first:
-            if options.model is None:
-                _print("[yellow]Demo:[/] without --model a toy answers; it knows the videos of its benchmark alone.")
             _report(requests, file, before, time.perf_counter() - started)
 
 
@@ -89,7 +105,7 @@ def _answer(
     file: AnswerFile,
     process: Process,
 ) -> int:
-    """Answer this process's share of the requests; how many had been answered before."""
+    """Answer this process's share of the requests. Returns how many had been answered before."""
     if process.is_first:
         _check_same(requests, file.rows(with_errors=False), file)  # before anything is written
         file.gather(with_errors=False)
@@ -98,7 +114,7 @@ def _answer(
     left = [request for request in requests if request.id not in done]
     if not left:
         return len(requests)
-    # By the place of a request among all, so that no two processes need to agree on what is left.
+    # Requests are shared out by their place among all of them, so that processes need not agree on what is left.
     mine = [each for each in requests[process.rank :: process.count] if each.id not in done]
     with err.status("Importing PyTorch ..."):
         placement = process.placed(options.placement)
@@ -136,13 +152,13 @@ def _answer(
 
 
 def _check_same(requests: Sequence[VideoRequest], done: dict[str, dict[str, Any]], file: AnswerFile) -> None:
-    """That what was answered is what is asked."""
+    """Check that the file's answers are to the requests that are asked now."""
     for request in requests:
         if request.id in done and done[request.id].get("given") != request.given:
             raise OptionError(
                 f"{str(file.path)!r} has the answer to another request of id {request.id!r}: it was "
-                f"{done[request.id].get('given')!r}, and is {request.given!r}. Requests may be added at the end; for "
-                "others name another --output."
+                f"{done[request.id].get('given')!r}, and is {request.given!r}. Requests may be added at the end. For "
+                "other requests name another --output."
             )
         if request.id in done and video_changed(request.video, done[request.id]):
             raise OptionError(
@@ -160,7 +176,7 @@ def _report(requests: Sequence[VideoRequest], file: AnswerFile, before: int, sec
     )
     if errors:
         first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
-        _print(f"[yellow]Errors:[/] {len(errors):,}, which the same command asks again. The first, {first}")
+        _print(f"[yellow]Errors:[/] {len(errors):,}, which the same command asks again. The first is {first}")
         raise typer.Exit(SOME_ERRORS)
 
 

@@ -1,4 +1,4 @@
-"""The options of `vidcom2 run`, about one video and about many."""
+"""The options of `vidcom2 run`, for one video and for many."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +11,17 @@ from .loading import FramesOption, ModelOption, VideoOption
 
 DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
-MANY = "Many videos"  # the panel of its options in the help
-ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options of `run` that ask about one video
-ONLY_MANY = ("output", "batch_size", "workers")
+MANY = "Many videos"  # the panel in the help that shows the options for many videos
+ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options that work with one video only
+ONLY_MANY = ("check", "output", "batch_size", "workers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of `vidcom2 run`: the command has one for each field, with its text of help.
+    """The options of `vidcom2 run`. The command has one option for each field, with its help text.
 
     Attributes:
-        settings: of `CompressionSettings` and of the model's family; what is not given stays the checkpoint's.
+        settings: fields of `CompressionSettings` and of the model's family; the checkpoint's where not given.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -33,18 +33,16 @@ class RunOptions:
         typer.Option(help="Question about the video.", show_default=f"{DEFAULT_PROMPT}, or the question of the clip"),
     ] = None
     num_frames: FramesOption = 32
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 64
-    repeats: Annotated[int, typer.Option(help="How often each side is measured, in turns.", min=1)] = 3
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = 64
+    repeats: Annotated[int, typer.Option(help="How often each side is measured. The sides take turns.", min=1)] = 3
     baseline: Annotated[
         bool,
-        typer.Option(
-            "--baseline/--no-baseline", help="Without the baseline, the full prompt does not run: it may not fit."
-        ),
+        typer.Option("--baseline/--no-baseline", help="Whether the full prompt runs too. It may not fit into memory."),
     ] = True
     against: Annotated[
         str | None,
         typer.Option(
-            help="Another method, which answers with the same share of the tokens.",
+            help="Another method to compare with. It answers with the same number of tokens.",
             metavar="METHOD",
             show_default=f"{DEMO_AGAINST} in the demo",
         ),
@@ -52,23 +50,30 @@ class RunOptions:
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False
     videos: Annotated[
         Path | None,
-        typer.Option(help="Folder: ask --prompt about each video in it.", show_default=False, rich_help_panel=MANY),
+        typer.Option(
+            help="Folder of videos. --prompt is asked about each of them.", show_default=False, rich_help_panel=MANY
+        ),
     ] = None
     requests: Annotated[
         Path | None,
         typer.Option(
-            help="JSONL file: `video`, `prompt`, where wanted `id`, `max_new_tokens`, `retention_ratio`, ... a line.",
+            help="JSONL file. Each line has `video` and `prompt`, and may have `id`, `max_new_tokens`, "
+            "`retention_ratio` and so on.",
             show_default=False,
             rich_help_panel=MANY,
         ),
     ] = None
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Only check all rows and videos, without a model.", rich_help_panel=MANY),
+    ] = False
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="JSONL file for the answers.", show_default=False, rich_help_panel=MANY),
     ] = None
     batch_size: Annotated[
-        int, typer.Option(help="Most requests in one call of `generate`.", min=1, rich_help_panel=MANY)
+        int, typer.Option(help="How many requests one call of `generate` answers at most.", min=1, rich_help_panel=MANY)
     ] = 8
     workers: Annotated[
-        int, typer.Option(help="Videos that are read at a time while the model runs.", min=1, rich_help_panel=MANY)
+        int, typer.Option(help="How many videos are read at once while the model runs.", min=1, rich_help_panel=MANY)
     ] = 2

@@ -17,13 +17,16 @@ from .plot import draw_results
 
 NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000
-NOTES = """\
-`accuracy` is the share of right answers, `agreement` the share of answers that equal those with all tokens, and `kept`
-the measured share of the scored video tokens. Brackets hold 95 % intervals. Those of shares are Wilson's, which treat
-questions as independent. Those of the difference to all tokens on the same questions come from a bootstrap over videos,
-which keeps the questions about a video together. Where no answer changed, they give the most that may have been missed,
-1 − 0.025^(1 / videos).
-"""
+# What a column means, by the heading that it begins with.
+NOTES = {
+    "kept": "`kept` is the measured share of the scored video tokens.",
+    "accuracy": "`accuracy` is the share of right answers.",
+    "agreement": "`agreement` is the share of answers that equal those with all tokens.",
+    "method": "Brackets hold 95 % intervals. Those of shares are Wilson's, which treat questions as independent.",
+    "difference": "Those of the difference to all tokens on the same questions come from a bootstrap over videos, "
+    "which keeps the questions about a video together. Where no answer changed, they give the most that may have been "
+    "missed, 1 − 0.025^(1 / videos).",
+}
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -211,7 +214,9 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     """
     parts = [f"# {title}", f"{results[0]['questions']} questions; {num_errors} errors. {origin}"]
     by_kind = table_by_kind(results)
-    parts += [pipes(table(results)), NOTES.strip(), *(["By kind:", pipes(by_kind)] if by_kind else [])]
+    cells = table(results)
+    notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
+    parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
     refused = [
         f"- {each['method']} at {each['retention_ratio']:g}: {each['refused']}"
         for each in results[1:]

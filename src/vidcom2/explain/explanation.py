@@ -3,6 +3,7 @@
 `drawing.py` and `page.py` lay them out as a picture and as a page.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,14 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from ..answering.generation import compress, encode
 from ..answering.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
 from ..families import FAMILIES
+from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .drawing import draw_png
 from .page import draw_html
 
-__all__ = ["Explanation", "draw_html", "draw_png", "explain"]
+__all__ = ["Explanation", "compare", "draw_html", "draw_png", "explain"]
 
 PICTURE_PIXELS = 400  # the longer side of a picture
 # A dropped token is drawn in a light grey, never dark: DIMMED of its own grey, and LIGHT for the rest. A kept token is
@@ -51,6 +53,7 @@ class Explanation:
         token_uniqueness: (T, h, w) u, -inf for a token that is not finite; None if the method has no such score.
         covered: the part of a frame that the token grid covers: top, left, height and width, as shares of the frame's
             height and width.
+        video: the name of the clip; None if it has none.
     """
 
     model: str
@@ -64,6 +67,7 @@ class Explanation:
     token_uniqueness: np.ndarray | None = None
     covered: tuple[float, float, float, float] = WHOLE_FRAME
     merged: np.ndarray | None = None
+    video: str | None = None
 
     @property
     def title(self) -> str:
@@ -79,7 +83,8 @@ class Explanation:
     def subtitle(self) -> str:
         """One line with the model, what a picture shows, and the settings that are not at their default."""
         height, width = self.kept.shape[1:]
-        parts = [self.model, f"{_counted(self.video_frames, 'frame')} of the video"]
+        names = [self.model] if self.video is None else [self.video, self.model]
+        parts = [*names, f"{_counted(self.video_frames, 'frame')} of the video"]
         if self.frames_per_picture == 1:
             parts.append(f"{height} × {width} tokens a frame")
         else:
@@ -167,12 +172,46 @@ class Explanation:
         return values
 
 
-def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
-    """Encode the video and report which tokens are kept. The language model does not run."""
+def explain(checkpoint: Checkpoint, video: Video, name: str | None = None) -> Explanation:
+    """Encode the video and report which tokens are kept. The language model does not run.
+
+    Args:
+        name: the name of the clip, for the drawing.
+    """
+    return compare(checkpoint, video, [{}], name)[0]
+
+
+def compare(
+    checkpoint: Checkpoint, video: Video, candidates: Sequence[Mapping[str, Any]], name: str | None = None
+) -> list[Explanation]:
+    """Encode the video once and report which tokens each candidate keeps. The language model does not run.
+
+    Args:
+        candidates: settings that replace the checkpoint's.
+        name: the name of the clip, for the drawing.
+
+    Raises:
+        ValueError: on settings that a method refuses for this video.
+    """
     model = checkpoint.model
-    settings = model.config.compression_settings()
+    every = [model.config.compression_settings(**candidate) for candidate in candidates]
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
-    compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
+    encoded = encode(model, inputs, every[0], methods=[each.compression_method for each in every])
+    return [
+        _explanation(checkpoint, video, compress(model, encoded, each).video_compressions[0], each, name)
+        for each in every
+    ]
+
+
+def _explanation(
+    checkpoint: Checkpoint,
+    video: Video,
+    compression: VideoCompression,
+    settings: CompressionSettings,
+    name: str | None,
+) -> Explanation:
+    """Return what one way to compress the video keeps."""
+    model = checkpoint.model
     num_frames = len(compression.frame_budgets)
     assert compression.grid is not None, "models tell the grid"
     height, width = compression.grid
@@ -187,7 +226,7 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
         model=checkpoint.name,
-        settings=_settings(model),
+        settings=_settings(model, settings),
         frames=np.stack([_picture(frame) for frame in video.frames[shown]]),
         seconds=video.seconds[shown],
         video_frames=len(video.frames),
@@ -197,13 +236,15 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
         covered=_covered(model.config, height, _shown(checkpoint.processor, *video.frames.shape[1:3])),
         merged=merged,
+        video=name,
     )
 
 
-def _settings(model: PreTrainedModel) -> dict[str, object]:
+def _settings(model: PreTrainedModel, settings: CompressionSettings) -> dict[str, object]:
     """Return `retention_ratio`, and the settings that are not at their default."""
     names = [*SETTING_NAMES, "spatial_pool_mode"]
     values = {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
+    values |= settings.as_dict()
     defaults = {name: getattr(type(model.config), name) for name in values}
     return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,29 +16,48 @@ if TYPE_CHECKING:
     from .explanation import Explanation
 
 
-def draw_html(explanation: "Explanation", path: str) -> None:
-    """Write to the file `path` every frame with its heat map and bars of u_t and k_t, and a strip of all over time."""
+def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) -> None:
+    """Write to the file `path` every frame with its heat map and bars of u_t and k_t, and a strip of all over time.
+
+    Args:
+        explanations: one, or several of the same video and model, whose frames the page shows beside each other.
+    """
     import jinja2
 
+    every = explanations if isinstance(explanations, Sequence) else [explanations]
+    first = every[0]
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    height, width = explanation.frames.shape[1:3]
+    height, width = first.frames.shape[1:3]
     page = environment.from_string(template).render(
-        title=explanation.title,
-        subtitle=explanation.subtitle,
+        name=first.video or first.model,
         drawn_by=DRAWN_BY,
-        with_u=explanation.frame_uniqueness is not None,
-        with_heat=explanation.token_uniqueness is not None,
-        with_merged=explanation.merged is not None,
+        parts=[_part(explanation, number) for number, explanation in enumerate(every)],
+        with_u=any(each.frame_uniqueness is not None for each in every),
+        with_heat=any(each.token_uniqueness is not None for each in every),
+        with_merged=any(each.merged is not None for each in every),
         width=width,
         height=height,
-        cards=[_card(explanation, index) for index in range(len(explanation.frames))],
-        grid={"rows": explanation.kept.shape[1], "columns": explanation.kept.shape[2], "covered": explanation.covered},
-        tokens=[_tokens(explanation, index) for index in range(len(explanation.frames))],
+        grid={"rows": first.kept.shape[1], "columns": first.kept.shape[2], "covered": first.covered},
+        tokens=[_tokens(each, index) for each in every for index in range(len(each.frames))],
     )
     write_whole(Path(path), page)
+
+
+def _part(explanation: "Explanation", number: int) -> dict[str, object]:
+    """Return what the page shows of one way to compress the video."""
+    method = explanation.settings.get("compression_method", "vidcom2")
+    frames = range(len(explanation.frames))
+    return {
+        "title": explanation.title,
+        "subtitle": explanation.subtitle,
+        "name": f"{method} at {explanation.settings['retention_ratio']:g}",
+        "with_u": explanation.frame_uniqueness is not None,
+        "with_heat": explanation.token_uniqueness is not None,
+        "cards": [{**_card(explanation, i), "place": number * len(frames) + i} for i in frames],
+    }
 
 
 def _card(explanation: "Explanation", index: int) -> dict[str, object]:

@@ -18,6 +18,7 @@ SUMS = {
     "model_generation": ("vision", "compression", "prompt", "prefill", "decode"),
 }
 TOTALS = (*SUMS, "end_to_end")
+SCHEMA = 1  # of result files; it grows when a key goes or changes its meaning
 SETUP = ("num_frames", "batch_size", "attn_implementation")
 
 
@@ -151,7 +152,7 @@ def write_results(
     shown = [
         dict(zip(headings, row, strict=True)) | {"figures": dict(each)} for row, each in zip(cells, every, strict=True)
     ]
-    content = {"title": title, "birth_certificate": certificate, "complete": complete, "rows": shown}
+    content = {"schema": SCHEMA, "title": title, "birth_certificate": certificate, "complete": complete, "rows": shown}
     write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     return rows
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -231,5 +231,8 @@ def size_named(name: str) -> ModelSize:
     """
     if name not in MODEL_SIZES:
         known = ", ".join(MODEL_SIZES)
-        raise OptionError(f"`--model-size` is {name!r}, but must be one of {known}. For another model, pass --model.")
+        raise OptionError(
+            f"`--model-size` is {name!r}, but must be one of {known}. For another model, pass --model."
+            f"{did_you_mean(name, MODEL_SIZES)}"
+        )
     return MODEL_SIZES[name]

@@ -17,12 +17,17 @@ STAGE_COLUMNS = {
     "prompt": "prompt, s",
     "prefill": "prefill, s",
 }
-NOTES = (
-    "Times are medians over the rounds. LLM generation is the prefill and all new tokens. Model generation adds the "
-    "vision tower, compression and the prompt. End to end adds reading the file and the processor. Brackets show the "
-    "change from all tokens in the same round. Compression is a share of the method's own LLM generation. To random is "
-    "how many percentage points more of model generation a method saves than dropping as many tokens at random."
-)
+# What a column means, by the heading that it begins with.
+NOTES = {
+    "": "Times are medians over the rounds.",
+    "LLM generation": "LLM generation is the prefill and all new tokens.",
+    "model generation": "Model generation adds the vision tower, compression and the prompt.",
+    "end to end": "End to end adds reading the file and the processor. Brackets show the change from all tokens in "
+    "the same round.",
+    "compression, %": "Compression is a share of the method's own LLM generation.",
+    "to random": "To random is how many percentage points more of model generation a method saves than dropping as "
+    "many tokens at random.",
+}
 
 
 def efficiency_table(rows: Sequence[Row], spread: bool = True) -> list[list[str]]:
@@ -76,7 +81,7 @@ def stage_table(rows: Sequence[Row]) -> list[list[str]]:
 def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str]]]:
     """Make two tables of one setup, each narrow enough for a terminal: what is saved, and the stages."""
     whole = efficiency_table(rows, spread=False)
-    first, others = len(whole[0]) - 4, ("compression, % of LLM", "peak memory, GB")
+    first, others = len(whole[0]) - 4, ("peak memory, GB",)
     parts = {row[0] + row[1]: row[2:] for row in stage_table(rows)[1:]}
     stages = [STAGE_COLUMNS[name] for name in ("vision", "compression", "prefill")] + ["a new token, ms"]
     headings = stage_table(rows)[0][2:]
@@ -88,6 +93,12 @@ def terminal_tables(rows: Sequence[Row]) -> tuple[list[list[str]], list[list[str
             of_stages = parts[row[0] + row[1]]
             lower.append([*row[:2], *(of_stages[i] for i in chosen), *(row[i] for i in columns)])
     return [row[:first] for row in whole], lower
+
+
+def notes(tables: Sequence[Sequence[Sequence[str]]]) -> str:
+    """Explain the columns that these tables have, and no others."""
+    headings = [heading for cells in tables for heading in cells[0]]
+    return " ".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in headings))
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

@@ -10,7 +10,7 @@ from av.error import FFmpegError
 
 from ..checks import whole_number
 from .decoding import decode_in_order, decode_sought
-from .file import Progress, VideoError, local_file
+from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, on_a_clock, rgb_frames
 from .timeline import evenly_spaced, look_through
 
@@ -150,6 +150,22 @@ def read_video(
         total_num_frames=timeline.total_num_frames,
         lost=decoded.lost,
     )
+
+
+def check_video(source: str) -> None:
+    """Open a video file and check that it holds a video stream. Nothing is decoded, and a URL is not fetched.
+
+    Raises:
+        VideoError: if the file is missing or holds no video that FFmpeg can decode.
+    """
+    if source.startswith(("http://", "https://")):
+        return
+    with local_file(source, lambda *_: None) as path:
+        try:
+            with opened(path) as container:
+                video_stream(container, source)
+        except FFmpegError as error:
+            raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error
 
 
 def _checked(size: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -1,0 +1,82 @@
+"""A conversation about one video: each question continues the KV cache of the turns before it."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..checkpoints import Checkpoint
+from ..errors import OptionError
+from ..video.reading import Video
+from .prompting import prepare_inputs
+
+ANSWER = "⟦answer⟧"  # stands for an earlier answer where the chat template is asked for what follows it
+
+
+class Conversation:
+    """Questions and answers about a video, which is encoded and compressed once, with the first question.
+
+    All that the conversation is made of is here, and nothing stays on the model.
+
+    Attributes:
+        ids: (1, L) the whole conversation, as without compression; None before the first question.
+        cache: the KV cache, which holds the compressed prompt and all turns.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, video: Video, max_new_tokens: int) -> None:
+        self.checkpoint = checkpoint
+        self.video = video
+        self.max_new_tokens = max_new_tokens
+        self.ids: Tensor | None = None
+        self.cache: Any = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many tokens the KV cache holds."""
+        return 0 if self.cache is None else self.cache.get_seq_length()
+
+    def ask(self, question: str, streamer: Any = None) -> str:
+        """Answer the next question.
+
+        Args:
+            streamer: gets the new tokens as they come, as in Transformers' `generate`.
+
+        Raises:
+            OptionError: on a question that is empty or contains the model's sign for a video or an image.
+        """
+        model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
+        self._check(question)
+        if self.ids is None:
+            inputs = dict(prepare_inputs(processor, question, self.video, model))
+        else:
+            ids = self._continued(self.ids, question)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": self.cache}
+        output: Any = model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=self.max_new_tokens,
+            use_cache=True,
+            return_dict_in_generate=True,
+            streamer=streamer,
+        )
+        self.ids, self.cache = output.sequences, output.past_key_values
+        return processor.decode(output.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+    def _check(self, question: str) -> None:
+        if not question.strip():
+            raise OptionError(f"the question is {question!r}. Ask something about the video.")
+        for kind in ("video", "image"):
+            sign = getattr(self.checkpoint.processor, f"{kind}_token", None)
+            if sign is not None and sign in question:
+                raise OptionError(f"the question contains {sign!r}, which stands for {kind}s. Leave it out.")
+
+    def _continued(self, ids: Tensor, question: str) -> Tensor:
+        """Return the ids of the conversation so far, followed by those of the next question in the chat template."""
+        processor = cast(Any, self.checkpoint.processor)
+        turns = [("user", "?"), ("assistant", ANSWER), ("user", question)]
+        chat = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
+        text = processor.apply_chat_template(chat, add_generation_prompt=True).partition(ANSWER)[2]
+        after = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.to(ids.device)
+        if ids[0, -1] == after[0, 0]:  # the answer has ended in the token that the template ends it with
+            after = after[:, 1:]
+        return torch.cat([ids, after], dim=1)

@@ -1,0 +1,82 @@
+"""`vidcom2 chat` answers questions about a video one after the other. `answering/conversation.py` does the work."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import OptionError
+from ..placement import Placement
+from .console import INTERRUPTED, as_typed, err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .loading import FramesOption, ModelOption, announce_demo, load_with_video, print_lost
+
+QUIT = ("/quit", "/exit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """The options of `vidcom2 chat`. The command has one option for each field, with its help text."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    video: Annotated[
+        str | None,
+        typer.Argument(
+            help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
+        ),
+    ] = None
+    model: ModelOption = None
+    num_frames: FramesOption = 32
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 256
+
+
+@takes_settings
+@takes_placement
+@takes_fields(ChatOptions)
+def chat_command(options: ChatOptions) -> None:
+    """Talk about a video: the model is loaded once, and each question continues the conversation.
+
+    Questions are lines on stdin. An empty line is skipped, and `/quit` or the end of the input ends the conversation.
+    The video is encoded and compressed once; the KV cache holds its kept tokens and all turns.
+    """
+    with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        frames, checkpoint = load_with_video(
+            options.model, options.video, options.num_frames, options.placement, options.settings
+        )
+        from transformers import TextStreamer
+
+        from ..answering.conversation import Conversation
+
+        announce_demo(options.model, options.video)
+        print_lost(frames.lost)
+        conversation = Conversation(checkpoint, frames, options.max_new_tokens)
+        processor: Any = checkpoint.processor
+        try:
+            for question in _questions():
+                streamer = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
+                try:
+                    conversation.ask(question, streamer)
+                except OptionError as error:  # of this question alone
+                    err.print(f"[bold red]Error:[/] {as_typed(str(error))}", highlight=False)
+                    continue
+                assert conversation.ids is not None
+                held, whole = conversation.cached_tokens, conversation.ids.shape[1]
+                out.print(f"({held:,} tokens in the KV cache, of {whole:,} in the conversation)", style="dim")
+        except KeyboardInterrupt:
+            out.print()
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _questions() -> Iterator[str]:
+    """Yield the lines of stdin until `/quit` or its end, with a prompt where a person types."""
+    asks = sys.stdin.isatty()
+    while True:
+        if asks:
+            out.print("[bold]>[/] ", end="")
+        line = sys.stdin.readline()
+        if not line or line.strip() in QUIT:
+            return
+        if line.strip():
+            yield line.strip()

@@ -1,0 +1,88 @@
+"""`vidcom2 chat`, and the conversation behind it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family
+from test_cli import vidcom2
+from typer.testing import CliRunner
+
+from vidcom2.answering.conversation import Conversation
+from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.checkpoints import load_checkpoint
+from vidcom2.cli.app import app
+from vidcom2.errors import OptionError
+from vidcom2.tiny.toy import DEMO_VIDEO, toy_clips
+from vidcom2.video.reading import read_video
+
+
+def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["chat", *map(str, arguments)], input=lines)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
+    checkpoint = load_checkpoint(str(family.folder), device="cpu")
+    model: Any = checkpoint.model
+    model.generation_config.suppress_tokens = [model.config.video_token_id]  # random weights may utter it
+    conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 6), max_new_tokens=4)
+    lengths = []
+    for question in ("What?", "And then?", "Why?"):
+        conversation.ask(question)
+        assert conversation.ids is not None
+        lengths.append((conversation.ids.shape[1], conversation.cached_tokens))
+    (whole, held), *_, last = lengths
+    assert held < whole and last[0] - whole == last[1] - held > 8  # turns are held whole, the video in part
+    ids = conversation.ids
+    inputs = dict(prepare_inputs(checkpoint.processor, "What?", conversation.video, checkpoint.model))
+    prompt = ids[:, : len(ids[0]) - 4]
+    more = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+    if "mm_token_type_ids" in more:
+        more["mm_token_type_ids"] = torch.nn.functional.pad(
+            more["mm_token_type_ids"], (0, prompt.shape[1] - more["mm_token_type_ids"].shape[1])
+        )
+    model: Any = checkpoint.model
+    anew = model.generate(
+        input_ids=prompt, attention_mask=torch.ones_like(prompt), **more, do_sample=False, max_new_tokens=4
+    )
+    assert torch.equal(anew, ids)
+
+
+def test_the_template_follows_the_answer_once() -> None:
+    checkpoint = load_checkpoint()
+    conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 16), max_new_tokens=8)
+    clip = toy_clips()[0]
+    assert conversation.ask(clip.question) == clip.answer
+    conversation.ask("Which colour?")
+    text = checkpoint.processor.decode(conversation.ids[0]).replace("<video>", "")
+    assert text.startswith(
+        f"<|im_start|>user\n\n{clip.question}<|im_end|>\n<|im_start|>assistant\n{clip.answer}<|im_end|>\n"
+        "<|im_start|>user\nWhich colour?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_question_that_cannot_be_asked_leaves_the_conversation_as_it_was() -> None:
+    conversation = Conversation(load_checkpoint(), read_video(str(DEMO_VIDEO), 4), max_new_tokens=2)
+    for question, reason in ((" ", "Ask something"), ("A <video>?", "'<video>', which stands for videos")):
+        with pytest.raises(OptionError, match=reason):
+            conversation.ask(question)
+    assert conversation.ids is None and conversation.cached_tokens == 0
+
+
+def test_chat_answers_lines_until_quit_or_the_end_of_the_input() -> None:
+    clip = toy_clips()[0]
+    code, shown, error = chat(f"{clip.question}\n\nA <video>?\n{clip.question}\n/quit\nWhat?\n", clip.path)
+    assert code == 0 and shown.splitlines().count(clip.answer) == 2
+    assert shown.count("tokens in the KV cache") == 2 and error.count("Error: the question contains '<video>'") == 1
+    assert chat(clip.question)[1].splitlines().count(clip.answer) == 1
+    assert chat("")[0] == 0
+
+
+def test_chat_looks_at_its_video_first(tmp_path: Path) -> None:
+    (tmp_path / "text.mp4").write_text("no video")
+    code, shown, error = vidcom2("chat", tmp_path / "text.mp4")
+    assert (code, shown) == (2, "") and "Is it a video file?" in error

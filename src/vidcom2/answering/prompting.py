@@ -9,12 +9,25 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from ..errors import OptionError
 from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 
 
+def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
+    """That a prompt holds no token that stands for a video or an image. Raises an OptionError if it does."""
+    for token in (cast(Any, processor).video_token, cast(Any, processor).image_token):
+        if token in prompt:
+            raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
+
+
 def prepare_inputs(
-    processor: ProcessorMixin, prompt: str, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
+    processor: ProcessorMixin,
+    prompt: str,
+    video: Video,
+    model: PreTrainedModel | None = None,
+    batch_size: int = 1,
+    earlier: Sequence[tuple[str, str]] = (),
 ) -> BatchFeature:
     """The chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
@@ -24,9 +37,14 @@ def prepare_inputs(
         model: whose device all of it goes to, and whose dtype the pixels get. No other number does: Qwen2.5-VL computes
             positions from the times of frames, and in bfloat16 neighbours would share one.
         batch_size: how often the prompt and the video are in the batch.
+        earlier: the questions about the video that came before `prompt`, each with its answer.
     """
-    content = [{"type": "video"}, {"type": "text", "text": prompt}]
-    chat: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    chat: list[dict[str, Any]] = []
+    for question, answer in earlier:
+        chat.append({"role": "user", "content": [{"type": "text", "text": question}]})
+        chat.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
+    chat.append({"role": "user", "content": [{"type": "text", "text": prompt}]})
+    chat[0]["content"].insert(0, {"type": "video"})
     text = processor.apply_chat_template(chat, add_generation_prompt=True)
     frames, metadata = video.frames, video.metadata
     if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):

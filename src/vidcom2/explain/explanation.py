@@ -13,8 +13,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from ..answering.generation import compress, encode
 from ..answering.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import SETTING_NAMES
+from ..configuration.compression_settings import CompressionSettings
 from ..families import FAMILIES
+from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .drawing import draw_png
 from .page import draw_html
@@ -172,6 +173,25 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     settings = model.config.compression_settings()
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
     compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
+    return explanation_of(checkpoint, video, settings, compression)
+
+
+def explanation_of(
+    checkpoint: Checkpoint,
+    video: Video,
+    settings: CompressionSettings,
+    compression: VideoCompression,
+    frames: np.ndarray | None = None,
+    pixels: int = PICTURE_PIXELS,
+) -> Explanation:
+    """Tell what is kept of a video that is encoded and compressed already.
+
+    Args:
+        settings: that it was compressed with.
+        frames: `Explanation.frames`, if an earlier explanation of the same video made them.
+        pixels: the longer side of a picture.
+    """
+    model = checkpoint.model
     num_frames = len(compression.frame_budgets)
     assert compression.grid is not None, "models tell the grid"
     height, width = compression.grid
@@ -186,8 +206,8 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
         model=checkpoint.name,
-        settings=_settings(model),
-        frames=np.stack([_picture(frame) for frame in video.frames[shown]]),
+        settings=_settings(model, settings),
+        frames=np.stack([_picture(frame, pixels) for frame in video.frames[shown]]) if frames is None else frames,
         seconds=video.seconds[shown],
         video_frames=len(video.frames),
         frame_budgets=compression.frame_budgets.cpu().numpy(),
@@ -199,10 +219,11 @@ def explain(checkpoint: Checkpoint, video: Video) -> Explanation:
     )
 
 
-def _settings(model: PreTrainedModel) -> dict[str, object]:
+def _settings(model: PreTrainedModel, of_call: CompressionSettings) -> dict[str, object]:
     """`retention_ratio`, and the settings that are not at their default."""
-    names = [*SETTING_NAMES, "spatial_pool_mode"]
-    values = {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
+    values = of_call.as_dict()
+    if hasattr(model.config, "spatial_pool_mode"):
+        values["spatial_pool_mode"] = model.config.spatial_pool_mode
     defaults = {name: getattr(type(model.config), name) for name in values}
     return {name: value for name, value in values.items() if name == "retention_ratio" or value != defaults[name]}
 
@@ -238,10 +259,10 @@ def _covered(
     return top, left, share * height, share * width
 
 
-def _picture(frame: np.ndarray) -> np.ndarray:
-    """The frame in its own proportions, PICTURE_PIXELS along its longer side."""
+def _picture(frame: np.ndarray, pixels: int) -> np.ndarray:
+    """The frame in its own proportions, with so many pixels along its longer side."""
     height, width = frame.shape[:2]
-    scale = PICTURE_PIXELS / max(height, width)
+    scale = pixels / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
 

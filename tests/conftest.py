@@ -55,6 +55,7 @@ AROUND_THE_MODELS = {
     "bench",
     "cli",
     "compile",
+    "demo",
     "evaluation",
     "explain",
     "loading",

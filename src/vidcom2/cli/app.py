@@ -9,6 +9,7 @@ import typer
 from .bench import bench_command
 from .console import import_for_command, one_line_errors, out, versions
 from .convert import convert_command
+from .demo import demo_command
 from .eval import eval_command
 from .explain import explain_command
 from .publish import publish_command, verify_command
@@ -50,6 +51,7 @@ def common(
 
 app.command("run")(run_command)
 app.command("explain")(explain_command)
+app.command("demo")(demo_command)
 app.command("convert-llava-video")(convert_command)
 app.command("bench")(bench_command)
 app.command("eval")(eval_command)

@@ -228,7 +228,7 @@ def test_a_bad_file_is_one_line_without_the_servers_path(answerer: Answerer, tmp
     [
         (None, "What?", {}, NO_CLIP),
         (CLIPS[0].path, "  ", {}, NO_QUESTION),
-        (CLIPS[0].path, "A <video>?", {}, "the prompt contains '<video>'"),
+        (CLIPS[0].path, "A <video>?", {}, "The prompt contains '<video>'"),
         (CLIPS[0].path, "What?", {"compression_method": "evs", "compression_rounding": "exact"}, "does not read it"),
     ],
 )

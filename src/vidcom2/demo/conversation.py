@@ -89,11 +89,12 @@ def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
 
 
 def problem_of(error: Exception, path: str | None) -> str:
-    """What the user can put right, in one line, with a file's name instead of its path on the server.
+    """What the user can put right, in one sentence, with a file's name instead of its path on the server.
 
     Raises the error if it is a bug.
     """
     reason = refusal(error)
     if reason is None:
         raise error
-    return reason if path is None else reason.replace(path, Path(path).name)
+    reason = reason if path is None else reason.replace(path, Path(path).name)
+    return reason[:1].upper() + reason[1:]

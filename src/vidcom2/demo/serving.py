@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 MOST_BYTES = "500mb"  # of a file that is uploaded
 FONTS = ("system-ui", "sans-serif")
 MONO_FONTS = ("ui-monospace", "monospace")
+# Gradio says of a file that the browser cannot play that it cannot be played. The page says itself whether the model
+# can read it, which is another matter.
+WITHOUT_PLAYERS_ERROR = """() => new MutationObserver(() => {
+  for (const toast of document.querySelectorAll('[data-testid="toast-body"]'))
+    if (toast.innerText.includes("Video not playable")) toast.style.display = "none";
+}).observe(document.body, { childList: true, subtree: true })"""
 
 
 def check_gradio() -> None:
@@ -78,5 +84,6 @@ def serve(page: "gr.Blocks", **address: Any) -> str:
         allowed_paths=[str(TOY_FOLDER)],
         theme=theme,
         css_paths=CSS,
+        js=WITHOUT_PLAYERS_ERROR,
     )
     return local

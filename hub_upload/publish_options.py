@@ -162,12 +162,10 @@ class PublishOptions:
             base: name of the base, without the folder that it is in.
             revision: its commit.
         """
+        words = {"custom_generate": self.custom_generate, "base": base, "revision": revision}
         if self.space is not None:
-            revision = self.revision
-        hardware = self.hardware if self.hardware != DEFAULT_HARDWARE else None
-        words = {"space": self.space, "model": self.model, "hardware": hardware}
-        words |= {"custom_generate": self.custom_generate}
-        words |= {"base": base, "revision": revision}
+            hardware = None if self.hardware == DEFAULT_HARDWARE else self.hardware
+            words = {"space": self.space, "model": self.model, "revision": self.revision, "hardware": hardware}
         words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         method = COMPRESSION_METHODS.get(self.settings.get("compression_method", ""))

@@ -22,7 +22,7 @@ from vidcom2.configuration.compression_settings import checked_setting
 from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, Answerer
 from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
-from vidcom2.demo.conversation import NO_CLIP, NO_QUESTION, Turns, asked
+from vidcom2.demo.conversation import NO_CLIP, NO_QUESTION, Turns, asked, earlier_of
 from vidcom2.demo.rendering import frames_html, turns_html
 from vidcom2.explain.explanation import explain
 from vidcom2.tiny.toy import toy_clips
@@ -304,6 +304,24 @@ def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
         assert (
             f"{reply.measured.video_tokens:,}" in shown.text and f"{reply.measured.prefill_seconds:.3f} s" in shown.text
         )
+
+
+def test_what_an_answer_waits_for_is_said(answerer: Answerer) -> None:
+    steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
+    first, last = steps[0], steps[-1]
+    assert "Waits for the model." in turns_html(first) and "Waits for the other answer." in turns_html(first)
+    halfway = next(turns for turns in steps if turns[0].replies and "all" not in turns[0].replies)
+    assert "Waits for the other answer." in turns_html(halfway)
+    assert "Stopped." in turns_html(halfway, is_stopped=True) and "Waits" not in turns_html(halfway, is_stopped=True)
+    assert "Stopped." not in turns_html(last, is_stopped=True) and "Waits" not in turns_html(last)
+    assert "Stopped." in turns_html((*halfway, *last))  # an earlier turn grows no more
+
+
+def test_a_side_that_was_stopped_is_not_told_what_it_did_not_say(answerer: Answerer) -> None:
+    steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
+    halfway = next(turns for turns in steps if turns[0].replies and turns[0].replies["few"].text)
+    assert earlier_of(halfway, "few") == [(CLIPS[0].question, halfway[0].replies["few"].text)]
+    assert earlier_of(halfway, "all") == []
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class EncodedClip:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """An answer has become longer, or is complete.
+    """An answer has begun, has become longer, or is complete.
 
     Attributes:
         text: of the answer, as far as it is known.
@@ -237,6 +237,7 @@ class Answerer:
             stop.set()
 
     def _generate(self, prompt: _Prompt, put: Callable[[Update], None], stop: threading.Event) -> None:
+        put(Update(prompt.side, ""))  # it is this one's turn
         inputs = BatchFeature(prompt.inputs).to(self.model.device)
         answer = timed_answer(
             self.model,

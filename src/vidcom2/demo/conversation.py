@@ -19,6 +19,7 @@ class Reply:
     """The answer of one side.
 
     Attributes:
+        text: as far as it is known.
         measured: None while the answer grows, and if it was stopped.
         seconds: of the whole answer, the vision tower included: it ran once for the clip.
     """
@@ -85,7 +86,7 @@ def asked(
 
 def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
     """What one side was asked and answered; questions that it has no answer to are left out."""
-    return [(turn.question, turn.replies[side].text) for turn in turns if side in turn.replies]
+    return [(turn.question, reply.text) for turn in turns if (reply := turn.replies.get(side, Reply())).text]
 
 
 def problem_of(error: Exception, path: str | None) -> str:

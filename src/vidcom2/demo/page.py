@@ -11,7 +11,7 @@ from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..tiny.toy import TOY_NAME, toy_clips
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
-from .conversation import NO_CLIP, Turns, asked, problem_of
+from .conversation import NO_CLIP, Turn, Turns, asked, problem_of
 from .rendering import frames_html, problem_html, progress_html, turns_html
 
 CSS = Path(__file__).with_name("page.css")
@@ -173,8 +173,18 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 is_answered |= leaves
                 yield after if after[-1].problem is None else before, turns_html(after), "" if leaves else gr.skip()
 
+        def waiting(text: str, before: Turns, share: float) -> str:
+            return turns_html((*before, Turn(text.strip(), share)) if text.strip() else before)
+
+        # Whoever waits for the model sees the question at once.
         asking = gr.on(
             [ask.click, question.submit],
+            waiting,
+            [question, turns, ratio],
+            conversation,
+            queue=False,
+            show_progress="hidden",
+        ).then(
             answer,
             [video, frames, question, turns, longest, *settings],
             [turns, conversation, question],
@@ -183,7 +193,13 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             concurrency_id=MODEL_QUEUE,
             trigger_mode="once",
         )
-        stop.click(None, cancels=[asking])
+        stop.click(
+            lambda before: turns_html(before, is_stopped=True),
+            turns,
+            conversation,
+            cancels=[asking],
+            show_progress="hidden",
+        )
         gr.on(
             [anew.click, video.change],
             lambda: ((), turns_html(())),

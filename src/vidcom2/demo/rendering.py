@@ -59,14 +59,20 @@ def frames_html(explanation: Explanation, structure_tokens: int) -> str:
     )
 
 
-def turns_html(turns: Turns) -> str:
-    """Each question with the two answers, and what each took."""
+def turns_html(turns: Turns, is_stopped: bool = False) -> str:
+    """Each question with the two answers, and what each took.
+
+    Args:
+        is_stopped: whether the last turn's answers grow no more; those of earlier turns never do.
+    """
     return _template("turns.html").render(
         turns=[
             {
                 "question": turn.question,
                 "problem": turn.problem,
-                "sides": [_side(turn, side) for side in SIDES] if turn.problem is None else [],
+                "sides": []
+                if turn.problem is not None
+                else [_side(turn, side, is_stopped or turn is not turns[-1]) for side in SIDES],
                 "gain": _gain(turn),
             }
             for turn in turns
@@ -74,19 +80,24 @@ def turns_html(turns: Turns) -> str:
     )
 
 
-def _side(turn: Turn, side: Side) -> dict[str, Any]:
+def _side(turn: Turn, side: Side, is_stopped: bool) -> dict[str, Any]:
     reply = turn.replies.get(side, Reply())
     title = "All tokens" if side == "all" else f"Few tokens: {turn.retention_ratio:.0%} of them"
-    waiting = "…" if side == "few" or "few" in turn.replies else "waits for the other answer"
-    measured, figures = reply.measured, []
+    measured, figures, note = reply.measured, [], None
     if measured is not None:
         figures = [
             ("video tokens", f"{measured.video_tokens:,}"),
             ("prefill", _seconds(measured.prefill_seconds)),
             ("whole answer", _seconds(reply.seconds or measured.total_seconds)),
         ]
-        waiting = "(an empty answer)"
-    return {"name": side, "title": title, "text": reply.text.strip() or waiting, "figures": figures}
+        note = None if reply.text.strip() else "The answer is empty."
+    elif is_stopped:
+        note = "Stopped."
+    elif side not in turn.replies:
+        note = "Waits for the other answer." if side == "all" else "Waits for the model."
+    elif not reply.text.strip():
+        note = "…"
+    return {"name": side, "title": title, "text": reply.text.strip(), "note": note, "figures": figures}
 
 
 def _gain(turn: Turn) -> str | None:

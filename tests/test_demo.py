@@ -1,6 +1,7 @@
 """`vidcom2 demo`: what the page says is what `ask`, `run` and `explain` say, for several users at once."""
 
 import dataclasses
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from vidcom2.video.reading import VideoError, read_video
 gradio = pytest.importorskip("gradio")
 
 CLIPS = toy_clips()
-CHROMIUM = Path("/usr/bin/chromium")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NEW = 8
 
 
@@ -343,10 +344,11 @@ def address(toy: Checkpoint) -> Iterator[str]:
 @pytest.fixture
 def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"there is none of {', '.join(BROWSERS)}")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield started
         started.close()
 
@@ -402,6 +404,24 @@ def test_a_user_asks_moves_the_slider_and_meets_a_bad_file(address: str, browser
 
     assert all(url.startswith((address, "data:", "blob:")) for url in requested), requested
     assert problems == []
+
+
+@pytest.mark.slow
+def test_a_file_that_the_browser_cannot_play_is_still_answered_about(
+    address: str, browser: Any, tmp_path: Path
+) -> None:
+    path = write_clip(tmp_path / "clip.avi", [i / 25 for i in range(8)], codec="mpeg4", tick=None)
+    page = browser.new_page()
+    page.goto(address)
+    page.wait_for_selector("#kept figure")
+    page.click("#clip button[aria-label=Clear]")
+    page.set_input_files("#clip input[type=file]", str(path))
+    page.wait_for_function("() => document.querySelector('#clip-note')?.innerText.includes('96 × 64 pixels')")
+    page.wait_for_timeout(1000)
+    assert "not playable" not in page.inner_text("body")
+    page.fill("#question textarea", "What happens?")
+    page.click("#ask")
+    page.wait_for_selector("#conversation .gain")
 
 
 @pytest.mark.slow

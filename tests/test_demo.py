@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Family
 from make_clips import INTERRUPTION, write_clip
 
@@ -144,13 +146,28 @@ def test_users_who_ask_at_once_get_what_each_gets_alone(answerer: Answerer) -> N
         assert list(users.map(ask, range(5))) == alone
 
 
-def test_whoever_goes_away_leaves_the_model_to_the_others(answerer: Answerer) -> None:
+def test_whoever_goes_away_leaves_the_model_to_the_others(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, criteria, is_gone = [], [], threading.Event()
+    timed_answer = answerer_module.timed_answer
+
+    def watched(*arguments: Any, stopping_criteria: list[Any], **given: Any) -> Any:
+        calls.append(given)
+        criteria.append(stopping_criteria[0])
+        assert is_gone.wait(60)
+        return timed_answer(*arguments, stopping_criteria=stopping_criteria, **given)
+
+    monkeypatch.setattr(answerer_module, "timed_answer", watched)
     steps = asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, 400)
     while not next(steps)[0].replies:
         pass
     steps.close()
+    is_gone.set()
+    while not criteria:
+        time.sleep(0.01)
+    assert bool(criteria[0](torch.zeros(1, 1), None).all())  # which ends `generate`
     (turn,) = conversation(answerer, CLIPS[1].path, CLIPS[1].question)
     assert turn.replies["all"].text == CLIPS[1].answer
+    assert len(calls) == 3  # the other side of who went away never began
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------
@@ -220,8 +237,9 @@ def test_a_bad_file_is_one_line_without_the_servers_path(answerer: Answerer, tmp
     (turn,) = conversation(answerer, path, "What happens?")
     assert turn.problem is not None and "\n" not in turn.problem and not turn.replies
     assert "'holiday.mp4'" in turn.problem and str(tmp_path) not in turn.problem
-    with pytest.raises(VideoError):  # again, and not what is left of the first time
+    with pytest.raises(VideoError):
         answerer.clip(str(path), 8)
+    assert not answerer.has(str(path), 8)  # it is read again, should it be whole by then
 
 
 @pytest.mark.parametrize(

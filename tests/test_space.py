@@ -86,12 +86,12 @@ def test_the_same_again_changes_nothing_and_what_is_left_over_goes(
     send(api, tmp_path / "first")
     before = hub.head(ON_HUB)
     assert send(api, tmp_path / "second").commit is None and hub.head(ON_HUB) == before
-    hub.commit(ON_HUB, {"theirs.txt": b"theirs", "config.json": b"{}"})
+    hub.commit(ON_HUB, {"theirs.txt": b"theirs", "adapter_config.json": b"{}"})
     card = hub.read(ON_HUB, "README.md").decode()
     old = f"| `old.py` | `{hashlib.sha256(b'old').hexdigest()}` |\n"
     hub.commit(ON_HUB, {"old.py": b"old", "README.md": card.replace("|---|---|\n", f"|---|---|\n{old}").encode()})
     send(api, tmp_path / "third")
-    assert {"theirs.txt", "config.json"} <= hub.files(ON_HUB).keys() and "old.py" not in hub.files(ON_HUB)
+    assert {"theirs.txt", "adapter_config.json"} <= hub.files(ON_HUB).keys() and "old.py" not in hub.files(ON_HUB)
 
 
 @pytest.mark.parametrize("card", [b"# Mine\n", None])

@@ -78,7 +78,7 @@ class EncodedVideos:
             )
             for video in self.tokens
         ]
-        return EncodedVideos({}, outputs, tokens, self.update_ratio)
+        return replace(self, inputs={}, outputs=outputs, tokens=tokens)
 
 
 @dataclass(frozen=True, eq=False)

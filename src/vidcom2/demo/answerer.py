@@ -145,11 +145,11 @@ class Answerer:
         with self._processor_lock:
             inputs = prepare_inputs(self.checkpoint.processor, "", video)
         of_sides = {"few": self.settings({}), "all": self.settings(BASELINE)}
-        by_ratio = {settings.vision_update_ratio: settings for settings in of_sides.values()}
-        encoded = dict(zip(by_ratio, self._encode(video_arguments(self.model, inputs), list(by_ratio.values()))))
+        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}  # one, or one for each side
+        encoded = dict(zip(of_towers, self._encode(video_arguments(self.model, inputs), list(of_towers.values()))))
         videos, seconds = {}, {}
         for side, settings in of_sides.items():
-            videos[side], seconds[side] = encoded[settings.vision_update_ratio]
+            videos[side], seconds[side] = encoded[_of_tower(settings)]
         compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
         whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
         black = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # memory comes with the first write
@@ -256,6 +256,11 @@ def _key(path: str, num_frames: int) -> tuple[Any, ...]:
     """What a file's features are known by, also if another one takes its place."""
     file = os.stat(path)
     return path, file.st_size, file.st_mtime_ns, num_frames
+
+
+def _of_tower(settings: CompressionSettings) -> tuple[Any, ...]:
+    """What the vision tower reads of the settings."""
+    return tuple(value for name, value in settings.as_dict().items() if name.startswith("vision_"))
 
 
 class _Words(TextStreamer):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
@@ -21,6 +21,7 @@ from .lmms_eval_results import is_of_lmms_eval, with_rows
 # A card begins with the marker of its kind of repo. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 CUSTOM_GENERATE_MARKER = "<!-- written by `vidcom2 publish --custom-generate` -->"
+SPACE_MARKER = "<!-- written by `vidcom2 publish --space` -->"
 OLDEST_TRANSFORMERS = "5.19"
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
 CITATION = """@article{liu2025vidcom2,
@@ -216,6 +217,12 @@ def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], command: s
         command=command,
         files=files,
     )
+
+
+def space_card(data: SpaceCardData, **fields: Any) -> SpaceCard:
+    """The card of a Space: its metadata, which say how it runs, and what the template shows."""
+    fields |= {"vidcom2_version": importlib.metadata.version("vidcom2")}
+    return SpaceCard.from_template(data, template_path=str(Path(__file__).with_name("space_card.md")), **fields)
 
 
 def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:

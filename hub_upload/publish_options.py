@@ -11,9 +11,11 @@ from typer import Option
 
 from ..checks import check_settings
 from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..demo.serving import check_gradio
 from ..errors import OptionError
 
 VERIFY_MODES = ("full", "twin", "none")
+DEFAULT_HARDWARE = "zero-a10g"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,17 @@ class PublishOptions:
         str | None,
         Option(help="Publish a `custom_generate` repo, which has only code, under this name.", show_default=False),
     ] = None
-    revision: Annotated[str | None, Option(help="Commit, tag or branch of the base.", show_default="main")] = None
+    space: Annotated[
+        str | None,
+        Option(help="Publish a Space of this name instead, which serves the demo.", show_default=False),
+    ] = None
+    model: Annotated[str | None, Option(help="Hub id of the model that the Space runs.", show_default=False)] = None
+    hardware: Annotated[
+        str, Option(help="What the Space suggests to run it on, as the Hub calls it: `zero-a10g`, `l4x1`, ...")
+    ] = DEFAULT_HARDWARE
+    revision: Annotated[
+        str | None, Option(help="Commit, tag or branch of the base, or of the Space's model.", show_default="main")
+    ] = None
     tag: Annotated[str | None, Option(help="Tag to put on the commit.", show_default=False)] = None
     private: Annotated[bool, Option("--private", help="Make a new repo private.")] = False
     pr: Annotated[bool, Option("--pr", help="Open a pull request instead of committing.")] = False
@@ -77,7 +89,12 @@ class PublishOptions:
 
     @property
     def target(self) -> str:
-        return str(self.custom_generate or self.repo)
+        return str(self.space or self.custom_generate or self.repo)
+
+    @property
+    def repo_type(self) -> str:
+        """As the Hub calls it."""
+        return "model" if self.space is None else "space"
 
     @property
     def folder(self) -> Path | None:
@@ -95,9 +112,17 @@ class PublishOptions:
         given = [_option(name) for name, value in {**of_models, **self.settings}.items() if value is not None]
         if self.custom_generate is not None and given:
             raise OptionError(f"`--custom-generate` publishes only code, so {', '.join(given)} cannot go with it.")
-        if self.custom_generate is None and (self.base is None or self.repo is None):
+        if self.space is not None:
+            self._check_space()
+        elif self.model is not None or self.hardware != DEFAULT_HARDWARE:
+            name = "hardware" if self.model is None else "model"
             raise OptionError(
-                "pass `--base` and `--repo` for a model repo, or `--custom-generate` for a repo with only code."
+                f"`--{name}` is {getattr(self, name)!r}, but only a Space has one. Pass `--space` with it."
+            )
+        elif self.custom_generate is None and (self.base is None or self.repo is None):
+            raise OptionError(
+                "pass `--base` and `--repo` for a model repo, `--custom-generate` for a repo with only code, or "
+                "`--space` and `--model` for a Space."
             )
         if self.verify not in VERIFY_MODES:
             raise OptionError(f"`--verify` is {self.verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
@@ -114,8 +139,24 @@ class PublishOptions:
                 "`--tag` tags a commit of the repo, but a pull request is not yet part of it. Tag it after merging."
             )
         check_settings(dict(self.settings))
-        if self.custom_generate is None and find_spec("matplotlib") is None:
+        if self.custom_generate is None and self.space is None and find_spec("matplotlib") is None:
             raise OptionError("the card's figure needs matplotlib, which is not installed. Run: pip install matplotlib")
+
+    def _check_space(self) -> None:
+        from huggingface_hub import SpaceHardware
+
+        others = {name: getattr(self, name) for name in ("custom_generate", "base", "repo", "base_model", "results")}
+        given = [_option(name) for name, value in {**others, **self.settings}.items() if value is not None]
+        if given:
+            raise OptionError(
+                f"`--space` publishes the demo, so {', '.join(given)} cannot go with it. The settings are the model's."
+            )
+        if self.model is None or self.model.count("/") != 1 or self.model.startswith((".", "/", "~")):
+            raise OptionError(f"`--model` is {self.model!r}, but a Space needs a model on the Hub: `--model org/name`.")
+        known = [hardware.value for hardware in SpaceHardware]
+        if self.hardware not in known:
+            raise OptionError(f"`--hardware` is {self.hardware!r}, but must be one of {', '.join(known)}.")
+        check_gradio()
 
     def command(self, base: str | None = None, revision: str | None = None) -> str:
         """Return the command that makes the repo again, for the card.
@@ -125,6 +166,9 @@ class PublishOptions:
             revision: the commit of the base.
         """
         words = {"custom_generate": self.custom_generate, "base": base, "revision": revision}
+        if self.space is not None:
+            hardware = None if self.hardware == DEFAULT_HARDWARE else self.hardware
+            words = {"space": self.space, "model": self.model, "revision": self.revision, "hardware": hardware}
         words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}
         words |= {"verify": None if self.verify == "full" else self.verify}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]

@@ -12,7 +12,7 @@ from ..checkpoints import load_checkpoint, tiny_checkpoint
 from ..devices import torch_device
 from ..errors import OptionError
 from ..explain.explanation import draw_png, explain
-from ..hub_calls import HubUnreachable
+from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import digest, model_files
 from ..tiny.toy import DEMO_VIDEO
 from ..video.reading import read_video
@@ -21,6 +21,7 @@ from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
 from .rehearsal import rehearse_with_twin
+from .space_repo import stage_space
 from .staging import StagedRepo, check_replaceable, complete, stage, stage_custom_generate
 from .verification import Check, verify
 
@@ -62,7 +63,10 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
     check_target(options, remote)
     if not options.dry_run:
         check_login(api, options.target, remote)
-    if options.custom_generate is not None:
+    if options.space is not None:
+        notes += _check_space_model(api, options)
+        staged = stage_space(folder, options)
+    elif options.custom_generate is not None:
         staged = stage_custom_generate(folder, options.target, options.command())
     else:
         base = _base(api, options, report)
@@ -74,18 +78,33 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
     operations = plan(staged, remote)
     check_deletions(options, operations, remote)
     weights = complete(staged)
-    return Prepared(staged, remote, operations, weights, _verified(staged, options.verify, report), notes)
+    checks = [] if options.space is not None else _verified(staged, options.verify, report)
+    return Prepared(staged, remote, operations, weights, checks, notes)
 
 
 def _remote(api: HfApi, options: PublishOptions) -> tuple[Remote, list[str]]:
     """Return the repo as it is. A dry run needs no Hub: if the Hub cannot be asked, the repo counts as new."""
     try:
-        return remote_state(api, options.target), []
+        return remote_state(api, options.target, options.repo_type), []
     except HubUnreachable as error:
         if not options.dry_run:
             raise
         unknown = f"It is not known what {options.target!r} holds, so the operations are those of a new repo: {error}"
         return Remote(), [unknown]
+
+
+def _check_space_model(api: HfApi, options: PublishOptions) -> list[str]:
+    """That the Hub has the Space's model; returns what the user is to be told."""
+    model = str(options.model)
+    notes = ["A Space is not verified here. Look at it once the Hub has built it."]
+    try:
+        with hub_errors(model):
+            api.model_info(model, revision=options.revision)
+    except HubUnreachable as error:
+        if not options.dry_run:
+            raise
+        notes.append(f"Whether the Hub has the model {model!r} is not known: {error}")
+    return notes
 
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:

@@ -18,11 +18,13 @@ from huggingface_hub.utils.sha import git_hash
 from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
 from ..repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
 from .base_checkpoint import download_weights, is_read
-from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER
+from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, SPACE_MARKER
 from .publish_options import PublishOptions
 from .staging import StagedRepo
 
 NEW_REPO_FILES = {".gitattributes"}
+# A new Space has a card with this as its only sentence.
+NEW_SPACE_CARD = "Check out the configuration reference at https://huggingface.co/docs/hub/spaces-config-reference"
 # Files that would change what is loaded, besides those that Transformers reads from any checkpoint.
 DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
 PAUSES = (1.0, 4.0)  # seconds to wait before a publication is tried again
@@ -69,11 +71,13 @@ class Remote:
     @property
     def listed(self) -> dict[str, str]:
         """Path -> sha256 of the files that an earlier publication wrote, as its card lists them."""
-        return listed_files(self.card) if MODEL_MARKER in self.card or CUSTOM_GENERATE_MARKER in self.card else {}
+        markers = (MODEL_MARKER, CUSTOM_GENERATE_MARKER, SPACE_MARKER)
+        return listed_files(self.card) if any(marker in self.card for marker in markers) else {}
 
     @property
     def is_new(self) -> bool:
-        return self.files.keys() <= NEW_REPO_FILES
+        card_is_new = self.card.rpartition("---")[2].strip() == NEW_SPACE_CARD
+        return self.files.keys() <= NEW_REPO_FILES | ({CARD} if card_is_new else set())
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Published:
     pull_request: str | None = None
 
 
-def remote_state(api: HfApi, repo: str) -> Remote:
+def remote_state(api: HfApi, repo: str, repo_type: str = "model") -> Remote:
     """Ask the Hub what is in the repo now.
 
     Raises:
@@ -95,15 +99,17 @@ def remote_state(api: HfApi, repo: str) -> Remote:
     """
     with hub_errors(repo):
         try:
-            info = api.model_info(repo, files_metadata=True)
-            refs = api.list_repo_refs(repo)
+            info_of = api.model_info if repo_type == "model" else api.space_info
+            info = info_of(repo, files_metadata=True)
+            refs = api.list_repo_refs(repo, repo_type=repo_type)
         except RepositoryNotFoundError:
             return Remote()
         siblings = info.siblings or []
         files = {file.rfilename: str(file.blob_id if file.lfs is None else file.lfs.sha256) for file in siblings}
         card = ""
         if CARD in files:
-            card = Path(api.hf_hub_download(repo, CARD, revision=info.sha)).read_text(encoding="utf-8")
+            card_file = api.hf_hub_download(repo, CARD, revision=info.sha, repo_type=repo_type)
+            card = Path(card_file).read_text(encoding="utf-8")
     return Remote(info.sha, files, info.private, {tag.name: tag.target_commit for tag in refs.tags}, card)
 
 
@@ -144,6 +150,8 @@ def check_target(options: PublishOptions, remote: Remote) -> None:
             f"{repo!r} exists and is public. Make it private on the Hub first, or leave out `--private`."
         )
     marker = MODEL_MARKER if options.custom_generate is None else CUSTOM_GENERATE_MARKER
+    if options.space is not None:
+        marker = SPACE_MARKER
     if remote.listed and marker not in remote.card:
         raise PublishError(f"{repo!r} is a repo of the other kind (model or `custom_generate`). Choose another name.")
     if remote.is_new or options.force or options.pr:
@@ -203,7 +211,8 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
     stale = [
         path
         for path in remote.files
-        if path not in kept and (path in remote.listed or path in DECISIVE_FILES or is_read(path))
+        if path not in kept
+        and (path in remote.listed or (staged.repo_type == "model" and (path in DECISIVE_FILES or is_read(path))))
     ]
     return operations + [Operation("delete", path) for path in sorted(stale)]
 
@@ -237,8 +246,9 @@ def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Rem
 def _publish_once(api: HfApi, options: PublishOptions, staged: StagedRepo, before: Remote) -> Published:
     repo, tag = options.target, options.tag
     if before.head is None:
-        api.create_repo(repo, private=options.private, exist_ok=True)
-    now = remote_state(api, repo)
+        sdk = None if options.space is None else "gradio"
+        api.create_repo(repo, private=options.private, exist_ok=True, repo_type=options.repo_type, space_sdk=sdk)
+    now = remote_state(api, repo, options.repo_type)
     operations = plan(staged, now)
     # An earlier try may have succeeded without an answer. Then nothing is left to do.
     if operations and now.head != before.head and not (before.head is None and now.is_new):
@@ -256,12 +266,13 @@ def _publish_once(api: HfApi, options: PublishOptions, staged: StagedRepo, befor
     if tag is not None and now.tags.get(tag) != head:
         try:
             with hub_errors(repo):
-                api.create_tag(repo, tag=tag, revision=head)
+                api.create_tag(repo, tag=tag, revision=head, repo_type=options.repo_type)
         except PublishError as error:
             why = status_of(error.__cause__) or type(error.__cause__).__name__
             text = f"{repo!r} is published at {head}, but the Hub did not tag it {tag!r} ({why}). Run again to tag it."
             raise type(error)(text) from error.__cause__
-    return Published(f"{api.endpoint}/{repo}", None if head == before.head else head, head, pull_request)
+    url = f"{api.endpoint}/{repo}" if options.space is None else f"{api.endpoint}/spaces/{repo}"
+    return Published(url, None if head == before.head else head, head, pull_request)
 
 
 def _is_refused_copy(error: Exception) -> bool:
@@ -284,6 +295,7 @@ def _commit(
         commit_message="Publish with vidcom2",
         parent_commit=parent,
         create_pr=options.pr,
+        repo_type=options.repo_type,
     )
 
 

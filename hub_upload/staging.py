@@ -34,11 +34,13 @@ class StagedRepo:
         folder: the folder, which holds all files except the weights.
         files: the paths of these files.
         base: the base, which has the weights; None for a repo without weights.
+        repo_type: "model" or "space", as the Hub calls it.
     """
 
     folder: Path
     files: tuple[str, ...]
     base: Base | None = None
+    repo_type: str = "model"
 
 
 def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptions) -> StagedRepo:
@@ -59,15 +61,15 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     config = base.config | base.settings(settings)
     method = config["compression_method"]
     config |= fields_of(model_class, method)
-    with _new_folder(folder):
+    with new_folder(folder):
         for file in base.files:
             if not file.is_weights:
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
         _write(card.figure.read_bytes(), folder / FIGURE)
-        files = [(CONFIG, sha256_of(folder / CONFIG)), *_write_code(code_of(model_class, method), folder)]
+        files = [(CONFIG, sha256_of(folder / CONFIG)), *write_code(code_of(model_class, method), folder)]
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
-        return StagedRepo(folder, _files(folder), base)
+        return StagedRepo(folder, staged_files(folder), base)
 
 
 def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
@@ -76,10 +78,10 @@ def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
     Raises:
         StagingError: if the folder holds something else, or cannot be written. What was written is removed.
     """
-    with _new_folder(folder):
-        files = _write_code(code_of_custom_generate(), folder)
+    with new_folder(folder):
+        files = write_code(code_of_custom_generate(), folder)
         custom_generate_card(repo, files, command).save(folder / CARD)
-        return StagedRepo(folder, _files(folder))
+        return StagedRepo(folder, staged_files(folder))
 
 
 def complete(staged: StagedRepo) -> str:
@@ -112,7 +114,7 @@ def complete(staged: StagedRepo) -> str:
                 f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
             )
             (folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
-        listed = {path: _content(folder / path) for path in _files(folder)}
+        listed = {path: _content(folder / path) for path in staged_files(folder)}
         (folder / STAGED_LIST).write_text(json.dumps(listed, indent=1), encoding="utf-8")
     return sentence
 
@@ -155,7 +157,7 @@ def check_replaceable(folder: Path) -> None:
         raise StagingError(
             f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it."
         ) from None
-    there = {path: _content(folder / path) for path in _files(folder) if path != STAGED_LIST}
+    there = {path: _content(folder / path) for path in staged_files(folder) if path != STAGED_LIST}
     others = [path for path, content in there.items() if listed.get(path) != content]
     if others:
         raise StagingError(
@@ -170,11 +172,11 @@ def _content(path: Path) -> str:
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[None]:
+def new_folder(folder: Path) -> Iterator[None]:
     """Leave a complete folder, or none. Files of an earlier staging are replaced."""
     check_replaceable(folder)
     with _writing(folder):
-        for path in _files(folder):
+        for path in staged_files(folder):
             (folder / path).unlink()
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -196,7 +198,7 @@ def _writing(folder: Path) -> Iterator[None]:
         raise StagingError(text) from error
 
 
-def _write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]:
+def write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]:
     """Write the code and its licence, and return (path, sha256) of each file."""
     code = {**code, LICENSE: license_file().read_bytes()}
     for name, content in code.items():
@@ -209,7 +211,7 @@ def _write(content: bytes, target: Path) -> None:
     target.write_bytes(content)
 
 
-def _files(folder: Path) -> tuple[str, ...]:
+def staged_files(folder: Path) -> tuple[str, ...]:
     return tuple(
         sorted(
             path.relative_to(folder).as_posix()

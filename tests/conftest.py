@@ -56,6 +56,7 @@ AROUND_THE_MODELS = {
     "bench",
     "cli",
     "compile",
+    "demo",
     "evaluation",
     "explain",
     "frames",

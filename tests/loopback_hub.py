@@ -43,6 +43,13 @@ import yaml
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".png", ".jpg", ".gif", ".mp4", ".pt", ".onnx")
 GIT_ATTRIBUTES = "".join(f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LFS_SUFFIXES).encode()
+NEW_SPACE_CARD = b"""---
+title: Demo
+sdk: gradio
+---
+
+Check out the configuration reference at https://huggingface.co/docs/hub/spaces-config-reference
+"""
 MESSAGES = {403: "Forbidden", 409: "Conflict", 412: "A commit has happened since. Please refresh and try again."}
 
 
@@ -111,7 +118,8 @@ class Call:
         return json.loads(self.body or b"{}")
 
     def may_write(self, name: str) -> bool:
-        return self.user is not None and name.split("/")[0] in (self.user["name"], *self.user["orgs"])
+        owner = name.removeprefix("spaces/").split("/")[0]
+        return self.user is not None and owner in (self.user["name"], *self.user["orgs"])
 
 
 @dataclass
@@ -145,7 +153,7 @@ ROUTES: list[tuple[str, re.Pattern[str], Callable[..., Answer]]] = []
 
 def route(methods: str, path: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Register a method of `LoopbackHub`. `{name}` is one part of the path, `{repo}` two, `{path*}` all the rest."""
-    pattern = path.replace("{repo}", "(?P<repo>[^/]+/[^/]+)").replace("/{path*}", "(?:/(?P<path>.+))?")
+    pattern = path.replace("{repo}", "(?P<repo>(?:spaces/)?[^/]+/[^/]+)").replace("/{path*}", "(?:/(?P<path>.+))?")
     pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern)
 
     def register(handler: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -200,9 +208,11 @@ class LoopbackHub:
     # What tests use
 
     def create(self, name: str, private: bool = False) -> None:
-        """Create an empty repository. Like the Hub's it begins with a commit that holds .gitattributes."""
+        """Create an empty repository, or a Space if its name begins with `spaces/`. Like the Hub's, it begins with a
+        commit that holds .gitattributes and, in a Space, a card."""
         self.repos[name] = Repo(private)
-        self.commit(name, {".gitattributes": GIT_ATTRIBUTES}, "initial commit")
+        card = {"README.md": NEW_SPACE_CARD} if name.startswith("spaces/") else {}
+        self.commit(name, {".gitattributes": GIT_ATTRIBUTES, **card}, "initial commit")
 
     def commit(
         self, name: str, files: dict[str, bytes | Blob | None], message: str = "A commit", revision: str = "main"
@@ -414,7 +424,8 @@ class LoopbackHub:
             query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
             call = Call(method, query, headers, body, self.tokens.get(token))
             for methods, pattern, handler in ROUTES:
-                if methods == method and (match := pattern.fullmatch(parts.path)):
+                path = re.sub("^/api/spaces/", "/api/models/spaces/", parts.path)  # a Space answers as a model does
+                if methods == method and (match := pattern.fullmatch(path)):
                     groups = {name: unquote(value) if value else value for name, value in match.groupdict().items()}
                     with self._lock:
                         return handler(self, call, **groups)
@@ -436,6 +447,10 @@ class LoopbackHub:
             raise Refusal(401, "Invalid username or password.")
         wish = call.json()
         name = f"{wish.get('organization') or call.user['name']}/{wish['name']}"
+        if wish.get("type") == "space":
+            if wish.get("sdk") != "gradio":
+                raise Refusal(400, "This test Hub has Gradio Spaces alone.")
+            name = f"spaces/{name}"
         if not call.may_write(name):
             raise Refusal(403, f"You don't have the rights to create a model under the namespace of {name}")
         url = {"url": f"{self.url}/{name}"}
@@ -470,7 +485,8 @@ class LoopbackHub:
             data = None
         data = data if isinstance(data, dict) else {}
         described = {name: data[name] for name in ("pipeline_tag", "library_name") if name in data}
-        info = {"id": repo, "modelId": repo, "author": repo.split("/")[0], "sha": commit.oid, "private": private}
+        name = repo.removeprefix("spaces/")
+        info = {"id": name, "modelId": name, "author": name.split("/")[0], "sha": commit.oid, "private": private}
         info |= {
             "lastModified": "2026-01-01T00:00:00.000Z",
             "gated": False,

@@ -19,6 +19,7 @@ from transformers import AutoConfig
 
 from vidcom2 import placement
 from vidcom2.checkpoints import CheckpointError
+from vidcom2.demo import serving
 from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
 from vidcom2.explain import drawing_file
 from vidcom2.finding_checkpoints import find_checkpoint
@@ -182,12 +183,13 @@ def test_a_missing_device_is_reported_before_the_video_is_decoded(monkeypatch: p
         ("matplotlib", ["explain", "-o", "a.png"]),
         ("accelerate", ["run", "--device-map", "auto"]),
         ("flash-attn", ["run", "--attn-implementation", "flash_attention_2"]),
+        ("Gradio", ["demo"]),
     ],
 )
 def test_a_missing_package_is_reported_with_the_command_that_installs_it(
     package: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (drawing_file, placement):
+    for module in (drawing_file, placement, serving):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     error = mistake(*arguments)
     assert package in error and "pip install" in error

@@ -14,7 +14,7 @@ ROOMS = (
     *("modeling.families", "modeling"),
     *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".finding_checkpoints", ".placement", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
-    *("answering", "evaluation", "measuring", "explain"),
+    *("answering", "evaluation", "measuring", "explain", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {

@@ -14,6 +14,7 @@ from vidcom2.answering import comparison as run_module
 from vidcom2.answering.comparison import run
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.tiny.toy import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 
@@ -39,13 +40,13 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, int,
     calls: list[tuple[float, int, int]] = []
     left = {ratio: list(seconds) for ratio, seconds in SECONDS.items()}
 
-    def call(model: object, inputs: object, settings: dict, max_new_tokens: int) -> run_module._Call:
-        ratio = settings["retention_ratio"]
+    def call(_: object, inputs: object, settings: CompressionSettings, max_new_tokens: int) -> run_module.TimedAnswer:
+        ratio = settings.retention_ratio
         calls.append((ratio, max_new_tokens, torch.get_num_threads()))
         seconds = left[ratio].pop(0)
-        return run_module._Call(100, seconds, 2 * seconds, 100, torch.tensor([1]))
+        return run_module.TimedAnswer(100, seconds, 2 * seconds, 100, torch.tensor([1]))
 
-    monkeypatch.setattr(run_module, "_call", call)
+    monkeypatch.setattr(run_module, "timed_answer", call)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield calls

@@ -77,7 +77,8 @@ def _message(message: Message) -> dict[str, Any]:
                 '`question` is a chat that brings its own video, but the video is an argument of `ask`. Leave {"type": '
                 '"video"} without it.'
             )
-        is_text = kind == "text" and isinstance(part.get("text"), str) and part["text"].strip()
+        is_text = kind == "text" and isinstance(part.get("text"), str)
+        is_text = is_text and (message["role"] != "user" or part["text"].strip())  # a model may have answered nothing
         if kind != "video" and not is_text:
             raise OptionError(f"`question` is a chat with {part!r}, but holds text and the video. {ABOUT_ONE_VIDEO}")
     return {**message, "content": [dict(part) for part in parts]}

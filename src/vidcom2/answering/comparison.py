@@ -1,7 +1,7 @@
 """Answering one question about one video with and without compression, and measuring both."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -13,10 +13,11 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
 from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_settings import CompressionSettings
 from ..modeling.methods.video_compression import VideoCompression
 from ..modeling.prompt.prompt_positions import positions_made_for
 from ..video.reading import Video
-from .generation import compress, encode, generate
+from .generation import EncodedVideos, compress, encode, generate
 from .prompting import prepare_inputs, scored_frames
 from .stopwatch import Stopwatch
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float, float | None], None]
 
 SMALL_MODEL = 100e6  # parameters; a smaller model counts as small
+BASELINE = {"retention_ratio": 1.0, "vision_method": "full"}  # the settings with which the model is its parent
 
 
 @dataclass
@@ -129,23 +131,25 @@ def run(
     """
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video, model)
-    settings = model.config.compression_settings()
+    settings_of = model.config.compression_settings
+    settings = settings_of()
     compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
     if baseline:
-        compared.append({"retention_ratio": 1.0, "vision_method": "full"})
+        compared.append(BASELINE)
     with steady_threads(model):
         compression = compress(model, encode(model, inputs, settings), settings).video_compressions[0]
         if other_method is not None:
             compared.append(_with_as_many_tokens(other_method, compression))
-        sides: list[list[_Call]] = [[] for _ in compared]
+        sides: list[list[TimedAnswer]] = [[] for _ in compared]
         steps = (repeats + 1) * len(compared)
         for repeat in range(repeats + 1):
             order = range(len(compared)) if repeat % 2 else reversed(range(len(compared)))
             for i in order:
                 progress("Answering", sum(map(len, sides)), steps)
                 # The first call generates a single token and is not counted.
-                sides[i].append(_call(model, inputs, compared[i], max_new_tokens if repeat else 1))
-        measured = [_measured(calls[1:], model, processor, inputs) for calls in sides]
+                of_call = settings_of(**compared[i])
+                sides[i].append(timed_answer(model, inputs, of_call, max_new_tokens=max_new_tokens if repeat else 1))
+        measured = [measured_of(calls[1:], model, processor, inputs) for calls in sides]
         where = environment(model)
     u = compression.frame_uniqueness
     is_video = model.model.is_video(inputs["input_ids"])
@@ -180,8 +184,8 @@ def _with_as_many_tokens(method: str, compression: VideoCompression) -> dict[str
 
 
 @dataclass
-class _Call:
-    """The figures of one answer."""
+class TimedAnswer:
+    """The figures of one answer. Its fields are those of `Measured`."""
 
     prompt_tokens: int
     prefill_seconds: float
@@ -190,15 +194,26 @@ class _Call:
     new_tokens: Tensor  # (new,) ids
 
 
-def _call(
-    model: "VidCom2GenerationMixin", inputs: BatchFeature, settings: dict[str, Any], max_new_tokens: int
-) -> _Call:
-    of_call = model.config.compression_settings(**settings)
+def timed_answer(
+    model: "VidCom2GenerationMixin",
+    inputs: BatchFeature,
+    settings: CompressionSettings,
+    videos: EncodedVideos | None = None,
+    **arguments: Any,
+) -> TimedAnswer:
+    """Answer one prompt, and measure it.
+
+    Args:
+        videos: of the prompt, if they are encoded already; the time of that is not in the answer's.
+        arguments: of `generate`.
+    """
     watch = Stopwatch(model)
-    features = compress(model, encode(model, inputs, of_call, hook=watch), of_call, watch)
-    new = generate(model, inputs, features, of_call.compression_positions, hook=watch, max_new_tokens=max_new_tokens)
+    if videos is None:
+        videos = encode(model, inputs, settings, hook=watch)
+    features = compress(model, videos, settings, watch)
+    new = generate(model, inputs, features, settings.compression_positions, hook=watch, **arguments)
     seconds = watch.seconds()
-    return _Call(
+    return TimedAnswer(
         prompt_tokens=watch.calls[0].tokens,
         prefill_seconds=seconds["prefill"],
         total_seconds=sum(seconds.values()),
@@ -207,9 +222,10 @@ def _call(
     )
 
 
-def _measured(
-    calls: list[_Call], model: "VidCom2GenerationMixin", processor: ProcessorMixin, inputs: BatchFeature
+def measured_of(
+    calls: Sequence[TimedAnswer], model: "VidCom2GenerationMixin", processor: ProcessorMixin, inputs: BatchFeature
 ) -> Measured:
+    """The same answer, given several times, as one side of a comparison."""
     last = calls[-1]
     prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
     text_tokens = int((~model.model.is_video(inputs["input_ids"])).sum())

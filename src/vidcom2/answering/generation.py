@@ -7,7 +7,7 @@ are compressed. To measure, it passes a `StageHook`, which is told when each sta
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,6 +62,23 @@ class EncodedVideos:
     outputs: VidCom2VideoFeatures
     tokens: Sequence[VideoTokens]
     vision_settings: dict[str, Any]
+
+    def on(self, device: torch.device | str) -> "EncodedVideos":
+        """What `compress` needs of them, on another device: their pixels are left out."""
+        layers = self.outputs.deepstack_features
+        outputs = VidCom2VideoFeatures(
+            pooler_output=tuple(each.to(device) for each in self.outputs.pooler_output),
+            deepstack_features=None if layers is None else [tuple(each.to(device) for each in one) for one in layers],
+        )
+        tokens = [
+            replace(
+                video,
+                tokens=video.tokens.to(device),
+                tower_states=None if video.tower_states is None else video.tower_states.to(device),
+            )
+            for video in self.tokens
+        ]
+        return replace(self, inputs={}, outputs=outputs, tokens=tokens)
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from .arguments import (
 )
 from .background import Background
 from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
-from .prompting import padded, prepare_inputs, video_arguments, without_pixels
+from .prompting import check_prompt, padded, prepare_inputs, video_arguments, without_pixels
 from .requests import VideoRequest, request_of
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
@@ -265,7 +265,7 @@ class _Answering:
                     try:
                         video = self._read(request, read)
                     except Exception as error:
-                        unreadable = _refusal(error)
+                        unreadable = refusal(error)
                         raise
                 inputs = prepare_inputs(self._threads_processor(), request.prompt, video)
                 if not result.video:
@@ -275,7 +275,7 @@ class _Answering:
                     result.video, result.lost_frames = described, video.lost
                 result.prompts.append((request, without_pixels(inputs)))
             except Exception as error:
-                reason = _refusal(error)
+                reason = refusal(error)
                 if reason is None:
                     raise
                 result.refused.append(AnsweredRequest(request, error=reason))
@@ -290,9 +290,7 @@ class _Answering:
             check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
         except ValueError as error:
             raise OptionError(str(error)) from None
-        for token in (self.processor.video_token, self.processor.image_token):
-            if token in request.prompt:
-                raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
+        check_prompt(self.processor, request.prompt)
 
     def _read(self, request: VideoRequest, read: Callable[[str, int], Video]) -> Video:
         if isinstance(request.video, Video):
@@ -338,7 +336,7 @@ class _Answering:
                 else:
                     prompts.append(self._prompt(request, inputs, features, settings, group.lost_frames))
         except Exception as error:
-            reason = _refusal(error)
+            reason = refusal(error)
             if reason is None:
                 raise
             if is_out_of_memory(error) and not gives_up:
@@ -393,7 +391,7 @@ class _Answering:
         try:
             answers, reason = self._generated(batch), None
         except Exception as error:
-            answers, reason = [], _refusal(error)
+            answers, reason = [], refusal(error)
             if reason is None:
                 raise
             if is_out_of_memory(error) and len(batch) > 1:
@@ -443,7 +441,7 @@ class _Answering:
         )
 
 
-def _refusal(error: Exception) -> str | None:
+def refusal(error: Exception) -> str | None:
     """Return why a request has no answer; None for a bug, which the caller must raise."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY.format(memory_reason(error))

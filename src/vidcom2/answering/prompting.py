@@ -9,9 +9,17 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+from ..errors import OptionError
 from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
+
+
+def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
+    """Check that a prompt holds no token that stands for a video or an image. Raises an OptionError if it does."""
+    for token in (cast(Any, processor).video_token, cast(Any, processor).image_token):
+        if token in prompt:
+            raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
 
 
 def prepare_inputs(

@@ -10,6 +10,7 @@ from .bench import bench_command
 from .chat import chat_command
 from .console import Command, import_for_command, one_line_errors, out, versions
 from .convert import convert_command
+from .demo import demo_command
 from .env import env_command
 from .eval import eval_command
 from .explain import explain_command
@@ -53,6 +54,7 @@ def common(
 app.command("run", cls=Command)(run_command)
 app.command("chat", cls=Command)(chat_command)
 app.command("explain", cls=Command)(explain_command)
+app.command("demo", cls=Command)(demo_command)
 app.command("convert-llava-video", cls=Command)(convert_command)
 app.command("bench", cls=Command)(bench_command)
 app.command("eval", cls=Command)(eval_command)

@@ -198,19 +198,28 @@ def compare(
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
     encoded = encode(model, inputs, every[0], methods=[each.compression_method for each in every])
     return [
-        _explanation(checkpoint, video, compress(model, encoded, each).video_compressions[0], each, name)
+        explanation_of(checkpoint, video, each, compress(model, encoded, each).video_compressions[0], name=name)
         for each in every
     ]
 
 
-def _explanation(
+def explanation_of(
     checkpoint: Checkpoint,
     video: Video,
-    compression: VideoCompression,
     settings: CompressionSettings,
-    name: str | None,
+    compression: VideoCompression,
+    frames: np.ndarray | None = None,
+    pixels: int = PICTURE_PIXELS,
+    name: str | None = None,
 ) -> Explanation:
-    """Return what one way to compress the video keeps."""
+    """Report which tokens are kept of a video that is already encoded and compressed.
+
+    Args:
+        settings: the settings that it was compressed with.
+        frames: `Explanation.frames`, if an earlier explanation of the same video made them.
+        pixels: the longer side of a picture.
+        name: the name of the clip, for the drawing.
+    """
     model = checkpoint.model
     num_frames = len(compression.frame_budgets)
     assert compression.grid is not None, "models tell the grid"
@@ -227,7 +236,7 @@ def _explanation(
     return Explanation(
         model=checkpoint.name,
         settings=_settings(model, settings),
-        frames=np.stack([_picture(frame) for frame in video.frames[shown]]),
+        frames=np.stack([_picture(frame, pixels) for frame in video.frames[shown]]) if frames is None else frames,
         seconds=video.seconds[shown],
         video_frames=len(video.frames),
         frame_budgets=compression.frame_budgets.cpu().numpy(),
@@ -281,10 +290,10 @@ def _covered(
     return top, left, share * height, share * width
 
 
-def _picture(frame: np.ndarray) -> np.ndarray:
-    """Return the frame in its own proportions, PICTURE_PIXELS along its longer side."""
+def _picture(frame: np.ndarray, pixels: int) -> np.ndarray:
+    """Return the frame in its own proportions, with so many pixels along its longer side."""
     height, width = frame.shape[:2]
-    scale = PICTURE_PIXELS / max(height, width)
+    scale = pixels / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
 

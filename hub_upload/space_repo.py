@@ -1,0 +1,92 @@
+"""A Space that serves the demo: what its repo holds, made in a folder. Nothing here talks to the Hub."""
+
+import importlib
+import json
+import os
+import re
+from importlib.metadata import requires, version
+from pathlib import Path
+
+from huggingface_hub import SpaceCardData
+
+from ..repo_shape import CARD
+from ..shipping.shipped_code import LICENSE, license_file
+from .model_card import CITATION, SPACE_MARKER, space_card
+from .publish_options import PublishOptions
+from .staging import StagedRepo, new_folder, staged_files, write_code
+
+APP, REQUIREMENTS, PACKAGE = "app.py", "requirements.txt", "vidcom2"
+APP_TEMPLATE = '''"""The demo of VidCom². README.md says more."""
+
+from vidcom2.demo.space import serve_space
+
+serve_space({})
+'''
+ROOMS_ELSEWHERE = ("modeling", "configuration", "hub_upload")  # links in a checkout, if it has them
+
+
+def stage_space(folder: Path, options: PublishOptions) -> StagedRepo:
+    """Make a Space: `app.py`, what it requires, the package, and the card.
+
+    Raises:
+        StagingError: if the folder holds something else, or cannot be written; what was written is removed.
+    """
+    assert options.model is not None, "`PublishOptions.check` asks for it"
+    content = {APP: app(options.model, options.revision).encode(), REQUIREMENTS: requirements().encode()}
+    content |= {f"{PACKAGE}/{name}": path.read_bytes() for name, path in package_files().items()}
+    content[f"{PACKAGE}/{LICENSE}"] = license_file().read_bytes()
+    title = f"VidCom² on {options.model.split('/')[-1]}"
+    data = SpaceCardData(
+        title=title,
+        sdk="gradio",
+        sdk_version=version("gradio"),
+        app_file=APP,
+        license="apache-2.0",
+        models=[options.model],
+        tags=["vidcom2", "video", "token-compression"],
+        suggested_hardware=options.hardware,
+        colorFrom="blue",
+        colorTo="green",
+    )
+    with new_folder(folder):
+        files = write_code(content, folder)
+        card = space_card(
+            data,
+            marker=SPACE_MARKER,
+            title=title,
+            model=options.model,
+            revision=options.revision,
+            command=options.command(),
+            files=files,
+            license_file=f"{PACKAGE}/{LICENSE}",
+            citation=CITATION,
+        )
+        card.save(folder / CARD)
+        return StagedRepo(folder, staged_files(folder), repo_type="space")
+
+
+def app(model: str, revision: str | None) -> str:
+    """The Space's `app.py`."""
+    given = json.dumps(model) + ("" if revision is None else f", revision={json.dumps(revision)}")
+    return APP_TEMPLATE.format(given)
+
+
+def requirements() -> str:
+    """What the package requires, a line each. Gradio is the Space's own, by `sdk_version`."""
+    own = [need for need in requires(PACKAGE) or [] if not re.search(r"\bextra\s*==", need)]
+    return "".join(f"{need}\n" for need in sorted(own))
+
+
+def package_files() -> dict[str, Path]:
+    """The package's files, by their paths in it."""
+    package = importlib.import_module(PACKAGE)
+    found = {}
+    for room in ("", *ROOMS_ELSEWHERE):
+        module = importlib.import_module(f"{PACKAGE}.{room}".rstrip("."))
+        top = Path(str(module.__file__)).parent if room else Path(str(package.__file__)).parent
+        for folder, folders, names in os.walk(top):  # which does not follow links
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            for name in sorted(name for name in names if not name.startswith(".")):
+                path = Path(folder, name)
+                found[(Path(room) / path.relative_to(top)).as_posix()] = path
+    return dict(sorted(found.items()))

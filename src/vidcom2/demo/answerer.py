@@ -1,0 +1,296 @@
+"""What all users of the page share: one model, and the clips that were encoded for them.
+
+Everything here may be called in several threads. The model runs for one caller at a time; choosing tokens of a clip
+that is encoded runs at once, for any number of callers.
+"""
+
+import copy
+import os
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import BatchFeature, StoppingCriteria, TextStreamer
+
+from ..answering.chats import Prompt
+from ..answering.comparison import BASELINE, Measured, measured_of, steady_threads, timed_answer
+from ..answering.generation import EncodedVideos, compress, encode
+from ..answering.prompting import check_prompt, prepare_inputs, video_arguments, without_pixels
+from ..answering.stopwatch import Stopwatch
+from ..checkpoints import Checkpoint
+from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_settings import CompressionSettings
+from ..explain.explanation import Explanation, explanation_of
+from ..video.reading import Video, read_video
+
+Side = Literal["few", "all"]
+SIDES: tuple[Side, ...] = ("few", "all")  # in this order: what the first call of a size prepares, few tokens pay for
+MOST_CLIPS = 8  # whose features are kept
+PICTURE_PIXELS = 280  # the longer side of a picture
+CPU = torch.device("cpu")
+
+OnDevice = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedClip:
+    """A video that was read and encoded. Its features are kept on the CPU, its frames as small pictures.
+
+    Attributes:
+        video: its frames have their size, but are black: once a video is encoded, a processor needs no more, and a
+            picture that is black everywhere takes no memory.
+        encoded: by the side that answers with it.
+        encoder_seconds: what the vision tower took, likewise.
+        whole: what is kept of it with the model's settings.
+    """
+
+    video: Video
+    encoded: Mapping[Side, EncodedVideos]
+    encoder_seconds: Mapping[Side, float]
+    whole: Explanation
+
+    @property
+    def structure_tokens(self) -> int:
+        """Video tokens that no method chooses among, such as newlines."""
+        return len(self.encoded["few"].outputs.pooler_output[0]) - self.whole.kept.size
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """An answer has begun, has become longer, or is complete.
+
+    Attributes:
+        text: of the answer, as far as it is known.
+        measured: None until the answer is complete.
+    """
+
+    side: Side
+    text: str
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Prompt:
+    """What one side answers, on the CPU."""
+
+    side: Side
+    inputs: dict[str, Any]
+    videos: EncodedVideos
+    settings: CompressionSettings
+    max_new_tokens: int
+
+
+class Answerer:
+    """One model for all users.
+
+    Args:
+        on_device: wraps the two functions that run the model, for a machine that lends its GPU to one call at a time.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, on_device: OnDevice = lambda function: function) -> None:
+        self.checkpoint, self.model = checkpoint, checkpoint.model
+        self._model_lock, self._processor_lock, self._clips_lock = (threading.Lock() for _ in range(3))
+        self._decoder: Any = copy.deepcopy(checkpoint.processor)  # a tokenizer cannot be used by two threads at once
+        self._clips: OrderedDict[tuple[Any, ...], Future[EncodedClip]] = OrderedDict()
+        self._encode, self._answer = on_device(self._encoded), on_device(self._streamed)
+
+    def settings(self, overrides: Mapping[str, Any]) -> CompressionSettings:
+        """The model's settings, with those of a call. Raises a ValueError as `compression_settings`."""
+        return self.model.config.compression_settings(**overrides)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Clips
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def warm_up(self, path: str, num_frames: int) -> None:
+        """Answer once, so that the first user's answers do not pay for what the first call prepares."""
+        for _ in self.answers(self.clip(path, num_frames), "What happens?", {}, max_new_tokens=2):
+            pass
+
+    def has(self, path: str, num_frames: int) -> bool:
+        """Whether `clip` has the file at hand, or is about to."""
+        with self._clips_lock:
+            return _key(path, num_frames) in self._clips
+
+    def clip(self, path: str, num_frames: int) -> EncodedClip:
+        """Read and encode a file; one that was encoded a short while ago is still there.
+
+        Raises:
+            VideoError: if it cannot be read.
+            ValueError: if the model refuses it.
+        """
+        key = _key(path, num_frames)
+        with self._clips_lock:
+            is_new = key not in self._clips
+            clip = self._clips.setdefault(key, Future())
+            self._clips.move_to_end(key)
+            while len(self._clips) > MOST_CLIPS:
+                self._clips.popitem(last=False)
+        if is_new:
+            try:
+                clip.set_result(self._read_and_encode(path, num_frames))
+            except BaseException as error:  # whoever waits for the same clip gets it, too
+                with self._clips_lock:
+                    self._clips.pop(key, None)
+                clip.set_exception(error)
+        return clip.result()
+
+    def _read_and_encode(self, path: str, num_frames: int) -> EncodedClip:
+        video = read_video(path, num_frames)
+        with self._processor_lock:
+            inputs = prepare_inputs(self.checkpoint.processor, "", video)
+        of_sides = {"few": self.settings({}), "all": self.settings(BASELINE)}
+        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}  # one, or one for each side
+        encoded = dict(zip(of_towers, self._encode(video_arguments(self.model, inputs), list(of_towers.values()))))
+        videos, seconds = {}, {}
+        for side, settings in of_sides.items():
+            videos[side], seconds[side] = encoded[_of_tower(settings)]
+        compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
+        whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
+        black = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # memory comes with the first write
+        return EncodedClip(black, videos, seconds, whole)
+
+    def _encoded(
+        self, inputs: dict[str, Any], settings: Sequence[CompressionSettings]
+    ) -> list[tuple[EncodedVideos, float]]:
+        """What the vision tower makes of a video, and its seconds, for each of these settings."""
+        results = []
+        with self._model_lock, steady_threads(self.model):
+            on_device = BatchFeature(inputs).to(self.model.device)
+            on_device["pixel_values_videos"] = on_device["pixel_values_videos"].to(self.model.dtype)
+            for each in settings:
+                watch = Stopwatch(self.model)
+                videos = encode(self.model, on_device, each, COMPRESSION_METHODS, watch)
+                results.append((videos.on(CPU), watch.seconds()["vision"]))
+        return results
+
+    def explanation(self, clip: EncodedClip, overrides: Mapping[str, Any]) -> Explanation:
+        """What `explain` tells of the clip with these settings. No model runs: its features are at hand.
+
+        Raises:
+            ValueError: on settings that do not go together, or that the method refuses for this clip.
+        """
+        settings = self.settings(overrides)
+        compression = compress(self.model, clip.encoded["few"], settings).video_compressions[0]
+        return explanation_of(self.checkpoint, clip.video, settings, compression, clip.whole.frames)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Answers
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def answers(
+        self,
+        clip: EncodedClip,
+        question: str,
+        overrides: Mapping[str, Any],
+        max_new_tokens: int,
+        earlier: Mapping[Side, Sequence[tuple[str, str]]] | None = None,
+    ) -> Iterator[Update]:
+        """Answer with few tokens, and then with all; each answer is given out while it grows.
+
+        Whoever closes the iterator ends the answer.
+
+        Args:
+            overrides: settings of the side with few tokens.
+            earlier: the conversation so far, questions with the answers of each side.
+
+        Raises:
+            ValueError: on a question that cannot be asked, or settings that are refused.
+        """
+        check_prompt(self.checkpoint.processor, question)
+        prompts = []
+        for side in SIDES:
+            with self._processor_lock:
+                before = () if earlier is None else earlier[side]
+                inputs = prepare_inputs(self.checkpoint.processor, _chat(before, question), clip.video)
+            settings = self.settings(overrides if side == "few" else BASELINE)
+            prompts.append(_Prompt(side, without_pixels(inputs), clip.encoded[side], settings, max_new_tokens))
+        yield from self._answer(prompts)
+
+    def _streamed(self, prompts: Sequence[_Prompt]) -> Iterator[Update]:
+        """The answers, while a thread of their own generates them."""
+        updates: queue.SimpleQueue[Update | Exception | None] = queue.SimpleQueue()
+        stop = threading.Event()
+
+        def work() -> None:
+            try:
+                with self._model_lock, steady_threads(self.model):
+                    for prompt in prompts:
+                        if not stop.is_set():
+                            self._generate(prompt, updates.put, stop)
+                updates.put(None)
+            except Exception as error:
+                updates.put(error)
+
+        threading.Thread(target=work, name="vidcom2 answers", daemon=True).start()
+        try:
+            while (update := updates.get()) is not None:
+                if isinstance(update, Exception):
+                    raise update
+                yield update
+        finally:
+            stop.set()
+
+    def _generate(self, prompt: _Prompt, put: Callable[[Update], None], stop: threading.Event) -> None:
+        put(Update(prompt.side, ""))  # it is this one's turn
+        inputs = BatchFeature(prompt.inputs).to(self.model.device)
+        answer = timed_answer(
+            self.model,
+            inputs,
+            prompt.settings,
+            prompt.videos.on(self.model.device),
+            max_new_tokens=prompt.max_new_tokens,
+            streamer=_Words(self._decoder.tokenizer, lambda text: put(Update(prompt.side, text))),
+            stopping_criteria=[_Stop(stop)],
+        )
+        measured = measured_of([answer], self.model, self._decoder, inputs)
+        put(Update(prompt.side, measured.answer, measured))
+
+
+def _key(path: str, num_frames: int) -> tuple[Any, ...]:
+    """What a file's features are known by, also if another one takes its place."""
+    file = os.stat(path)
+    return path, file.st_size, file.st_mtime_ns, num_frames
+
+
+def _chat(earlier: Sequence[tuple[str, str]], question: str) -> Prompt:
+    """Return the conversation so far, as questions with their answers, followed by a question."""
+    turns = [
+        {"role": role, "content": text}
+        for each in earlier
+        for role, text in zip(("user", "assistant"), each, strict=True)
+    ]
+    return [*turns, {"role": "user", "content": question}]
+
+
+def _of_tower(settings: CompressionSettings) -> tuple[Any, ...]:
+    """What the vision tower reads of the settings."""
+    return tuple(value for name, value in settings.as_dict().items() if name.startswith("vision_"))
+
+
+class _Words(TextStreamer):
+    """Hands on the answer so far with each of its words."""
+
+    def __init__(self, tokenizer: Any, put: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._put, self._text = put, ""
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self._text += text
+        self._put(self._text)
+
+
+class _Stop(StoppingCriteria):
+    """Ends an answer that nobody waits for any more."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
+        return torch.full((len(input_ids),), self._stop.is_set(), device=input_ids.device)

@@ -1,0 +1,101 @@
+"""A user's conversation about one clip. It is a tuple of turns that each call takes and returns, so that users who ask
+at the same time share nothing."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..answering.comparison import Measured
+from ..answering.many import refusal
+from .answerer import SIDES, Answerer, Side
+
+NO_CLIP = "There is no clip. Upload one, or choose a sample."
+NO_QUESTION = "There is no question. Write one about the clip."
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer of one side.
+
+    Attributes:
+        text: as far as it is known.
+        measured: None while the answer grows, and if it was stopped.
+        seconds: of the whole answer, the vision tower included: it ran once for the clip.
+    """
+
+    text: str = ""
+    measured: Measured | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question, and what each side has answered so far.
+
+    Attributes:
+        retention_ratio: of the side with few tokens.
+        problem: why there is no answer, in one line; None if there is one.
+    """
+
+    question: str
+    retention_ratio: float
+    replies: Mapping[Side, Reply] = field(default_factory=dict)
+    problem: str | None = None
+
+
+Turns = tuple[Turn, ...]
+
+
+def asked(
+    answerer: Answerer,
+    path: str | None,
+    num_frames: int,
+    question: str,
+    overrides: Mapping[str, Any],
+    max_new_tokens: int,
+    turns: Turns = (),
+) -> Iterator[Turns]:
+    """Ask the next question of a conversation; the turns are given out each time that an answer has grown.
+
+    The conversation is read anew with each question, from the features that are kept of the clip: so the settings may
+    change between two questions, and the seconds of both sides compare.
+    """
+    turn = Turn(question.strip(), answerer.settings({}).retention_ratio)
+    try:
+        turn = replace(turn, retention_ratio=answerer.settings(overrides).retention_ratio)
+        if path is None:
+            yield (*turns, replace(turn, problem=NO_CLIP))
+            return
+        if not turn.question:
+            yield (*turns, replace(turn, problem=NO_QUESTION))
+            return
+        yield (*turns, turn)
+        clip = answerer.clip(path, num_frames)
+        earlier: dict[Side, list[tuple[str, str]]] = {side: earlier_of(turns, side) for side in SIDES}
+        for update in answerer.answers(clip, turn.question, overrides, max_new_tokens, earlier):
+            seconds = None
+            if update.measured is not None:
+                seconds = clip.encoder_seconds[update.side] + update.measured.total_seconds
+            reply = Reply(update.text, update.measured, seconds)
+            turn = replace(turn, replies={**turn.replies, update.side: reply})
+            yield (*turns, turn)
+    except Exception as error:
+        yield (*turns, replace(turn, problem=problem_of(error, path)))
+
+
+def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
+    """What one side was asked and answered; questions that it has no answer to are left out."""
+    return [(turn.question, reply.text) for turn in turns if (reply := turn.replies.get(side, Reply())).text]
+
+
+def problem_of(error: Exception, path: str | None) -> str:
+    """What the user can put right, in one sentence, with a file's name instead of its path on the server.
+
+    Raises the error if it is a bug.
+    """
+    reason = refusal(error)
+    if reason is None:
+        raise error
+    reason = reason if path is None else reason.replace(path, Path(path).name)
+    return reason[:1].upper() + reason[1:]

@@ -1,0 +1,461 @@
+"""`vidcom2 demo`: what the page says is what `ask`, `run` and `explain` say, for several users at once."""
+
+import dataclasses
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from make_clips import INTERRUPTION, write_clip
+
+import vidcom2
+from vidcom2.answering.comparison import run
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import checked_setting
+from vidcom2.demo import answerer as answerer_module
+from vidcom2.demo.answerer import SIDES, Answerer
+from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
+from vidcom2.demo.conversation import NO_CLIP, NO_QUESTION, Turns, asked, earlier_of
+from vidcom2.demo.rendering import frames_html, turns_html
+from vidcom2.explain.explanation import explain
+from vidcom2.tiny.toy import toy_clips
+from vidcom2.video.reading import VideoError, read_video
+
+gradio = pytest.importorskip("gradio")
+
+CLIPS = toy_clips()
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NEW = 8
+
+
+@pytest.fixture(scope="module")
+def toy() -> Checkpoint:
+    return load_checkpoint()
+
+
+@pytest.fixture
+def answerer(toy: Checkpoint) -> Answerer:
+    return Answerer(toy)
+
+
+def of_family(family: Family) -> Answerer:
+    return Answerer(Checkpoint("tiny", family.model, family.processor))
+
+
+def conversation(answerer: Answerer, path: Any, question: str, turns: Turns = (), **settings: Any) -> Turns:
+    *_, last = asked(answerer, str(path), 8, question, settings, NEW, turns)
+    return last
+
+
+def broken_clip(folder: Path) -> Path:
+    path = folder / "holiday.mp4"
+    path.write_bytes(b"this is no video" * 100)
+    return path
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0.2, 1.0])
+def test_both_answers_are_those_of_ask(family: Family, ratio: float) -> None:
+    (turn,) = conversation(of_family(family), INTERRUPTION, "What happens?", retention_ratio=ratio)
+    for side, kept in zip(SIDES, (ratio, 1.0), strict=True):
+        answer = vidcom2.ask(
+            INTERRUPTION,
+            "What happens?",
+            family.model,
+            processor=family.processor,
+            num_frames=8,
+            max_new_tokens=NEW,
+            retention_ratio=kept,
+        )
+        reply = turn.replies[side]
+        measured = reply.measured
+        assert measured is not None and (reply.text, measured.new_tokens) == (str(answer), answer.new_tokens)
+        assert (measured.video_tokens, measured.prompt_tokens) == (answer.video_tokens, answer.prompt_tokens)
+
+
+def test_the_figures_are_those_of_run(toy: Checkpoint, answerer: Answerer) -> None:
+    clip = CLIPS[2]
+    (turn,) = conversation(answerer, clip.path, clip.question)
+    compared = run(toy, read_video(clip.path, 8), clip.question, NEW, repeats=1)
+    for side, expected in (("few", compared.compressed), ("all", compared.uncompressed)):
+        measured = turn.replies[side].measured
+        assert measured is not None and expected is not None
+        for name in ("prompt_tokens", "video_tokens", "new_tokens", "answer", "num_positions"):
+            assert getattr(measured, name) == getattr(expected, name), name
+        # The vision tower ran once for both, and its time is in the whole of each.
+        assert 0 < measured.prefill_seconds < measured.total_seconds < (turn.replies[side].seconds or 0)
+
+
+def test_an_answer_grows_and_its_figures_come_at_its_end(answerer: Answerer) -> None:
+    steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {"retention_ratio": 0.5}, NEW))
+    assert [len(turns) for turns in steps] == [1] * len(steps) and not steps[0][0].replies
+    before: dict[str, str] = dict.fromkeys(SIDES, "")
+    for (turn,) in steps:
+        for side, reply in turn.replies.items():
+            assert reply.text.startswith(before[side])
+            before[side] = reply.text
+    first_of_all = next(turn for (turn,) in steps if "all" in turn.replies)
+    assert first_of_all.replies["few"].measured is not None  # one answer after the other
+
+
+def test_further_questions_continue_the_conversation_of_each_side(family: Family) -> None:
+    answerer = of_family(family)
+    turns: Turns = ()
+    for question in ("What happens?", "And then?"):
+        turns = conversation(answerer, INTERRUPTION, question, turns, retention_ratio=0.3)
+    first, second = turns
+    video = read_video(INTERRUPTION, 8)
+    for side, ratio in zip(SIDES, (0.3, 1.0), strict=True):
+        chat = [
+            {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": "What happens?"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": first.replies[side].text}]},
+            {"role": "user", "content": [{"type": "text", "text": "And then?"}]},
+        ]
+        text = family.processor.apply_chat_template(chat, add_generation_prompt=True)
+        videos = {"videos": [video.frames], "video_metadata": [video.metadata], "do_sample_frames": False}
+        inputs = family.processor(text=[text], return_tensors="pt", **videos)
+        out = family.model.generate(**inputs, max_new_tokens=NEW, do_sample=False, retention_ratio=ratio)
+        new = out[0, inputs["input_ids"].shape[1] :]
+        assert second.replies[side].text == family.processor.decode(new, skip_special_tokens=True)
+
+
+def test_users_who_ask_at_once_get_what_each_gets_alone(answerer: Answerer) -> None:
+    def ask(number: int) -> list[str]:
+        clip = CLIPS[number % len(CLIPS)]
+        turns: Turns = ()
+        for question in (clip.question, "Which colour is the digit?"):
+            turns = conversation(answerer, clip.path, question, turns, retention_ratio=0.1 * (number + 1))
+        return [
+            f"{turn.replies[side].text} {turn.replies[side].measured.prompt_tokens}" for turn in turns for side in SIDES
+        ]
+
+    alone = [ask(number) for number in range(5)]
+    with ThreadPoolExecutor(5) as users:
+        assert list(users.map(ask, range(5))) == alone
+
+
+def test_whoever_goes_away_leaves_the_model_to_the_others(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, criteria, is_gone = [], [], threading.Event()
+    timed_answer = answerer_module.timed_answer
+
+    def watched(*arguments: Any, stopping_criteria: list[Any], **given: Any) -> Any:
+        calls.append(given)
+        criteria.append(stopping_criteria[0])
+        assert is_gone.wait(60)
+        return timed_answer(*arguments, stopping_criteria=stopping_criteria, **given)
+
+    monkeypatch.setattr(answerer_module, "timed_answer", watched)
+    steps = asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, 400)
+    while not next(steps)[0].replies:
+        pass
+    steps.close()
+    is_gone.set()
+    while not criteria:
+        time.sleep(0.01)
+    assert bool(criteria[0](torch.zeros(1, 1), None).all())  # which ends `generate`
+    (turn,) = conversation(answerer, CLIPS[1].path, CLIPS[1].question)
+    assert turn.replies["all"].text == CLIPS[1].answer
+    assert len(calls) == 3  # the other side of who went away never began
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_the_slider_shows_what_explain_tells_and_no_model_runs(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    answerer = of_family(family)
+    video = read_video(INTERRUPTION, 8)
+    clip = answerer.clip(str(INTERRUPTION), 8)
+    model = family.model
+    configured = model.config.compression_settings()
+    for ratio in (0.7, 0.15):
+        model.config.retention_ratio = ratio
+        try:
+            expected = explain(Checkpoint("tiny", model, family.processor), video)
+        finally:
+            model.config.retention_ratio = configured.retention_ratio
+        with monkeypatch.context() as patch:
+            for part in (type(model), type(model.model)):
+                patch.setattr(part, "forward", lambda *_, **__: pytest.fail("the model ran"))
+            patch.setattr(answerer_module, "encode", lambda *_, **__: pytest.fail("encoded again"))
+            shown = answerer.explanation(answerer.clip(str(INTERRUPTION), 8), {"retention_ratio": ratio})
+        assert answerer.clip(str(INTERRUPTION), 8) is clip
+        for field in dataclasses.fields(shown):
+            if field.name != "frames":  # which are smaller
+                here, there = getattr(shown, field.name), getattr(expected, field.name)
+                assert np.array_equal(here, there) if isinstance(here, np.ndarray) else here == there, field.name
+        kept = Shown.of(frames_html(shown, clip.structure_tokens)).pictures
+        assert [int(text.split(": ")[1].split()[0]) for text in kept] == expected.frame_budgets.tolist()
+
+
+def test_a_clip_is_encoded_once_for_all_who_want_it(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    encode = answerer_module.encode
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        time.sleep(0.05)
+        return encode(*arguments)
+
+    monkeypatch.setattr(answerer_module, "encode", counted)
+    with ThreadPoolExecutor(4) as users:
+        clips = list(users.map(lambda _: answerer.clip(str(CLIPS[0].path), 8), range(4)))
+    assert len(calls) == 1 and len(set(map(id, clips))) == 1
+    assert answerer.clip(str(CLIPS[0].path), 4) is not clips[0] and len(calls) == 2
+
+
+def test_of_many_clips_the_last_ones_stay(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answerer_module, "MOST_CLIPS", 2)
+    for number in (2, 3, 4):
+        answerer.clip(str(CLIPS[0].path), number)
+    assert [answerer.has(str(CLIPS[0].path), number) for number in (2, 3, 4)] == [False, True, True]
+
+
+def test_another_file_under_the_same_name_is_another_clip(answerer: Answerer, tmp_path: Path) -> None:
+    path = write_clip(tmp_path / "clip.mp4", [0.0, 0.1, 0.2])
+    assert len(answerer.clip(str(path), 8).video.frames) == 3
+    write_clip(path, [0.0, 0.1, 0.2, 0.3, 0.4])
+    assert len(answerer.clip(str(path), 8).video.frames) == 5
+
+
+# -- what can go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_file_is_one_line_without_the_servers_path(answerer: Answerer, tmp_path: Path) -> None:
+    path = broken_clip(tmp_path)
+    (turn,) = conversation(answerer, path, "What happens?")
+    assert turn.problem is not None and "\n" not in turn.problem and not turn.replies
+    assert "'holiday.mp4'" in turn.problem and str(tmp_path) not in turn.problem
+    with pytest.raises(VideoError):
+        answerer.clip(str(path), 8)
+    assert not answerer.has(str(path), 8)  # it is read again, should it be whole by then
+
+
+@pytest.mark.parametrize(
+    ("path", "question", "settings", "problem"),
+    [
+        (None, "What?", {}, NO_CLIP),
+        (CLIPS[0].path, "  ", {}, NO_QUESTION),
+        (CLIPS[0].path, "A <video>?", {}, "The prompt contains '<video>'"),
+        (CLIPS[0].path, "What?", {"compression_method": "evs", "compression_rounding": "exact"}, "does not read it"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_and_the_conversation_goes_on(
+    answerer: Answerer, path: Path | None, question: str, settings: dict[str, Any], problem: str
+) -> None:
+    before = conversation(answerer, CLIPS[0].path, CLIPS[0].question)
+    *_, after = asked(answerer, path and str(path), 8, question, settings, NEW, before)
+    assert after[:-1] == before and problem in (after[-1].problem or "")
+
+
+def test_a_bug_is_no_problem_of_the_users(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(answerer_module, "timed_answer", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        conversation(answerer, CLIPS[0].path, CLIPS[0].question)
+
+
+# -- controls and drawing ---------------------------------------------------------------------------------------------
+
+
+def test_the_choices_are_those_that_the_settings_accept() -> None:
+    for control in CONTROLS:
+        for choice in control.choices:
+            assert checked_setting(control.setting, choice) == choice
+        with pytest.raises(ValueError, match=", ".join(map(repr, control.choices))):
+            checked_setting(control.setting, "nothing")
+
+
+def test_a_method_gets_the_choices_that_it_reads(answerer: Answerer) -> None:
+    chosen = ("original", "exact", "released", "max")
+    for method in COMPRESSION_METHODS:
+        overrides = overrides_of(0.5, method, CONTROLS, chosen)
+        answerer.settings(overrides)  # refuses what the method does not read
+        assert overrides["compression_positions"] == "original"
+
+
+def test_positions_are_a_choice_where_the_model_has_one(family: Family) -> None:
+    controls = controls_of(Checkpoint("tiny", family.model, family.processor))
+    assert (POSITIONS in controls) == (not family.case.mrope)
+
+
+class Shown(HTMLParser):
+    """The text of a page's part, and what its pictures are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.pictures, self.tags = "", [], []
+
+    @classmethod
+    def of(cls, html: str) -> "Shown":
+        shown = cls()
+        shown.feed(html)
+        return shown
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "img":
+            self.pictures.append(dict(attrs)["alt"])
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
+    turns = conversation(answerer, CLIPS[0].path, "<script>alert(1)</script> & co?")
+    shown = Shown.of(turns_html(turns))
+    assert "script" not in shown.tags and "<script>alert(1)</script> & co?" in shown.text
+    for reply in turns[0].replies.values():
+        assert reply.measured is not None
+        assert (
+            f"{reply.measured.video_tokens:,}" in shown.text and f"{reply.measured.prefill_seconds:.3f} s" in shown.text
+        )
+
+
+def test_what_an_answer_waits_for_is_said(answerer: Answerer) -> None:
+    steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
+    first, last = steps[0], steps[-1]
+    assert "Waits for the model." in turns_html(first) and "Waits for the other answer." in turns_html(first)
+    halfway = next(turns for turns in steps if turns[0].replies and "all" not in turns[0].replies)
+    assert "Waits for the other answer." in turns_html(halfway)
+    assert "Stopped." in turns_html(halfway, is_stopped=True) and "Waits" not in turns_html(halfway, is_stopped=True)
+    assert "Stopped." not in turns_html(last, is_stopped=True) and "Waits" not in turns_html(last)
+    assert "Stopped." in turns_html((*halfway, *last))  # an earlier turn grows no more
+
+
+def test_a_side_that_was_stopped_is_not_told_what_it_did_not_say(answerer: Answerer) -> None:
+    steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
+    halfway = next(turns for turns in steps if turns[0].replies and turns[0].replies["few"].text)
+    assert earlier_of(halfway, "few") == [(CLIPS[0].question, halfway[0].replies["few"].text)]
+    assert earlier_of(halfway, "all") == []
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address(toy: Checkpoint) -> Iterator[str]:
+    from vidcom2.demo.page import build_page
+    from vidcom2.demo.serving import import_gradio, serve
+
+    import_gradio()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    page = build_page(Answerer(toy), 8, NEW)
+    yield serve(page, server_name="127.0.0.1", server_port=port)
+    page.close()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"there is none of {', '.join(BROWSERS)}")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.mark.slow
+def test_a_user_asks_moves_the_slider_and_meets_a_bad_file(address: str, browser: Any, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    requested, problems = set(), []
+    page.on("request", lambda request: requested.add(request.url))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(address)
+    page.wait_for_selector("#kept figure")
+    assert "toy" in page.inner_text(".introduction .toy")
+
+    page.click("#clip button[aria-label=Clear]")
+    page.wait_for_selector("#clip-note .problem")
+    assert page.inner_text("#clip-note") == NO_CLIP
+    page.set_input_files("#clip input[type=file]", str(CLIPS[1].path))
+    page.wait_for_selector("#kept figure")
+
+    page.fill("#question textarea", CLIPS[1].question)
+    page.press("#question textarea", "Enter")
+    page.wait_for_selector("#conversation .gain")
+    few, full = page.query_selector_all("#conversation article .answer")
+    assert few.inner_text() == full.inner_text() == CLIPS[1].answer
+
+    def shown() -> tuple[str, str]:
+        return page.inner_text("#kept .kept-title"), page.get_attribute("#kept img", "src")
+
+    before = shown()
+    page.focus("#ratio input[type=range]")
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function("old => document.querySelector('#kept .kept-title').innerText != old", arg=before[0])
+    page.wait_for_function("() => document.querySelector('#kept .kept-title').innerText.includes('0.35')")
+    assert shown()[1] != before[1]
+    assert len(page.query_selector_all("#conversation section")) == 1  # the slider leaves the conversation alone
+
+    page.fill("#question textarea", "Is it?")
+    page.click("#ask")
+    page.wait_for_selector("#conversation section:nth-of-type(2) .gain")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+    page.click("#clip button[aria-label=Clear]")
+    page.set_input_files("#clip input[type=file]", str(broken_clip(tmp_path)))
+    page.wait_for_function("() => document.querySelector('#clip-note .problem')?.innerText.includes('holiday.mp4')")
+    assert "Traceback" not in page.inner_text("body") and not page.query_selector_all("#conversation section")
+    page.fill("#question textarea", "What happens?")
+    page.click("#ask")
+    page.wait_for_selector("#conversation .problem")
+    assert page.inner_text("#conversation .problem").count("\n") == 0
+    assert page.input_value("#question textarea") == "What happens?"
+
+    assert all(url.startswith((address, "data:", "blob:")) for url in requested), requested
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_a_file_that_the_browser_cannot_play_is_still_answered_about(
+    address: str, browser: Any, tmp_path: Path
+) -> None:
+    path = write_clip(tmp_path / "clip.avi", [i / 25 for i in range(8)], codec="mpeg4", tick=None)
+    page = browser.new_page()
+    page.goto(address)
+    page.wait_for_selector("#kept figure")
+    page.click("#clip button[aria-label=Clear]")
+    page.set_input_files("#clip input[type=file]", str(path))
+    page.wait_for_function("() => document.querySelector('#clip-note')?.innerText.includes('96 × 64 pixels')")
+    page.wait_for_timeout(1000)
+    assert "not playable" not in page.inner_text("body")
+    page.fill("#question textarea", "What happens?")
+    page.click("#ask")
+    page.wait_for_selector("#conversation .gain")
+
+
+@pytest.mark.slow
+def test_two_users_have_conversations_of_their_own(address: str, browser: Any) -> None:
+    pages = []
+    for clip in CLIPS[:2]:
+        page = browser.new_context().new_page()
+        page.goto(address)
+        page.wait_for_selector("#kept figure")
+        page.click(f"text={clip.question} >> nth=-1")
+        page.wait_for_function("text => document.querySelector('#question textarea').value == text", arg=clip.question)
+        page.wait_for_timeout(1000)
+        pages.append(page)
+    for page in pages:
+        page.click("#ask")
+    for page, clip in zip(pages, CLIPS, strict=False):
+        page.wait_for_selector("#conversation .gain")
+        assert page.inner_text("#conversation .question").endswith(clip.question)
+        assert [each.inner_text() for each in page.query_selector_all("#conversation .answer")] == [clip.answer] * 2

@@ -148,7 +148,7 @@ def test_options_that_do_not_go_together_are_refused(given: dict[str, Any], prob
 
 
 def test_what_is_of_a_space_is_refused_without_one() -> None:
-    assert "`--model` is 'org/x', but is of a Space" in mistake("publish", "--model", "org/x")
+    assert "`--model` is 'org/x', but only a Space has one" in mistake("publish", "--model", "org/x")
     assert "for a Space" in mistake("publish")
 
 

@@ -422,10 +422,10 @@ def test_models_of_no_supported_family_are_refused(family: Family) -> None:
 def test_settings_outside_what_is_accepted_are_refused(family: Family) -> None:
     model = stock_of(family)
     assert_refused(model, "`retention_ratio` is 1.5", retention_ratio=1.5)
-    assert_refused(model, "'compresion_rounding' is no setting", compresion_rounding="exact")
+    assert_refused(model, "'compresion_rounding' is not a setting", compresion_rounding="exact")
     assert_refused(model, "does not read it", compression_method="random", compression_window=4)
     if family.case.name != "llava_video":
-        assert_refused(model, "`compression_newlines` is no setting of the model", compression_newlines="all")
+        assert_refused(model, "`compression_newlines` is not a setting of the model", compression_newlines="all")
 
 
 def test_a_subclass_is_refused_and_what_would_be_lost_is_named(family: Family) -> None:

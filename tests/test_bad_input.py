@@ -245,7 +245,7 @@ def test_an_unknown_setting_of_a_call_is_refused(family: Family, name: str) -> N
         inputs = (
             family.one_video() if call is not family.model.get_video_features else family.videos_of(family.one_video())
         )
-        with pytest.raises(ValueError, match=f"`{name}` is no setting.*'retention_ratio'"):
+        with pytest.raises(ValueError, match=f"`{name}` is not a setting.*'retention_ratio'"):
             call(**inputs, **{name: 0.5})
 
 

@@ -568,7 +568,7 @@ def test_quick_prints_its_tables(tmp_path: Path) -> None:
         (["--plot-only", "nowhere.json"], "is not a result file of `vidcom2 bench`"),
         (["--spatial-pool-mode", "x"], "No such option"),
         (["--compression-temperature", "0.1", "--method", "random"], "none of random reads it"),
-        (["--compression-newlines", "all", "--quick"], "`--compression-newlines` is no setting of"),
+        (["--compression-newlines", "all", "--quick"], "`--compression-newlines` is not a setting of"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def test_settings_that_are_not_given_come_from_the_checkpoint(tiny_folder: Path,
 
 
 def test_an_unknown_setting_is_refused_by_name(tiny_folder: Path) -> None:
-    with pytest.raises(OptionError, match=r"'compression_speed' is no setting of VidCom².*compression_rounding"):
+    with pytest.raises(OptionError, match=r"'compression_speed' is not a setting of VidCom².*compression_rounding"):
         load_checkpoint(str(tiny_folder), compression_speed=2)
 
 

@@ -104,7 +104,7 @@ def test_early_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path:
         (["--video", "http://127.0.0.1:9/v.mp4"], "cannot download"),
         (["--device", "cuda:77"], "`--device` is 'cuda:77', but this machine has no such device"),
         (["--compression-method", "best"], "`--compression-method` is 'best', but must be one of"),
-        (["--compression-newlines", "all"], "`--compression-newlines` is no setting of the model 'a toy LLaVA"),
+        (["--compression-newlines", "all"], "`--compression-newlines` is not a setting of the model 'a toy LLaVA"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -153,7 +153,7 @@ MISSPELT = [
     (["run", "--compression-method", "Uniform-Frames"], "`--compression-method` is .* Did you mean 'uniform_frames'?"),
     (["eval", "--data", "q.jsonl", "--methods", "vidcom"], "`--methods` is 'vidcom', .* Did you mean 'vidcom2'?"),
     (["bench", "--method", "randm"], "`--method` is 'randm', but must be one of .* Did you mean 'random'?"),
-    (["bench", "--method", "vidcom2:compression_score=mean"], "'compression_score' is no setting .*'compression_sc"),
+    (["bench", "--method", "vidcom2:compression_score=mean"], "'compression_score' is not a setting .*'compression_sc"),
     (["bench", "--model-size", "qwen2vl-7b"], "`--model-size` is 'qwen2vl-7b', .* Did you mean 'qwen2-vl-7b'?"),
 ]
 

@@ -218,7 +218,7 @@ def test_a_second_conversion_to_the_same_destination_is_refused_and_harms_nothin
 
     def start_another(what: str, done: float, total: float | None) -> None:
         if not refusals:
-            with pytest.raises(TakenError, match=r"is being made by another process.*Wait for its end") as refusal:
+            with pytest.raises(TakenError, match=r"is being made by another process.*Wait until it ends") as refusal:
                 convert(tmp_path)
             refusals.append(refusal)
 

@@ -185,7 +185,7 @@ def test_an_answer_ends_at_the_tasks_first_stop_string(module: ModuleType) -> No
         ({"batch_size": 4}, "`--batch_size` is 4, but must be 1"),
         ({"num_frames": "many"}, "`num_frames` is 'many', but must be a whole number"),
         ({"retention_ratio": 2}, "`retention_ratio` is 2"),
-        ({"max_pixels": 99}, "'max_pixels' is no setting of VidCom²"),
+        ({"max_pixels": 99}, "'max_pixels' is not a setting of VidCom²"),
         ({"import_module": "missing_methods"}, "`--import missing_methods` failed"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_checkpoint_of_no_supported_family_is_named_with_what_is_supported(tmp
     [
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
         ({"compresion_rounding": "up"}, "`compresion_rounding` is neither a setting .* The settings are: retention"),
-        ({"compression_rouding": "up"}, "`compression_rouding` is no setting of VidCom². They are: retention_ratio"),
+        ({"compression_rouding": "up"}, "`compression_rouding` is not a setting of VidCom². They are: retention_ratio"),
         ({"name": 3}, "`name` is a int, but must be a folder, or a Hub id"),
         ({"name": "no/such"}, "cannot load the model 'no/such': there is no such folder"),
         ({"name": "no/such", "local_files_only": True}, "the cache does not have it, and `local_files_only` is set"),
@@ -128,5 +128,5 @@ def test_arguments_that_make_no_sense_are_refused(family: Family, arguments: dic
 
 @only(lambda family: family.name == "qwen2_vl")
 def test_a_setting_of_another_family_is_refused(family: Family) -> None:
-    with pytest.raises(ValueError, match=r"`compression_newlines` is no setting of .* of type 'qwen2_vl'"):
+    with pytest.raises(ValueError, match=r"`compression_newlines` is not a setting of .* of type 'qwen2_vl'"):
         vidcom2.load(family.folder, compression_newlines="all")

@@ -342,7 +342,7 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         ({"id": [1]}, r"`id` is \[1\]"),
         ({"max_new_tokens": 0}, "`max_new_tokens` is 0"),
         ({"num_frames": "8"}, "`num_frames` is '8'"),
-        ({"retention_ration": 0.5}, "'retention_ration' is no setting of VidCom². They are: retention_ratio"),
+        ({"retention_ration": 0.5}, "'retention_ration' is not a setting of VidCom². They are: retention_ratio"),
         ({"compression_newlines": "all"}, "`compression_newlines` is 'all', but belongs to the model"),
         ({"compression_rounding": "up"}, "`compression_rounding` is 'up'"),
         ({"choices": ["a"]}, "`choices` is"),

@@ -312,9 +312,13 @@ def test_every_setting_is_published_drawn_and_shown_in_the_cards_command(
     ("settings", "error", "reason"),
     [
         ({"retention_ratio": 2}, OptionError, "`retention_ratio` is 2"),
-        ({"compression_speed": 2}, OptionError, "'compression_speed' is no setting of VidCom²"),
+        ({"compression_speed": 2}, OptionError, "'compression_speed' is not a setting of VidCom²"),
         ({"compression_newlines": "none"}, OptionError, "must be one of all, occupied, trailing"),
-        ({"compression_newlines": "all"}, OptionError, "`compression_newlines` is no setting of the base 'onevision"),
+        (
+            {"compression_newlines": "all"},
+            OptionError,
+            "`compression_newlines` is not a setting of the base 'onevision",
+        ),
     ],
 )
 def test_bad_settings_are_refused(

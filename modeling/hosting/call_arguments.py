@@ -32,7 +32,7 @@ def pop_settings(arguments: dict[str, Any], of_parent: Collection[str] = ()) -> 
     given = {name: arguments.pop(name) for name in SETTING_NAMES if name in arguments}
     for name in arguments:
         if name.startswith(PREFIXES_OF_SETTINGS) and name not in of_parent and arguments[name] is not None:
-            raise ValueError(f"`{name}` is no setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
+            raise ValueError(f"`{name}` is not a setting. The settings are {', '.join(map(repr, SETTING_NAMES))}.")
     return {name: value for name, value in given.items() if value is not None}
 
 

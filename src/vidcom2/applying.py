@@ -53,7 +53,8 @@ def apply(model: Model, **settings: Any) -> Model:
     foreign = [name for name in settings if not hasattr(_family_of(loaded).config_class, name)]
     if foreign:
         raise OptionError(
-            f"`{foreign[0]}` is no setting of the model, which is of type {loaded.config.model_type!r}. Leave it out."
+            f"`{foreign[0]}` is not a setting of the model, which is of type {loaded.config.model_type!r}. Leave it "
+            "out."
         )
     if _is_ours(type(loaded)):
         _set_together(loaded.config, settings)

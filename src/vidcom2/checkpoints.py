@@ -249,7 +249,7 @@ def _take_fields(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> dict
         if hasattr(config, name) and name not in OF_LOADING:
             setattr(config, name, value)
         elif name.startswith(PREFIXES_OF_SETTINGS):
-            raise OptionError(f"`{name}` is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}.")
+            raise OptionError(f"`{name}` is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.")
         else:
             left[name] = value
     return left
@@ -298,7 +298,7 @@ def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) ->
     """Check that the family has each setting. Raises an OptionError on one that only other families have."""
     foreign = [name for name in settings if not hasattr(family.config_class, name)]
     if foreign:
-        raise OptionError(f"`{foreign[0]}` is no setting of {what}, which is of type {family.model_type!r}.")
+        raise OptionError(f"`{foreign[0]}` is not a setting of {what}, which is of type {family.model_type!r}.")
 
 
 @contextmanager

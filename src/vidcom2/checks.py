@@ -55,7 +55,7 @@ def check_settings(settings: dict[str, Any], typed: Mapping[str, str] | None = N
     if unknown:
         known = ", ".join((*SETTING_NAMES, *FAMILY_SETTINGS))
         hint = did_you_mean(unknown[0], (*SETTING_NAMES, *FAMILY_SETTINGS))
-        raise OptionError(f"{', '.join(map(repr, unknown))} is no setting of VidCom². They are: {known}.{hint}")
+        raise OptionError(f"{', '.join(map(repr, unknown))} is not a setting of VidCom². They are: {known}.{hint}")
     for name, value in settings.items():
         if name in FAMILY_SETTINGS and value not in FAMILY_SETTINGS[name]:
             raise OptionError(f"`{name}` is {value!r}, but must be one of {', '.join(FAMILY_SETTINGS[name])}.")

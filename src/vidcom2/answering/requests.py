@@ -141,7 +141,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     unknown = [each for each in given if each.startswith(("compression_", "retention_")) and each not in SETTING_NAMES]
     if unknown:
         hint = did_you_mean(unknown[0], SETTING_NAMES)
-        raise OptionError(f"{unknown[0]!r} is no setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")
+        raise OptionError(f"{unknown[0]!r} is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")
     settings = {name: given[name] for name in SETTING_NAMES if given.get(name) is not None}
     check_settings(settings)
     return settings

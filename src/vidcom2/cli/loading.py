@@ -41,7 +41,7 @@ def check_model_options(model: str | None, placement: Placement, settings: Mappi
     Raises:
         OptionError: on an empty name, an unknown setting, or options that do not go together.
     """
-    check_given("--model", model, "for the toy that comes along")
+    check_given("--model", model, "for the bundled toy model")
     check_given("--revision", placement.revision, "for the main branch")
     placement.check(model)
     check_settings(dict(settings))
@@ -64,7 +64,7 @@ def load_with_video(
     model: str | None, video: str | None, num_frames: int, placement: Placement, settings: Mapping[str, Any]
 ) -> "tuple[Video, Checkpoint]":
     """Read the frames and load the model. Options are checked before the slow imports, which precede the decoding."""
-    check_given("--video", video, "for the clip that comes along")
+    check_given("--video", video, "for the bundled clip")
     check_model_options(model, placement, settings)
     check_video_file(video or str(DEMO_VIDEO))
     if model is not None:

@@ -123,7 +123,7 @@ def locked(output: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
     except Timeout:
         raise OptionError(
-            f"another run is writing {str(output)!r}. Wait for its end, or name another --output."
+            f"another run is writing {str(output)!r}. Wait until it ends, or name another --output."
         ) from None
     try:
         yield

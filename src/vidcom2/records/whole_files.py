@@ -102,7 +102,7 @@ def _remove_leftovers(target: Path) -> None:
         if name.fullmatch(folder.name) and (folder / MARKER).is_file():
             with locked(
                 _lock_of(folder),
-                f"{str(target)!r} is being made by another process, in {str(folder)!r}. Wait for its end, or name "
+                f"{str(target)!r} is being made by another process, in {str(folder)!r}. Wait until it ends, or name "
                 "another folder.",
             ):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -415,8 +415,8 @@ def test_models_of_no_supported_family_are_refused(family: Family) -> None:
     assert_refused(nn.Linear(1, 1), "`model` is a Linear, but must be a model of Transformers")
     tower = getattr(family.stock.model, "visual", None) or family.stock.model.vision_tower
     assert_refused(tower, "but VidCom² has classes for")
-    assert_refused(bert, "is a BertModel, which is no VidCom² model", vidcom2.remove)
-    assert_refused(family.stock, f"is a {type(family.stock).__name__}, which is no VidCom² model", vidcom2.remove)
+    assert_refused(bert, "is a BertModel, which is not a VidCom² model", vidcom2.remove)
+    assert_refused(family.stock, f"is a {type(family.stock).__name__}, which is not a VidCom² model", vidcom2.remove)
 
 
 def test_settings_outside_what_is_accepted_are_refused(family: Family) -> None:

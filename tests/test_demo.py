@@ -328,12 +328,12 @@ def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
 def test_what_an_answer_waits_for_is_said(answerer: Answerer) -> None:
     steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
     first, last = steps[0], steps[-1]
-    assert "Waits for the model." in turns_html(first) and "Waits for the other answer." in turns_html(first)
+    assert "Waiting for the model." in turns_html(first) and "Waiting for the other answer." in turns_html(first)
     halfway = next(turns for turns in steps if turns[0].replies and "all" not in turns[0].replies)
-    assert "Waits for the other answer." in turns_html(halfway)
-    assert "Stopped." in turns_html(halfway, is_stopped=True) and "Waits" not in turns_html(halfway, is_stopped=True)
-    assert "Stopped." not in turns_html(last, is_stopped=True) and "Waits" not in turns_html(last)
-    assert "Stopped." in turns_html((*halfway, *last))  # an earlier turn grows no more
+    assert "Waiting for the other answer." in turns_html(halfway)
+    assert "Stopped." in turns_html(halfway, is_stopped=True) and "Waiting" not in turns_html(halfway, is_stopped=True)
+    assert "Stopped." not in turns_html(last, is_stopped=True) and "Waiting" not in turns_html(last)
+    assert "Stopped." in turns_html((*halfway, *last))  # an answer of an earlier turn no longer grows
 
 
 def test_a_side_that_was_stopped_is_not_told_what_it_did_not_say(answerer: Answerer) -> None:

@@ -219,8 +219,8 @@ VIDEO, TEXT = {"type": "video"}, {"type": "text", "text": "What?"}
             "2 videos",
         ),
         ([{"role": "user", "content": [{"type": "video", "path": "x.mp4"}]}], "brings its own video"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "holds text and the video. For other chats call"),
-        ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "holds text and the video"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "may hold only text and the video. For other chats call"),
+        ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "may hold only text and the video"),
     ],
 )
 def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(question: Any, message: str) -> None:

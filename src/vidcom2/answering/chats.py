@@ -80,7 +80,9 @@ def _message(message: Message) -> dict[str, Any]:
         is_text = kind == "text" and isinstance(part.get("text"), str)
         is_text = is_text and (message["role"] != "user" or part["text"].strip())  # a model's answer may be empty
         if kind != "video" and not is_text:
-            raise OptionError(f"`question` is a chat with {part!r}, but may hold text and the video. {ABOUT_ONE_VIDEO}")
+            raise OptionError(
+                f"`question` is a chat with {part!r}, but may hold only text and the video. {ABOUT_ONE_VIDEO}"
+            )
     return {**message, "content": [dict(part) for part in parts]}
 
 

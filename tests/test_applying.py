@@ -1,4 +1,4 @@
-"""`vidcom2.apply` and `vidcom2.remove` turn a model, in place, into what loading it with that class would have given."""
+"""`vidcom2.apply` and `vidcom2.remove` turn a model, in place, into what loading it in that class gives."""
 
 import copy
 import inspect

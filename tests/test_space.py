@@ -1,4 +1,4 @@
-"""`vidcom2 publish --space` publishes a Space that serves the demo, to a Hub on loopback; it runs from its own files."""
+"""`vidcom2 publish --space` sends a Space to a Hub on loopback, and the Space serves the demo from its own files."""
 
 import hashlib
 import pickle

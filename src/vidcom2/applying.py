@@ -232,7 +232,7 @@ def _holders(model: nn.Module, module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[str, MethodType]]:
-    """Yield each attribute of an object that is a method of the module's old class, bound to the new class instead.
+    """Yield the name of each attribute that is a method of the module's old class, with the new class's method for it.
 
     Such attributes are the `forward` that accelerate keeps behind its hook, and PEFT's `prepare_inputs_for_generation`.
 

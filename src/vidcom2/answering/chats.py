@@ -16,7 +16,7 @@ def prompts_of(question: Any) -> list[Prompt]:
     """Return the texts or chats of a call as a list. `is_single` says whether the caller passed one or a list.
 
     Raises:
-        OptionError: on anything else than texts and chats, and on a text or a chat that cannot be asked.
+        OptionError: on anything other than texts and chats, and on a text or a chat that cannot be asked.
     """
     prompts = [question] if is_single(question) else list(question) if _is_list(question) else []
     if not prompts:

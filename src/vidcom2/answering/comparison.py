@@ -64,7 +64,7 @@ class Comparison:
     Attributes:
         settings: all settings of VidCom² that the answer was made with.
         lost_frames: how many frames of the file could not be decoded.
-        full_prompt_tokens, full_video_tokens: `prompt_tokens` and `video_tokens` without compression.
+        full_prompt_tokens, full_video_tokens: the tokens of the processor's uncompressed prompt, and of its video.
         frame_seconds: (T,) the time at which each scored frame is shown, in seconds.
         frame_budgets: (T,) the number of tokens kept of each scored frame.
         frame_uniqueness: (T,) u_t; None for a method without this score.

@@ -119,7 +119,7 @@ class Answerer:
             return _key(path, num_frames) in self._clips
 
     def clip(self, path: str, num_frames: int) -> EncodedClip:
-        """Read and encode a file, or return it if it is among the last `MOST_CLIPS` that were asked for.
+        """Return the encoded clip of a file. It is encoded again only if it is not among the last `MOST_CLIPS`.
 
         Raises:
             VideoError: if it cannot be read.

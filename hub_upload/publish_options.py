@@ -41,11 +41,11 @@ class PublishOptions:
     ] = None
     space: Annotated[
         str | None,
-        Option(help="Publish a Space of this name instead, which serves the demo.", show_default=False),
+        Option(help="Publish a Space under this name, which serves the demo.", show_default=False),
     ] = None
     model: Annotated[str | None, Option(help="Hub id of the model that the Space runs.", show_default=False)] = None
     hardware: Annotated[
-        str, Option(help="What the Space suggests to run it on, as the Hub calls it: `zero-a10g`, `l4x1`, ...")
+        str, Option(help="Hardware that the Space suggests to run on, by the Hub's name: `zero-a10g`, `l4x1`, ...")
     ] = DEFAULT_HARDWARE
     revision: Annotated[
         str | None, Option(help="Commit, tag or branch of the base, or of the Space's model.", show_default="main")
@@ -93,7 +93,7 @@ class PublishOptions:
 
     @property
     def repo_type(self) -> str:
-        """As the Hub calls it."""
+        """The kind of the repo, in the Hub's words."""
         return "model" if self.space is None else "space"
 
     @property
@@ -117,7 +117,8 @@ class PublishOptions:
         elif self.model is not None or self.hardware != DEFAULT_HARDWARE:
             name = "hardware" if self.model is None else "model"
             raise OptionError(
-                f"`--{name}` is {getattr(self, name)!r}, but only a Space has one. Pass `--space` with it."
+                f"`--{name}` is {getattr(self, name)!r}, but only a Space has one. Pass `--space` too, or leave out "
+                f"`--{name}`."
             )
         elif self.custom_generate is None and (self.base is None or self.repo is None):
             raise OptionError(
@@ -149,7 +150,8 @@ class PublishOptions:
         given = [_option(name) for name, value in {**others, **self.settings}.items() if value is not None]
         if given:
             raise OptionError(
-                f"`--space` publishes the demo, so {', '.join(given)} cannot go with it. The settings are the model's."
+                f"`--space` publishes the demo, so {', '.join(given)} cannot go with it. Its settings are those of the "
+                "model."
             )
         if self.model is None or self.model.count("/") != 1 or self.model.startswith((".", "/", "~")):
             raise OptionError(f"`--model` is {self.model!r}, but a Space needs a model on the Hub: `--model org/name`.")

@@ -1,4 +1,4 @@
-"""Making a Hub repo what was staged, in one commit. Weights are copied on the server, and all else is uploaded."""
+"""Make a Hub repo equal to what was staged, in one commit. Weights are copied on the server; the rest is uploaded."""
 
 import re
 import time
@@ -23,7 +23,7 @@ from .publish_options import PublishOptions
 from .staging import StagedRepo
 
 NEW_REPO_FILES = {".gitattributes"}
-# A new Space has a card with this as its only sentence.
+# The only sentence of the card that the Hub gives a new Space.
 NEW_SPACE_CARD = "Check out the configuration reference at https://huggingface.co/docs/hub/spaces-config-reference"
 # Files that would change what is loaded, besides those that Transformers reads from any checkpoint.
 DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
@@ -218,7 +218,7 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
 
 
 def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Remote) -> Published:
-    """Make the repo what was staged, in one commit on top of `remote.head`.
+    """Make the repo equal to what was staged, in one commit on top of `remote.head`.
 
     Until that commit nothing can be seen in the repo. Requests are repeated if the Hub fails to answer. If that does
     not help, publishing again later continues where it stopped, and uploads no weights twice.

@@ -1,4 +1,4 @@
-"""A Space that serves the demo: what its repo holds, made in a folder. Nothing here talks to the Hub."""
+"""Make the files of a Space that serves the demo, in a folder. Nothing here talks to the Hub."""
 
 import importlib
 import json
@@ -22,16 +22,16 @@ from vidcom2.demo.space import serve_space
 
 serve_space({})
 '''
-ROOMS_ELSEWHERE = ("modeling", "configuration", "hub_upload")  # links in a checkout, if it has them
+ROOMS_ELSEWHERE = ("modeling", "configuration", "hub_upload")  # in a checkout, these lie outside the package
 
 
 def stage_space(folder: Path, options: PublishOptions) -> StagedRepo:
-    """Make a Space: `app.py`, what it requires, the package, and the card.
+    """Write the files of a Space into a folder: `app.py`, its requirements, the package, and the card.
 
     Raises:
-        StagingError: if the folder holds something else, or cannot be written; what was written is removed.
+        StagingError: if the folder holds something else, or cannot be written. What was written is then removed.
     """
-    assert options.model is not None, "`PublishOptions.check` asks for it"
+    assert options.model is not None, "`PublishOptions.check` refuses a Space without a model"
     content = {APP: app(options.model, options.revision).encode(), REQUIREMENTS: requirements().encode()}
     content |= {f"{PACKAGE}/{name}": path.read_bytes() for name, path in package_files().items()}
     content[f"{PACKAGE}/{LICENSE}"] = license_file().read_bytes()
@@ -66,25 +66,25 @@ def stage_space(folder: Path, options: PublishOptions) -> StagedRepo:
 
 
 def app(model: str, revision: str | None) -> str:
-    """The Space's `app.py`."""
+    """Return the content of the Space's `app.py`."""
     given = json.dumps(model) + ("" if revision is None else f", revision={json.dumps(revision)}")
     return APP_TEMPLATE.format(given)
 
 
 def requirements() -> str:
-    """What the package requires, a line each. Gradio is the Space's own, by `sdk_version`."""
+    """Return the packages that vidcom2 requires, one per line, without Gradio: `sdk_version` makes the Hub add it."""
     own = [need for need in requires(PACKAGE) or [] if not re.search(r"\bextra\s*==", need)]
     return "".join(f"{need}\n" for need in sorted(own))
 
 
 def package_files() -> dict[str, Path]:
-    """The package's files, by their paths in it."""
+    """Return the files of the package by their paths in it."""
     package = importlib.import_module(PACKAGE)
     found = {}
     for room in ("", *ROOMS_ELSEWHERE):
         module = importlib.import_module(f"{PACKAGE}.{room}".rstrip("."))
         top = Path(str(module.__file__)).parent if room else Path(str(package.__file__)).parent
-        for folder, folders, names in os.walk(top):  # which does not follow links
+        for folder, folders, names in os.walk(top):  # does not follow links
             folders[:] = sorted(name for name in folders if name != "__pycache__")
             for name in sorted(name for name in names if not name.startswith(".")):
                 path = Path(folder, name)

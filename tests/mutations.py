@@ -547,11 +547,11 @@ MUTATIONS = [
         "applying",
     ),
     of_the_model(
-        "a_stock_cache_is_gone_on_from",
+        "a_stock_cache_with_unknown_positions_is_continued",
         f"{PROMPT}/prompt_compression.py",
         "        self._check_known_to_the_stock_class(cache)\n",
         "",
-        "a cache of before `apply` is refused where positions are not known",
+        "a cache from before `apply` is refused if its positions are unknown",
         "applying",
     ),
     of_the_model(

@@ -1,4 +1,4 @@
-"""`vidcom2.apply` and `vidcom2.remove`: a loaded model becomes, in place, what loading would have given."""
+"""`vidcom2.apply` and `vidcom2.remove` turn a model, in place, into what loading it in that class gives."""
 
 import copy
 import inspect
@@ -25,7 +25,7 @@ def stock_of(family: Family, **kwargs: Any) -> PreTrainedModel:
 
 
 def weights(model: nn.Module) -> dict[str, int]:
-    """Names and addresses, with those that are tied by each of their names."""
+    """Return the address of each weight by its name. Tied weights are there under each of their names."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return {name: tensor.data_ptr() for name, tensor in named}
 
@@ -36,11 +36,11 @@ def assert_equal(model: Any, expected: Any, inputs: Any, **call: Any) -> None:
     assert torch.equal(model.generate(**inputs, **call, **NEW), expected.generate(**inputs, **call, **NEW))
 
 
-# -- there and back ---------------------------------------------------------------------------------------------------
+# -- apply and remove -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_an_applied_model_is_what_the_vidcom2_class_loads(family: Family, ratio: float) -> None:
+def test_an_applied_model_equals_what_the_vidcom2_class_loads(family: Family, ratio: float) -> None:
     model = stock_of(family)
     before = weights(model)
     assert vidcom2.apply(model, retention_ratio=ratio) is model
@@ -55,12 +55,12 @@ def test_an_applied_model_is_what_the_vidcom2_class_loads(family: Family, ratio:
         assert_equal(model, family.stock, family.one_video())
 
 
-def test_a_removed_model_is_the_stock_model_bit_for_bit(family: Family, tmp_path: Path) -> None:
+def test_a_removed_model_equals_the_stock_model_bit_for_bit(family: Family, tmp_path: Path) -> None:
     model = stock_of(family)
     config, fields, attributes, before = model.config, model.config.to_dict(), set(vars(model)), weights(model)
     vidcom2.apply(model, retention_ratio=0.4, compression_rounding="exact")
     model.generate(**family.one_video(), **NEW)
-    model.save_pretrained(tmp_path)  # which writes into the config what a repo says about its code
+    model.save_pretrained(tmp_path)  # writes fields about the code of a repo into the config
     assert vidcom2.remove(model) is model
     assert type(model) is family.case.stock_class and type(model.model) is type(family.stock.model)
     assert model.config is config is model.model.config and config.to_dict() == fields
@@ -80,7 +80,7 @@ def test_a_model_that_was_loaded_as_ours_becomes_the_stock_model(family: Family,
     assert_equal(model, family.stock, family.one_video())
 
 
-def test_what_is_changed_in_the_config_meanwhile_stays(family: Family) -> None:
+def test_removing_keeps_other_changes_to_the_config(family: Family) -> None:
     model = vidcom2.apply(stock_of(family))
     model.resize_token_embeddings(300)
     model.config.return_dict = False
@@ -89,7 +89,7 @@ def test_what_is_changed_in_the_config_meanwhile_stays(family: Family) -> None:
     assert not hasattr(model.config, "retention_ratio") or not family.case.native
 
 
-def test_applying_again_updates_the_settings_all_or_none(family: Family) -> None:
+def test_applying_again_changes_all_given_settings_or_none(family: Family) -> None:
     model = vidcom2.apply(stock_of(family), retention_ratio=0.5)
     config = model.config
     assert vidcom2.apply(model, retention_ratio=RETENTION_RATIO) is model
@@ -104,7 +104,7 @@ def test_applying_again_updates_the_settings_all_or_none(family: Family) -> None
 
 
 @only(lambda family: family.native)
-def test_another_model_with_the_same_config_stays_as_it_is(family: Family) -> None:
+def test_another_model_that_shares_the_config_stays_as_it_is(family: Family) -> None:
     config = stock_of(family).config
     first, second = (family.case.stock_class(config).eval() for _ in range(2))
     assert first.config is second.config
@@ -113,7 +113,7 @@ def test_another_model_with_the_same_config_stays_as_it_is(family: Family) -> No
 
 
 @only(lambda family: not family.native)
-def test_a_config_that_has_the_settings_already_is_not_the_one_that_changes(family: Family) -> None:
+def test_a_stock_config_that_has_the_settings_already_is_not_changed(family: Family) -> None:
     model = stock_of(family)
     config, fields = model.config, model.config.to_dict()
     vidcom2.apply(model)
@@ -123,7 +123,7 @@ def test_a_config_that_has_the_settings_already_is_not_the_one_that_changes(fami
     assert model.config is config and config.to_dict() == fields
 
 
-def test_a_saved_applied_model_is_what_a_loaded_one_saves(family: Family, tmp_path: Path) -> None:
+def test_an_applied_model_saves_the_same_files_as_a_loaded_one(family: Family, tmp_path: Path) -> None:
     vidcom2.apply(stock_of(family), retention_ratio=RETENTION_RATIO).save_pretrained(tmp_path / "applied")
     family.load(retention_ratio=RETENTION_RATIO).save_pretrained(tmp_path / "loaded")
     applied, loaded = (
@@ -135,7 +135,9 @@ def test_a_saved_applied_model_is_what_a_loaded_one_saves(family: Family, tmp_pa
 
 
 @only(lambda family: family.native)
-def test_a_repo_of_ours_in_the_stock_class_keeps_its_settings_there_and_back(family: Family, tmp_path: Path) -> None:
+def test_our_checkpoint_in_the_stock_class_keeps_its_settings_when_applied_and_removed(
+    family: Family, tmp_path: Path
+) -> None:
     family.load(retention_ratio=0.4).save_pretrained(tmp_path)
     model = family.case.stock_class.from_pretrained(tmp_path).eval()
     fields = model.config.to_dict()
@@ -146,7 +148,7 @@ def test_a_repo_of_ours_in_the_stock_class_keeps_its_settings_there_and_back(fam
     assert model.config.to_dict() == fields and fields["retention_ratio"] == 0.4
 
 
-def test_an_inner_model_alone_is_applied_and_removed(family: Family) -> None:
+def test_an_inner_model_alone_can_be_applied_and_removed(family: Family) -> None:
     model = stock_of(family).model
     fields = model.config.to_dict()
     vidcom2.apply(model, retention_ratio=RETENTION_RATIO)
@@ -171,7 +173,7 @@ def test_tied_weights_stay_tied(family: Family) -> None:
 
 
 def test_an_applied_model_trains_as_a_loaded_one(family: Family) -> None:
-    """In training mode, with gradient checkpointing on before."""
+    """Training mode and gradient checkpointing, which are on before, stay on."""
     inputs = family.one_video()
     labels = inputs["input_ids"].masked_fill(inputs["input_ids"] == family.model.config.video_token_id, -100)
     gradients = []
@@ -186,11 +188,11 @@ def test_an_applied_model_trains_as_a_loaded_one(family: Family) -> None:
     assert all(torch.equal(*pair) for pair in zip(*gradients))
 
 
-# -- what others have put on a model ----------------------------------------------------------------------------------
+# -- what other libraries put on a model ------------------------------------------------------------------------------
 
 
 def arguments(model: PreTrainedModel) -> list[str]:
-    """Of `forward`, at which `generate`, `Trainer` and the pipelines look."""
+    """Return the arguments of `forward`, which `generate`, `Trainer` and the pipelines read."""
     return [name for name in inspect.signature(model.forward).parameters if name != "self"]
 
 
@@ -212,7 +214,7 @@ def dispatched(model: PreTrainedModel, tmp_path: Path) -> None:
 
 
 def unhooked(model: PreTrainedModel, tmp_path: Path) -> None:
-    """accelerate leaves a `forward` on each object whose hooks it removes."""
+    """Add accelerate's hooks and remove them again, which leaves a `forward` on each object."""
     accelerate = pytest.importorskip("accelerate")
     accelerate.cpu_offload(model, execution_device="cpu")
     accelerate.hooks.remove_hook_from_module(model, recurse=True)
@@ -220,14 +222,14 @@ def unhooked(model: PreTrainedModel, tmp_path: Path) -> None:
 
 
 def hooked(model: PreTrainedModel, tmp_path: Path) -> None:
-    """On both of the modules whose class changes, whatever weights of their own they have."""
+    """Add hooks to both modules whose class changes, even if they have no weights of their own."""
     hooks = pytest.importorskip("accelerate.hooks")
     for module in (model, model.model):
         hooks.add_hook_to_module(module, hooks.AlignDevicesHook("cpu", io_same_device=True))
 
 
 @pytest.mark.parametrize("spread", [offloaded, on_disk, dispatched, unhooked, hooked], ids=lambda each: each.__name__)
-def test_hooks_of_accelerate_run_the_new_class(family: Family, spread: Callable[..., None], tmp_path: Path) -> None:
+def test_accelerates_hooks_run_the_new_class(family: Family, spread: Callable[..., None], tmp_path: Path) -> None:
     model = stock_of(family)
     spread(model, tmp_path)
     inputs = family.one_video()
@@ -235,7 +237,7 @@ def test_hooks_of_accelerate_run_the_new_class(family: Family, spread: Callable[
     assert_equal(model, family.model, inputs)
     assert arguments(model) == arguments(family.model)
     vidcom2.remove(model)
-    with torch.no_grad():  # `generate` of LLaVA's stock classes misses weights of the inner model that are elsewhere
+    with torch.no_grad():  # `generate` of LLaVA's stock classes does not find offloaded weights of the inner model
         assert torch.equal(model(**inputs).logits, family.stock(**inputs).logits)
     assert arguments(model) == arguments(family.stock)
 
@@ -255,7 +257,9 @@ def adapter(model: PreTrainedModel) -> Any:
 
 
 @pytest.mark.parametrize("add", [lora, adapter], ids=lambda each: each.__name__)
-def test_a_model_with_an_adapter_is_applied(family: Family, add: Callable[[PreTrainedModel], Any]) -> None:
+def test_a_model_with_an_adapter_can_be_applied_and_removed(
+    family: Family, add: Callable[[PreTrainedModel], Any]
+) -> None:
     stock, model, loaded = (
         add(stock_of(family)),
         add(stock_of(family)),
@@ -273,8 +277,8 @@ def test_a_model_with_an_adapter_is_applied(family: Family, add: Callable[[PreTr
 
 
 @only(lambda family: not family.mrope)
-def test_a_prefix_of_pefts_goes_on_before_a_compressed_prompt(family: Family) -> None:
-    """PEFT keeps the `prepare_inputs_for_generation` that the model had when it was wrapped."""
+def test_pefts_prefix_tuning_works_after_applying(family: Family) -> None:
+    """PEFT keeps the `prepare_inputs_for_generation` that the model had when PEFT wrapped it."""
     peft = pytest.importorskip("peft")
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     models = []
@@ -285,7 +289,7 @@ def test_a_prefix_of_pefts_goes_on_before_a_compressed_prompt(family: Family) ->
     assert_equal(*models, family.one_video())
 
 
-def test_a_quantized_model_is_applied(family: Family) -> None:
+def test_a_quantized_model_can_be_applied_and_removed(family: Family) -> None:
     torchao = pytest.importorskip("torchao.quantization")
     models = [stock_of(family), family.load(retention_ratio=RETENTION_RATIO), stock_of(family)]
     for model in models:
@@ -302,7 +306,7 @@ def test_a_quantized_model_is_applied(family: Family) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["language_model", "model", "whole"])
-def test_a_model_of_which_parts_are_compiled_is_applied(family: Family, part: str) -> None:
+def test_a_model_with_compiled_parts_can_be_applied_and_removed(family: Family, part: str) -> None:
     model = stock_of(family)
     compiled = {"language_model": model.model.language_model, "model": model.model, "whole": model}[part]
     compiled.compile(backend="eager")
@@ -320,7 +324,7 @@ def test_a_model_of_which_parts_are_compiled_is_applied(family: Family, part: st
 
 
 def second_turn(family: Family, inputs: Any, out: Any) -> dict[str, torch.Tensor]:
-    """The whole conversation: the first turn, its answer and more text."""
+    """Return the inputs of the whole conversation: the first turn, its answer and more text."""
     more = family.processor.tokenizer(" And then?", return_tensors="pt", add_special_tokens=False)["input_ids"]
     ids = torch.cat([out.sequences, more], dim=1)
     second = dict(inputs) | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -332,7 +336,7 @@ def second_turn(family: Family, inputs: Any, out: Any) -> dict[str, torch.Tensor
 
 
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_cache_of_before_is_refused_or_continued_as_the_stock_class_does(family: Family, ratio: float) -> None:
+def test_generate_refuses_a_stock_cache_or_continues_it_as_the_stock_class_does(family: Family, ratio: float) -> None:
     model, inputs = stock_of(family), family.one_video()
     out = model.generate(**inputs, **NEW, return_dict_in_generate=True)
     second = second_turn(family, inputs, out)
@@ -352,7 +356,7 @@ def test_a_cache_of_before_is_refused_or_continued_as_the_stock_class_does(famil
 
 
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_loop_on_a_cache_of_before_is_refused_or_goes_on_as_in_the_stock_class(family: Family, ratio: float) -> None:
+def test_a_loop_refuses_a_stock_cache_or_continues_it_as_the_stock_class_does(family: Family, ratio: float) -> None:
     inputs, step = family.one_video(), torch.tensor([[7]])
     model, stock = stock_of(family), stock_of(family)
     with torch.no_grad():
@@ -370,9 +374,9 @@ def test_a_loop_on_a_cache_of_before_is_refused_or_goes_on_as_in_the_stock_class
 
 @pytest.mark.parametrize("by", ["generate", "forward"])
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_cache_of_ours_is_refused_or_continued_after_remove(family: Family, ratio: float, by: str) -> None:
+def test_our_cache_is_refused_or_continued_right_after_removing(family: Family, ratio: float, by: str) -> None:
     model, inputs = stock_of(family), family.one_video()
-    model.generate(**family.one_video(seed=4, num_frames=4), **NEW)  # of which Qwen's stock classes keep `rope_deltas`
+    model.generate(**family.one_video(seed=4, num_frames=4), **NEW)  # Qwen's stock classes keep its `rope_deltas`
     vidcom2.apply(model, retention_ratio=ratio)
     out = model.generate(**inputs, **NEW, return_dict_in_generate=True)
     reference = stock_of(family)
@@ -380,26 +384,26 @@ def test_a_cache_of_ours_is_refused_or_continued_after_remove(family: Family, ra
     vidcom2.remove(model)
     second, step = second_turn(family, inputs, out), {"input_ids": torch.tensor([[7]])}
 
-    def go_on(of: PreTrainedModel, cache: Any) -> torch.Tensor:
+    def continued(of: PreTrainedModel, cache: Any) -> torch.Tensor:
         with torch.no_grad():
             if by == "forward":
                 return of(**step, past_key_values=cache).logits
             return of.generate(**second, **NEW, past_key_values=cache)
 
     try:
-        found = go_on(model, out.past_key_values)
+        found = continued(model, out.past_key_values)
     except ValueError as error:
         assert ratio < 1.0 or family.case.mrope, error
         assert "`past_key_values` holds a prompt of" in str(error)
         return
-    assert ratio == 1.0 and torch.equal(found, go_on(reference, before.past_key_values))
+    assert ratio == 1.0 and torch.equal(found, continued(reference, before.past_key_values))
 
 
 # -- refused ----------------------------------------------------------------------------------------------------------
 
 
 def assert_refused(model: Any, match: str, function: Callable[..., Any] = vidcom2.apply, **settings: Any) -> None:
-    """And the model is as it was."""
+    """Check that `function` refuses the model with this message, and leaves it as it was."""
     inside = [(module, type(module), dict(vars(module))) for module in model.modules()]
     config = copy.deepcopy(getattr(model, "config", None))
     with pytest.raises(ValueError, match=match):
@@ -415,11 +419,11 @@ def test_models_of_no_supported_family_are_refused(family: Family) -> None:
     assert_refused(nn.Linear(1, 1), "`model` is a Linear, but must be a model of Transformers")
     tower = getattr(family.stock.model, "visual", None) or family.stock.model.vision_tower
     assert_refused(tower, "but VidCom² has classes for")
-    assert_refused(bert, "is a BertModel, which is no VidCom² model", vidcom2.remove)
-    assert_refused(family.stock, f"is a {type(family.stock).__name__}, which is no VidCom² model", vidcom2.remove)
+    assert_refused(bert, "is a BertModel, which is not a VidCom² model", vidcom2.remove)
+    assert_refused(family.stock, f"is a {type(family.stock).__name__}, which is not a VidCom² model", vidcom2.remove)
 
 
-def test_settings_outside_what_is_accepted_are_refused(family: Family) -> None:
+def test_settings_that_are_not_accepted_are_refused(family: Family) -> None:
     model = stock_of(family)
     assert_refused(model, "`retention_ratio` is 1.5", retention_ratio=1.5)
     assert_refused(model, "'compresion_rounding' is not a setting", compresion_rounding="exact")
@@ -428,7 +432,7 @@ def test_settings_outside_what_is_accepted_are_refused(family: Family) -> None:
         assert_refused(model, "`compression_newlines` is not a setting of the model", compression_newlines="all")
 
 
-def test_a_subclass_is_refused_and_what_would_be_lost_is_named(family: Family) -> None:
+def test_the_refusal_of_a_subclass_names_what_would_be_lost(family: Family) -> None:
     class Mine(family.case.stock_class):
         def forward(self, **kwargs: Any) -> Any:
             return super().forward(**kwargs)
@@ -452,7 +456,7 @@ def test_a_subclass_is_refused_and_what_would_be_lost_is_named(family: Family) -
     assert_refused(ours, "is a MyOurs, a subclass of", vidcom2.remove)
 
 
-def test_wrappers_that_come_after_are_refused(family: Family) -> None:
+def test_models_that_are_already_wrapped_are_refused(family: Family) -> None:
     model = stock_of(family)
     for function in (vidcom2.apply, vidcom2.remove):
         assert_refused(
@@ -465,7 +469,7 @@ def test_wrappers_that_come_after_are_refused(family: Family) -> None:
     assert_refused(inner, "`model.model` is a OptimizedModule, but must be a .*before it is wrapped")
 
 
-def test_methods_that_someone_replaced_are_refused(family: Family) -> None:
+def test_models_with_replaced_methods_are_refused(family: Family) -> None:
     def replaced(self: Any, **kwargs: Any) -> None: ...
 
     for name in ("forward", "generate", "_old_forward"):
@@ -491,7 +495,7 @@ def _one_process(tmp_path: Path) -> Any:
 
 
 @pytest.mark.usefixtures("_one_process")
-def test_models_of_several_processes_are_refused(family: Family) -> None:
+def test_models_that_are_spread_over_processes_are_refused(family: Family) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
@@ -504,6 +508,6 @@ def test_models_of_several_processes_are_refused(family: Family) -> None:
 
 
 @only(lambda family: family.native)
-def test_a_model_of_an_auto_class_is_applied(family: Family) -> None:
+def test_a_model_from_an_auto_class_can_be_applied(family: Family) -> None:
     model = AutoModel.from_pretrained(family.folder)
     assert type(vidcom2.apply(model)).__name__.startswith("VidCom2")

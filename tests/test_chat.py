@@ -1,4 +1,4 @@
-"""`vidcom2 chat`, and the conversation behind it."""
+"""`vidcom2 chat` and its `Conversation` continue one KV cache from question to question."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def chat(lines: str, *arguments: object) -> tuple[int, str, str]:
 def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
     checkpoint = load_checkpoint(str(family.folder), device="cpu")
     model: Any = checkpoint.model
-    model.generation_config.suppress_tokens = [model.config.video_token_id]  # random weights may utter it
+    model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
     conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 6), max_new_tokens=4)
     lengths = []
     for question in ("What?", "And then?", "Why?"):
@@ -36,7 +36,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
         assert conversation.ids is not None
         lengths.append((conversation.ids.shape[1], conversation.cached_tokens))
     (whole, held), *_, last = lengths
-    assert held < whole and last[0] - whole == last[1] - held > 8  # turns are held whole, the video in part
+    assert held < whole and last[0] - whole == last[1] - held > 8  # the cache holds all text, and part of the video
     ids = conversation.ids
     inputs = dict(prepare_inputs(checkpoint.processor, "What?", conversation.video, checkpoint.model))
     prompt = ids[:, : len(ids[0]) - 4]
@@ -52,7 +52,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
     assert torch.equal(anew, ids)
 
 
-def test_the_template_follows_the_answer_once() -> None:
+def test_the_chat_template_ends_each_answer_once() -> None:
     checkpoint = load_checkpoint()
     conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 16), max_new_tokens=8)
     clip = toy_clips()[0]
@@ -82,7 +82,7 @@ def test_chat_answers_lines_until_quit_or_the_end_of_the_input() -> None:
     assert chat("")[0] == 0
 
 
-def test_chat_looks_at_its_video_first(tmp_path: Path) -> None:
+def test_chat_refuses_a_bad_video_before_it_reads_a_question(tmp_path: Path) -> None:
     (tmp_path / "text.mp4").write_text("no video")
     code, shown, error = vidcom2("chat", tmp_path / "text.mp4")
     assert (code, shown) == (2, "") and "Is it a video file?" in error

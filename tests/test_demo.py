@@ -1,4 +1,4 @@
-"""`vidcom2 demo`: what the page says is what `ask`, `run` and `explain` say, for several users at once."""
+"""`vidcom2 demo` serves several users at once, and shows what `ask`, `run` and `explain` return."""
 
 import dataclasses
 import shutil
@@ -67,7 +67,7 @@ def broken_clip(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("ratio", [0.2, 1.0])
-def test_both_answers_are_those_of_ask(family: Family, ratio: float) -> None:
+def test_both_answers_equal_those_of_ask(family: Family, ratio: float) -> None:
     (turn,) = conversation(of_family(family), INTERRUPTION, "What happens?", retention_ratio=ratio)
     for side, kept in zip(SIDES, (ratio, 1.0), strict=True):
         answer = vidcom2.ask(
@@ -85,7 +85,7 @@ def test_both_answers_are_those_of_ask(family: Family, ratio: float) -> None:
         assert (measured.video_tokens, measured.prompt_tokens) == (answer.video_tokens, answer.prompt_tokens)
 
 
-def test_the_figures_are_those_of_run(toy: Checkpoint, answerer: Answerer) -> None:
+def test_the_figures_equal_those_of_run(toy: Checkpoint, answerer: Answerer) -> None:
     clip = CLIPS[2]
     (turn,) = conversation(answerer, clip.path, clip.question)
     compared = run(toy, read_video(clip.path, 8), clip.question, NEW, repeats=1)
@@ -94,11 +94,11 @@ def test_the_figures_are_those_of_run(toy: Checkpoint, answerer: Answerer) -> No
         assert measured is not None and expected is not None
         for name in ("prompt_tokens", "video_tokens", "new_tokens", "answer", "num_positions"):
             assert getattr(measured, name) == getattr(expected, name), name
-        # The vision tower ran once for both, and its time is in the whole of each.
+        # The vision tower ran once for both sides, and the whole answer of each side includes its time.
         assert 0 < measured.prefill_seconds < measured.total_seconds < (turn.replies[side].seconds or 0)
 
 
-def test_an_answer_grows_and_its_figures_come_at_its_end(answerer: Answerer) -> None:
+def test_an_answer_grows_and_has_figures_once_it_is_complete(answerer: Answerer) -> None:
     steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {"retention_ratio": 0.5}, NEW))
     assert [len(turns) for turns in steps] == [1] * len(steps) and not steps[0][0].replies
     before: dict[str, str] = dict.fromkeys(SIDES, "")
@@ -107,7 +107,7 @@ def test_an_answer_grows_and_its_figures_come_at_its_end(answerer: Answerer) -> 
             assert reply.text.startswith(before[side])
             before[side] = reply.text
     first_of_all = next(turn for (turn,) in steps if "all" in turn.replies)
-    assert first_of_all.replies["few"].measured is not None  # one answer after the other
+    assert first_of_all.replies["few"].measured is not None  # the second answer begins when the first is complete
 
 
 def test_further_questions_continue_the_conversation_of_each_side(family: Family) -> None:
@@ -131,7 +131,7 @@ def test_further_questions_continue_the_conversation_of_each_side(family: Family
         assert second.replies[side].text == family.processor.decode(new, skip_special_tokens=True)
 
 
-def test_users_who_ask_at_once_get_what_each_gets_alone(answerer: Answerer) -> None:
+def test_users_who_ask_at_once_get_the_answers_that_each_gets_alone(answerer: Answerer) -> None:
     def ask(number: int) -> list[str]:
         clip = CLIPS[number % len(CLIPS)]
         turns: Turns = ()
@@ -146,7 +146,7 @@ def test_users_who_ask_at_once_get_what_each_gets_alone(answerer: Answerer) -> N
         assert list(users.map(ask, range(5))) == alone
 
 
-def test_whoever_goes_away_leaves_the_model_to_the_others(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_leaves_frees_the_model_for_the_others(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, criteria, is_gone = [], [], threading.Event()
     timed_answer = answerer_module.timed_answer
 
@@ -164,16 +164,18 @@ def test_whoever_goes_away_leaves_the_model_to_the_others(answerer: Answerer, mo
     is_gone.set()
     while not criteria:
         time.sleep(0.01)
-    assert bool(criteria[0](torch.zeros(1, 1), None).all())  # which ends `generate`
+    assert bool(criteria[0](torch.zeros(1, 1), None).all())  # this stops `generate`
     (turn,) = conversation(answerer, CLIPS[1].path, CLIPS[1].question)
     assert turn.replies["all"].text == CLIPS[1].answer
-    assert len(calls) == 3  # the other side of who went away never began
+    assert len(calls) == 3  # the second side of the user who left never began
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_the_slider_shows_what_explain_tells_and_no_model_runs(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slider_shows_what_explain_returns_and_runs_no_model(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answerer = of_family(family)
     video = read_video(INTERRUPTION, 8)
     clip = answerer.clip(str(INTERRUPTION), 8)
@@ -192,14 +194,14 @@ def test_the_slider_shows_what_explain_tells_and_no_model_runs(family: Family, m
             shown = answerer.explanation(answerer.clip(str(INTERRUPTION), 8), {"retention_ratio": ratio})
         assert answerer.clip(str(INTERRUPTION), 8) is clip
         for field in dataclasses.fields(shown):
-            if field.name != "frames":  # which are smaller
+            if field.name != "frames":  # the demo's are smaller
                 here, there = getattr(shown, field.name), getattr(expected, field.name)
                 assert np.array_equal(here, there) if isinstance(here, np.ndarray) else here == there, field.name
         kept = Shown.of(frames_html(shown, clip.structure_tokens)).pictures
         assert [int(text.split(": ")[1].split()[0]) for text in kept] == expected.frame_budgets.tolist()
 
 
-def test_a_clip_is_encoded_once_for_all_who_want_it(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_is_encoded_once_for_all_users(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     encode = answerer_module.encode
 
@@ -215,14 +217,14 @@ def test_a_clip_is_encoded_once_for_all_who_want_it(answerer: Answerer, monkeypa
     assert answerer.clip(str(CLIPS[0].path), 4) is not clips[0] and len(calls) == 2
 
 
-def test_of_many_clips_the_last_ones_stay(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_clips_are_kept(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answerer_module, "MOST_CLIPS", 2)
     for number in (2, 3, 4):
         answerer.clip(str(CLIPS[0].path), number)
     assert [answerer.has(str(CLIPS[0].path), number) for number in (2, 3, 4)] == [False, True, True]
 
 
-def test_another_file_under_the_same_name_is_another_clip(answerer: Answerer, tmp_path: Path) -> None:
+def test_another_file_under_the_same_name_is_encoded_again(answerer: Answerer, tmp_path: Path) -> None:
     path = write_clip(tmp_path / "clip.mp4", [0.0, 0.1, 0.2])
     assert len(answerer.clip(str(path), 8).video.frames) == 3
     write_clip(path, [0.0, 0.1, 0.2, 0.3, 0.4])
@@ -232,14 +234,14 @@ def test_another_file_under_the_same_name_is_another_clip(answerer: Answerer, tm
 # -- what can go wrong ------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_file_is_one_line_without_the_servers_path(answerer: Answerer, tmp_path: Path) -> None:
+def test_a_bad_file_is_reported_in_one_line_without_the_servers_path(answerer: Answerer, tmp_path: Path) -> None:
     path = broken_clip(tmp_path)
     (turn,) = conversation(answerer, path, "What happens?")
     assert turn.problem is not None and "\n" not in turn.problem and not turn.replies
     assert "'holiday.mp4'" in turn.problem and str(tmp_path) not in turn.problem
     with pytest.raises(VideoError):
         answerer.clip(str(path), 8)
-    assert not answerer.has(str(path), 8)  # it is read again, should it be whole by then
+    assert not answerer.has(str(path), 8)  # so that it is read again, in case it is complete by then
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_bad_file_is_one_line_without_the_servers_path(answerer: Answerer, tmp
         (CLIPS[0].path, "What?", {"compression_method": "evs", "compression_rounding": "exact"}, "does not read it"),
     ],
 )
-def test_what_cannot_be_asked_is_said_and_the_conversation_goes_on(
+def test_a_refused_question_is_reported_and_leaves_the_earlier_turns(
     answerer: Answerer, path: Path | None, question: str, settings: dict[str, Any], problem: str
 ) -> None:
     before = conversation(answerer, CLIPS[0].path, CLIPS[0].question)
@@ -259,7 +261,9 @@ def test_what_cannot_be_asked_is_said_and_the_conversation_goes_on(
     assert after[:-1] == before and problem in (after[-1].problem or "")
 
 
-def test_a_bug_is_no_problem_of_the_users(answerer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_raised_and_not_shown_as_the_users_mistake(
+    answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 
@@ -271,7 +275,7 @@ def test_a_bug_is_no_problem_of_the_users(answerer: Answerer, monkeypatch: pytes
 # -- controls and drawing ---------------------------------------------------------------------------------------------
 
 
-def test_the_choices_are_those_that_the_settings_accept() -> None:
+def test_the_controls_offer_every_value_that_the_settings_accept() -> None:
     for control in CONTROLS:
         for choice in control.choices:
             assert checked_setting(control.setting, choice) == choice
@@ -279,21 +283,21 @@ def test_the_choices_are_those_that_the_settings_accept() -> None:
             checked_setting(control.setting, "nothing")
 
 
-def test_a_method_gets_the_choices_that_it_reads(answerer: Answerer) -> None:
+def test_a_method_gets_only_the_settings_that_it_reads(answerer: Answerer) -> None:
     chosen = ("original", "exact", "released", "max")
     for method in COMPRESSION_METHODS:
         overrides = overrides_of(0.5, method, CONTROLS, chosen)
-        answerer.settings(overrides)  # refuses what the method does not read
+        answerer.settings(overrides)  # raises on a setting that the method does not read
         assert overrides["compression_positions"] == "original"
 
 
-def test_positions_are_a_choice_where_the_model_has_one(family: Family) -> None:
+def test_the_page_offers_positions_only_if_the_model_reads_them(family: Family) -> None:
     controls = controls_of(Checkpoint("tiny", family.model, family.processor))
     assert (POSITIONS in controls) == (not family.case.mrope)
 
 
 class Shown(HTMLParser):
-    """The text of a page's part, and what its pictures are called."""
+    """Parses a part of the page: its text, its tags, and the alternative texts of its pictures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,18 +329,18 @@ def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
         )
 
 
-def test_what_an_answer_waits_for_is_said(answerer: Answerer) -> None:
+def test_the_page_says_what_an_answer_waits_for(answerer: Answerer) -> None:
     steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
     first, last = steps[0], steps[-1]
-    assert "Waits for the model." in turns_html(first) and "Waits for the other answer." in turns_html(first)
+    assert "Waiting for the model." in turns_html(first) and "Waiting for the other answer." in turns_html(first)
     halfway = next(turns for turns in steps if turns[0].replies and "all" not in turns[0].replies)
-    assert "Waits for the other answer." in turns_html(halfway)
-    assert "Stopped." in turns_html(halfway, is_stopped=True) and "Waits" not in turns_html(halfway, is_stopped=True)
-    assert "Stopped." not in turns_html(last, is_stopped=True) and "Waits" not in turns_html(last)
-    assert "Stopped." in turns_html((*halfway, *last))  # an earlier turn grows no more
+    assert "Waiting for the other answer." in turns_html(halfway)
+    assert "Stopped." in turns_html(halfway, is_stopped=True) and "Waiting" not in turns_html(halfway, is_stopped=True)
+    assert "Stopped." not in turns_html(last, is_stopped=True) and "Waiting" not in turns_html(last)
+    assert "Stopped." in turns_html((*halfway, *last))  # an answer of an earlier turn no longer grows
 
 
-def test_a_side_that_was_stopped_is_not_told_what_it_did_not_say(answerer: Answerer) -> None:
+def test_a_stopped_side_continues_without_the_question_that_it_did_not_answer(answerer: Answerer) -> None:
     steps = list(asked(answerer, str(CLIPS[0].path), 8, CLIPS[0].question, {}, NEW))
     halfway = next(turns for turns in steps if turns[0].replies and turns[0].replies["few"].text)
     assert earlier_of(halfway, "few") == [(CLIPS[0].question, halfway[0].replies["few"].text)]
@@ -364,7 +368,7 @@ def browser() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api")
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"there is none of {', '.join(BROWSERS)}")
+        pytest.skip(f"none of these browsers is installed: {', '.join(BROWSERS)}")
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield started
@@ -372,7 +376,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_user_asks_moves_the_slider_and_meets_a_bad_file(address: str, browser: Any, tmp_path: Path) -> None:
+def test_a_user_can_ask_move_the_slider_and_upload_a_bad_file(address: str, browser: Any, tmp_path: Path) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})
     requested, problems = set(), []
     page.on("request", lambda request: requested.add(request.url))
@@ -425,7 +429,7 @@ def test_a_user_asks_moves_the_slider_and_meets_a_bad_file(address: str, browser
 
 
 @pytest.mark.slow
-def test_a_file_that_the_browser_cannot_play_is_still_answered_about(
+def test_a_question_about_a_file_that_the_browser_cannot_play_is_answered(
     address: str, browser: Any, tmp_path: Path
 ) -> None:
     path = write_clip(tmp_path / "clip.avi", [i / 25 for i in range(8)], codec="mpeg4", tick=None)
@@ -443,7 +447,7 @@ def test_a_file_that_the_browser_cannot_play_is_still_answered_about(
 
 
 @pytest.mark.slow
-def test_two_users_have_conversations_of_their_own(address: str, browser: Any) -> None:
+def test_two_users_have_separate_conversations(address: str, browser: Any) -> None:
     pages = []
     for clip in CLIPS[:2]:
         page = browser.new_context().new_page()

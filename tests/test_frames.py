@@ -1,4 +1,4 @@
-"""Decoded frames in place of a file: `Video.from_frames`, and `ask` about them, in chats and with several prompts."""
+"""Decoded frames can replace a file: `Video.from_frames`, and `ask` about them, in chats and with several prompts."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ FRAMES = np.random.default_rng(0).integers(0, 256, (4, 6, 8, 3), dtype=np.uint8)
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Video:
-    """6 of 12 frames with gaps of 0.1 to 1.2 seconds."""
+    """Return 6 of 12 frames that are 0.1 to 1.2 seconds apart."""
     clip = write_clip(tmp_path_factory.mktemp("frames") / "clip.mp4", [i * (i + 1) / 20 for i in range(12)])
     return read_video(clip, 6)
 
@@ -65,7 +65,7 @@ def test_floats_are_rounded_to_the_nearest_byte() -> None:
     assert video.frames[0, 0, 0].tolist() == [0, 127, 255]
 
 
-def test_times_are_told_to_the_microsecond_and_on_a_files_clock_exactly(video: Video) -> None:
+def test_times_are_kept_to_the_microsecond_and_exactly_if_the_files_fps_is_given(video: Video) -> None:
     told = Video.from_frames(video.frames, times=video.seconds, duration=video.duration)
     assert np.allclose(told.seconds, video.seconds, rtol=0, atol=1e-6)
     assert told.duration == pytest.approx(video.duration, abs=1e-6)
@@ -74,7 +74,7 @@ def test_times_are_told_to_the_microsecond_and_on_a_files_clock_exactly(video: V
     assert exact.metadata == video.metadata and exact.frames is video.frames
 
 
-def test_without_a_duration_the_last_frame_is_shown_as_long_as_the_others() -> None:
+def test_the_last_frame_is_shown_as_long_as_the_others_without_a_duration() -> None:
     assert Video.from_frames(FRAMES, times=[1, 2, 3, 7]).duration == 9.0
     assert Video.from_frames(FRAMES, times=[0, 1, 2, 3], fps=25).duration == 3.04
     assert Video.from_frames(FRAMES[:1], times=[3]).duration == 4.0
@@ -90,10 +90,10 @@ def test_without_a_duration_the_last_frame_is_shown_as_long_as_the_others() -> N
         (FRAMES, {"fps": "2"}, "`fps` is '2'"),
         (FRAMES, {"times": [0, 1, 2]}, "`times` holds 3 seconds, but there are 4 frames"),
         (FRAMES, {"times": [0, 2, 1, 3]}, "`times` is .* ascending"),
-        (FRAMES, {"times": [-1, 0, 1, 2]}, "`times` is .* from 0 on"),
+        (FRAMES, {"times": [-1, 0, 1, 2]}, "`times` is .* none below 0"),
         (FRAMES, {"times": [0, 1, 2, float("inf")]}, "`times` is .* must hold the seconds"),
         (FRAMES, {"times": "0123"}, "`times` is '0123'"),
-        (FRAMES, {"times": [0, 1e-8, 1, 2]}, r"`times` holds two that are closer than 1 / 1e\+06 seconds"),
+        (FRAMES, {"times": [0, 1e-8, 1, 2]}, r"`times` holds two that are less than 1 / 1e\+06 seconds apart"),
         (FRAMES, {"times": [0, 0.5, 1.03, 2], "fps": 10}, r"not those of frames at `fps=10`: 1.03 s is between"),
         (FRAMES, {"times": [0, 1, 2, 3], "duration": 3}, "`duration` is 3, but the last frame is shown at 3 s"),
         (FRAMES, {"fps": 2, "duration": -1}, "`duration` is -1"),
@@ -117,17 +117,17 @@ def test_frames_and_times_that_make_no_sense_are_refused(frames: Any, times: dic
         Video.from_frames(frames, **times)
 
 
-# -- asking about them ------------------------------------------------------------------------------------------------
+# -- asking about frames ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["array", "tensor, channels first", "list of images"])
-def test_ask_about_frames_answers_as_about_the_file(family: Family, video: Video, form: str) -> None:
+def test_ask_answers_about_frames_as_about_their_file(family: Family, video: Video, form: str) -> None:
     expected = ask(video, family)
     exact = Video.from_frames(FORMS[form](video.frames), times=video.seconds, fps=video.fps, duration=video.duration)
     assert told(ask(exact, family)) == told(expected)
 
 
-def test_ask_about_frames_of_a_constant_rate_answers_as_about_the_file(family: Family, tmp_path: Path) -> None:
+def test_ask_answers_about_frames_with_fps_as_about_their_file(family: Family, tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", [i / 4 for i in range(6)])
     video = read_video(clip, 6)
     assert told(ask(video.frames, family, fps=4)) == told(ask(clip, family, num_frames=6))
@@ -135,8 +135,8 @@ def test_ask_about_frames_of_a_constant_rate_answers_as_about_the_file(family: F
     assert told(by_times) == told(ask(clip, family, num_frames=6)) and by_times.video.duration == 1.5
 
 
-def test_frames_without_times_and_times_of_a_file_are_refused(family: Family, video: Video) -> None:
-    with pytest.raises(VideoError, match="Pass `fps`, the frames a second, or `times`"):
+def test_ask_refuses_frames_without_times_and_times_for_a_video(family: Family, video: Video) -> None:
+    with pytest.raises(VideoError, match="Pass `fps`, the frames per second, or `times`"):
         ask(video.frames, family)
     for given in ({"fps": 2}, {"times": [0]}):
         with pytest.raises(ValueError, match=f"`{next(iter(given))}` is for decoded frames, but `video` has its own"):
@@ -146,7 +146,7 @@ def test_frames_without_times_and_times_of_a_file_are_refused(family: Family, vi
 # -- several prompts, and chats ---------------------------------------------------------------------------------------
 
 
-def test_several_prompts_are_answered_as_each_alone_and_the_video_is_encoded_once(
+def test_several_prompts_are_answered_as_each_alone_from_one_encoding(
     family: Family, video: Video, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions = [QUESTION, [{"role": "user", "content": "Who is it?"}], "And where, after all that?"]
@@ -166,7 +166,7 @@ def test_several_prompts_are_answered_as_each_alone_and_the_video_is_encoded_onc
     assert len(ask(video, family, [QUESTION])) == 1
 
 
-def test_a_chat_is_the_prompt_of_the_processors_template(family: Family, video: Video) -> None:
+def test_a_chat_is_asked_as_the_processors_template_writes_it(family: Family, video: Video) -> None:
     parts = [{"type": "video"}, {"type": "text", "text": QUESTION}]
     chat = [
         {"role": "user", "content": parts},
@@ -219,8 +219,8 @@ VIDEO, TEXT = {"type": "video"}, {"type": "text", "text": "What?"}
             "2 videos",
         ),
         ([{"role": "user", "content": [{"type": "video", "path": "x.mp4"}]}], "brings its own video"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "holds text and the video. For other chats call"),
-        ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "holds text and the video"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "may hold only text and the video. For other chats call"),
+        ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "may hold only text and the video"),
     ],
 )
 def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(question: Any, message: str) -> None:
@@ -229,6 +229,6 @@ def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(quest
 
 
 @only(lambda family: family.name == "llava_onevision")
-def test_what_is_for_one_question_is_refused_for_several(family: Family, video: Video) -> None:
+def test_measuring_several_questions_is_refused(family: Family, video: Video) -> None:
     with pytest.raises(ValueError, match="`measure=True` measures one text, but `question` is a list"):
         ask(video, family, [QUESTION], measure=True)

@@ -1,4 +1,4 @@
-"""`vidcom2.load`: the family from the checkpoint's config, and `from_pretrained`'s arguments."""
+"""`vidcom2.load` finds the family in the checkpoint's config, and takes the arguments of `from_pretrained`."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ import vidcom2
 from vidcom2.errors import CheckpointError
 
 
-def test_load_gives_the_class_and_the_processor_of_the_family(family: Family) -> None:
+def test_load_returns_the_class_and_the_processor_of_the_family(family: Family) -> None:
     model, processor = vidcom2.load(str(family.folder), retention_ratio=RETENTION_RATIO, device="cpu")
     assert type(model) is family.case.model_class and type(processor) is type(family.processor)
     assert not model.training and model.config.to_dict() == family.model.config.to_dict()
@@ -42,7 +42,7 @@ def test_load_takes_settings_and_arguments_of_from_pretrained(family: Family, tm
     assert model.device == torch.device("cpu")
 
 
-def test_what_a_vidcom2_model_saved_loads_with_its_settings(family: Family, tmp_path: Path) -> None:
+def test_a_saved_vidcom2_model_loads_with_its_settings(family: Family, tmp_path: Path) -> None:
     family.load(retention_ratio=0.6).save_pretrained(tmp_path)
     family.processor.save_pretrained(tmp_path)
     model, processor = vidcom2.load(tmp_path)
@@ -51,8 +51,8 @@ def test_what_a_vidcom2_model_saved_loads_with_its_settings(family: Family, tmp_
 
 
 @only(lambda family: family.name in ("llava_video", "qwen2_5_vl"))
-def test_a_repo_of_the_hub_is_found_in_the_cache_that_is_named(family: Family, tmp_path: Path) -> None:
-    """Config, processor and weights, at the revision that is asked for."""
+def test_a_hub_repo_is_loaded_from_the_given_cache(family: Family, tmp_path: Path) -> None:
+    """Its config, processor and weights come from there, at the given revision."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     repo = tmp_path / "models--org--tiny"
     shutil.copytree(family.folder, repo / "snapshots" / commit)
@@ -65,13 +65,13 @@ def test_a_repo_of_the_hub_is_found_in_the_cache_that_is_named(family: Family, t
         vidcom2.load("org/tiny", device="cpu")
 
 
-def test_fields_of_the_config_are_replaced_as_from_pretrained_does(family: Family) -> None:
+def test_load_replaces_fields_of_the_config_as_from_pretrained_does(family: Family) -> None:
     model, _ = vidcom2.load(family.folder, image_token_id=3, device="cpu")
     assert model.config.image_token_id == 3
 
 
-def test_a_quantized_model_is_loaded_where_it_stays(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not moved afterwards, which bitsandbytes refuses."""
+def test_a_quantized_model_is_loaded_onto_its_device(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not moved after loading, which bitsandbytes refuses."""
     torchao = pytest.importorskip("torchao.quantization")
     from transformers import TorchAoConfig
 
@@ -93,7 +93,7 @@ def test_a_quantized_model_is_loaded_where_it_stays(family: Family, monkeypatch:
 # -- refused ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_no_supported_family_is_named_with_what_is_supported(tmp_path: Path) -> None:
+def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     supported = "'llava_onevision', 'vidcom2_llava_video', .*'qwen3_5_moe'"
     with pytest.raises(
@@ -112,16 +112,16 @@ def test_a_checkpoint_of_no_supported_family_is_named_with_what_is_supported(tmp
         ({"name": "no/such"}, "cannot load the model 'no/such': there is no such folder"),
         ({"name": "no/such", "local_files_only": True}, "the cache does not have it, and `local_files_only` is set"),
         ({"device": "cpu", "device_map": "auto"}, "`device` is 'cpu' and `device_map` is 'auto'. Pass one"),
-        ({"config": {}}, "`config` is no argument of `vidcom2.load`: .* `from_pretrained` of the family's class"),
-        ({"trust_remote_code": True}, "`trust_remote_code` is no argument .* this package's"),
+        ({"config": {}}, "`config` is not an argument of `vidcom2.load`: .* `from_pretrained` of the family's class"),
+        ({"trust_remote_code": True}, "`trust_remote_code` is not an argument .* this package's"),
         ({"revision": "main"}, "`revision` is 'main', but the model .* is a folder"),
         ({"dtype": "float3"}, "can only be .* `torch.dtype`"),
-        ({"num_frames": 3}, "`num_frames` is neither a setting of VidCom², nor an argument of `from_pretrained`"),
+        ({"num_frames": 3}, "`num_frames` is neither a setting of VidCom² nor an argument of `from_pretrained`"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 @only(lambda family: family.name == "llava_onevision")
-def test_arguments_that_make_no_sense_are_refused(family: Family, arguments: dict[str, Any], message: str) -> None:
+def test_load_refuses_arguments_that_make_no_sense(family: Family, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         vidcom2.load(**{"name": family.folder, **arguments})
 

@@ -1,4 +1,4 @@
-"""`vidcom2 publish --space`: a Space that serves the demo, sent to a Hub on loopback, and run from its own files."""
+"""`vidcom2 publish --space` sends a Space to a Hub on loopback, and the Space serves the demo from its own files."""
 
 import hashlib
 import pickle
@@ -56,7 +56,9 @@ def send(api: HfApi, folder: Path, **given: Any) -> Published:
     return publish(api, options, prepared.staged, prepared.remote)
 
 
-def test_a_space_is_one_commit_with_all_that_it_runs(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
+def test_a_space_is_published_in_one_commit_with_all_that_it_needs(
+    hub: LoopbackHub, api: HfApi, tmp_path: Path
+) -> None:
     done = send(api, tmp_path / "staged", tag="v1", hardware="l4x1", revision="main")
     assert done.url == f"{hub.url}/spaces/{SPACE}" and done.commit == hub.head(ON_HUB) == hub.head(ON_HUB, "v1")
     assert [commit.title for commit in hub.repos[ON_HUB].commits.values()] == ["initial commit", "Publish with vidcom2"]
@@ -80,7 +82,7 @@ def test_a_space_is_one_commit_with_all_that_it_runs(hub: LoopbackHub, api: HfAp
     assert all(hashlib.sha256(hub.read(ON_HUB, path)).hexdigest() == sha for path, sha in listed.items())
 
 
-def test_the_same_again_changes_nothing_and_what_is_left_over_goes(
+def test_publishing_again_changes_nothing_and_deletes_files_of_an_earlier_publication(
     hub: LoopbackHub, api: HfApi, tmp_path: Path
 ) -> None:
     send(api, tmp_path / "first")
@@ -95,7 +97,7 @@ def test_the_same_again_changes_nothing_and_what_is_left_over_goes(
 
 
 @pytest.mark.parametrize("card", [b"# Mine\n", None])
-def test_a_space_of_others_is_refused_and_stays_as_it_is(
+def test_a_space_of_somebody_else_is_refused_and_stays_as_it_is(
     card: bytes | None, hub: LoopbackHub, api: HfApi, tmp_path: Path
 ) -> None:
     hub.create(ON_HUB)
@@ -106,12 +108,12 @@ def test_a_space_of_others_is_refused_and_stays_as_it_is(
     assert hub.head(ON_HUB) == before
 
 
-def test_a_space_as_the_hub_makes_it_is_a_new_one(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
+def test_a_space_that_the_hub_just_made_counts_as_new(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
     hub.create(ON_HUB)
     assert send(api, tmp_path / "staged").commit == hub.head(ON_HUB)
 
 
-def test_a_model_repo_of_the_same_name_is_another_repo(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
+def test_a_model_repo_of_the_same_name_stays_as_it_is(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
     hub.create(SPACE)
     before = hub.head(SPACE)
     send(api, tmp_path / "staged")
@@ -126,7 +128,7 @@ def test_a_dry_run_sends_nothing(hub: LoopbackHub, api: HfApi, tmp_path: Path) -
     assert "not verified" in prepared.notes[0] and not prepared.checks
 
 
-def test_a_model_that_the_hub_does_not_have_is_named(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
+def test_a_model_that_the_hub_does_not_have_is_refused(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="the Hub has no 'org/nothing'"):
         prepare(api, PublishOptions(space=SPACE, model="org/nothing"), tmp_path / "staged")
     assert ON_HUB not in hub.repos
@@ -147,7 +149,7 @@ def test_options_that_do_not_go_together_are_refused(given: dict[str, Any], prob
         PublishOptions(space=SPACE, **given).check()
 
 
-def test_what_is_of_a_space_is_refused_without_one() -> None:
+def test_options_of_a_space_are_refused_without_one() -> None:
     assert "`--model` is 'org/x', but only a Space has one" in mistake("publish", "--model", "org/x")
     assert "for a Space" in mistake("publish")
 
@@ -167,7 +169,7 @@ def test_the_command_shows_what_it_would_send(
 
 
 def test_calls_of_the_model_can_be_sent_to_another_process() -> None:
-    """As ZeroGPU does: arguments and results are pickled."""
+    """ZeroGPU does this. Arguments and results are pickled."""
 
     def sent(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -184,7 +186,7 @@ def test_calls_of_the_model_can_be_sent_to_another_process() -> None:
         assert [reply.text for reply in turn.replies.values()] == [clip.answer] * 2, turn
 
 
-def test_a_gpu_is_lent_where_the_surroundings_lend_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_of_zerogpu_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def works() -> int:
         return 7
 

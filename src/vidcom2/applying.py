@@ -1,7 +1,7 @@
-"""VidCom² for a model that is loaded already: it becomes one of ours, and a stock model again, in place.
+"""Turn a model that is already loaded into a VidCom² model, and back into a stock model, in place.
 
-A class of ours has the weights and the modules of its parent class, so that changing the class is all there is to do.
-What points at the old class from elsewhere changes along: the config, and methods that others have put on the object.
+Our classes have the same weights and modules as their parent classes, so changing the class of the object is enough.
+Whatever else refers to the old class changes with it: the config, and methods that other libraries put on the object.
 """
 
 import copy
@@ -22,23 +22,24 @@ from .shipping.shipped_code import CODE_FIELDS
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# By name, since a model that came from a Hub repo has a copy of its own of these classes.
+# Compared by name, because a model from a Hub repo has its own copy of these classes.
 OUR_MIXINS = {"VidCom2GenerationMixin", "VidCom2ModelMixin"}
-# On an applied model: its config as the stock class had it, for `remove`.
+# The attribute of an applied model that keeps the stock class's config, for `remove`.
 STOCK_CONFIG = "config_before_vidcom2"
 
 
 def apply(model: Model, **settings: Any) -> Model:
-    """Turn a stock model into the VidCom² model of its family, in place: no weight is copied or moved.
+    """Turn a stock model into the VidCom² model of its family, in place. No weight is copied or moved.
 
-    Everything else about the model stays: its device, dtype, quantization, adapters, hooks, mode and
-    `generation_config`. The settings are in `model.config`, and `save_pretrained` writes what a model that was loaded
-    with the VidCom² class writes.
+    Everything else about the model stays as it is: its device, dtype, quantization, adapters, hooks, mode and
+    `generation_config`. The settings are then in `model.config`, and `save_pretrained` writes what it would write for a
+    model that was loaded with the VidCom² class.
 
     Args:
-        model: of the Transformers class of a supported family, with or without its head, or a `PeftModel` around one.
-            A VidCom² model only gets the settings.
-        **settings: of VidCom² (`retention_ratio=0.15`); those of the config, or the defaults, where not given.
+        model: a model of the Transformers class of a supported family, with or without its head, or a `PeftModel`
+            around one. If it is already a VidCom² model, only its settings change.
+        **settings: settings of VidCom² (`retention_ratio=0.15`). Those that are not given come from the config, or are
+            the defaults.
 
     Returns:
         The same object.
@@ -46,7 +47,7 @@ def apply(model: Model, **settings: Any) -> Model:
     Raises:
         ValueError: on a model of no supported family, a subclass of a stock class, a wrapper that has to come after
             `apply` (`torch.compile`, DDP, FSDP), a method of the model that someone replaced, and a setting that does
-            not exist, is outside its accepted set, or is of another family. The model is then as it was.
+            not exist, is outside its accepted set, or belongs to another family. The model is left unchanged.
     """
     loaded = _inside(model, "apply")
     check_settings(settings)
@@ -68,26 +69,26 @@ def apply(model: Model, **settings: Any) -> Model:
 
 
 def remove(model: Model) -> Model:
-    """Turn a VidCom² model into the stock model of its family, in place: what `apply` did is undone.
+    """Turn a VidCom² model into the stock model of its family, in place. This undoes what `apply` did.
 
-    The config is the object that the model had before `apply`, with what was changed in it since, but for the settings
-    of VidCom². A model that was loaded with the VidCom² class gets a stock config with the same fields.
+    The model gets back the config object that it had before `apply`, including later changes to its fields, but without
+    the settings of VidCom². A model that was loaded with the VidCom² class gets a stock config with the same fields.
 
     Args:
-        model: one that `apply` returned, one that was loaded with a VidCom² class, or a `PeftModel` around one.
+        model: a model that `apply` returned, one that was loaded with a VidCom² class, or a `PeftModel` around one.
 
     Returns:
         The same object.
 
     Raises:
-        ValueError: on a model that is none of VidCom²'s, a subclass of one, a wrapper that has to come after, and a
-            method of the model that someone replaced. The model is then as it was.
+        ValueError: on a model that is not a VidCom² model, a subclass of one, a wrapper that has to come after
+            `remove`, and a method of the model that someone replaced. The model is left unchanged.
     """
     loaded = _inside(model, "remove")
     if not _is_ours(type(loaded)):
         raise OptionError(
-            f"`model` is a {type(loaded).__name__}, which is no VidCom² model: there is nothing to remove. Pass a "
-            "model that `vidcom2.apply` returned."
+            f"`model` is a {type(loaded).__name__}, which is not a VidCom² model, so there is nothing to remove. Pass "
+            "a model that `vidcom2.apply` returned."
         )
     family = _family_of(loaded)
     known = {family.model_class.__name__, family.model_class.inner_class.__name__}
@@ -108,25 +109,25 @@ def remove(model: Model) -> Model:
 
 
 def _inside(model: nn.Module, function: str) -> PreTrainedModel:
-    """The model of Transformers, which PEFT may have wrapped.
+    """Return the model of Transformers, which PEFT may have wrapped.
 
     Raises:
-        OptionError: if there is none, or a wrapper is around it that keeps what it saw of the class.
+        OptionError: if there is none, or if a wrapper around it would keep calling the old class.
     """
     wrapped = [name for name in ("_orig_mod", "module") if name in getattr(model, "_modules", {})]
     sharded = any(base.__name__ == "FSDPModule" for base in type(model).__mro__)
     if sharded or (wrapped and not isinstance(model, PreTrainedModel)):
         what = {"_orig_mod": "`torch.compile`"}.get(wrapped[0] if wrapped else "", "a wrapper for several devices")
         raise OptionError(
-            f"`model` is a {type(model).__name__}: {what} is around the model, and keeps calling the class that it "
-            f"saw. Call `vidcom2.{function}` on the model itself, before it is wrapped or compiled."
+            f"`model` is a {type(model).__name__}: {what} is around the model, and would keep calling its old class. "
+            f"Call `vidcom2.{function}` on the model itself, before it is wrapped or compiled."
         )
     if not isinstance(model, PreTrainedModel) and callable(getattr(model, "get_base_model", None)):
         return _inside(model.get_base_model(), function)  # pyright: ignore[reportCallIssue]  (PEFT's, not imported)
     if not isinstance(model, PreTrainedModel):
         raise OptionError(
-            f"`model` is a {type(model).__name__}, but must be a model of Transformers that is loaded, or a "
-            "`PeftModel` around one. For a checkpoint's name there is `vidcom2.load`."
+            f"`model` is a {type(model).__name__}, but must be a model of Transformers that is already loaded, or a "
+            "`PeftModel` around one. To load a checkpoint by its name, call `vidcom2.load`."
         )
     return model
 
@@ -146,15 +147,15 @@ def _is_ours(model_class: type) -> bool:
 
 
 def _stock_class(model_class: type) -> type[PreTrainedModel]:
-    """The class that one of ours extends."""
+    """Return the class of Transformers that one of our classes extends."""
     return next(base for base in model_class.__mro__ if issubclass(base, PreTrainedModel) and not _is_ours(base))
 
 
 def _class_for(model: PreTrainedModel) -> Any:
-    """The class of ours that extends the model's.
+    """Return our class that extends the model's class.
 
     Raises:
-        OptionError: if there is none, or the model or its inner model is of a subclass, which would be passed over.
+        OptionError: if there is none, or if the model or its inner model is of a subclass, whose methods would be lost.
     """
     with_head = _family_of(model).model_class
     ours = {_stock_class(each): each for each in (with_head, with_head.inner_class)}
@@ -172,7 +173,7 @@ def _class_for(model: PreTrainedModel) -> Any:
 
 
 def _check_exact(what: str, found: type, stock: type, ours: type) -> None:
-    """Raises an OptionError if the class is not the stock one itself."""
+    """Raise an OptionError if the class is not the stock class itself."""
     if found is stock:
         return
     if not issubclass(found, stock):
@@ -186,7 +187,7 @@ def _check_exact(what: str, found: type, stock: type, ours: type) -> None:
     lost = f"its own {own}" if own else "what it adds"
     raise OptionError(
         f"{what} is a {found.__name__}, a subclass of {stock.__name__}: {lost} would be lost, since the class changes "
-        f"to {ours.__name__}. Derive your class from that one, and load the checkpoint with it."
+        f"to {ours.__name__}. Derive your class from {ours.__name__}, and load the checkpoint with it."
     )
 
 
@@ -196,7 +197,7 @@ def _check_exact(what: str, found: type, stock: type, ours: type) -> None:
 
 
 def _turn(model: nn.Module, loaded: PreTrainedModel, new_class: Any, config_of_new: Callable[[], Any]) -> None:
-    """Change the class of a model, and of its inner model where it has a head; nothing is changed after an error."""
+    """Change the class of a model, and of its inner model if it has a head. If this raises, nothing has changed."""
     inner_class = getattr(new_class, "inner_class", None) or getattr(type(loaded), "inner_class", None)
     changes: list[tuple[nn.Module, type]] = [(loaded, new_class)]
     if inner_class is not None:
@@ -214,7 +215,7 @@ def _turn(model: nn.Module, loaded: PreTrainedModel, new_class: Any, config_of_n
         holder.__dict__[name] = method
     for module, _ in changes:
         hooked = vars(module).get("forward")
-        if isinstance(hooked, functools.partial):  # accelerate's, which shows the signature of what it calls
+        if isinstance(hooked, functools.partial):  # accelerate's hook shows the signature of what it calls
             vars(hooked).clear()
             functools.update_wrapper(hooked, vars(module)["_old_forward"])
     for module in loaded.modules():
@@ -223,7 +224,7 @@ def _turn(model: nn.Module, loaded: PreTrainedModel, new_class: Any, config_of_n
 
 
 def _holders(model: nn.Module, module: nn.Module) -> Iterator[nn.Module]:
-    """Objects that may have methods of the module bound to them: itself, and what PEFT has around it."""
+    """Yield the objects that may hold bound methods of the module: the module itself, and PEFT's wrappers around it."""
     yield module
     while model is not module and not isinstance(model, PreTrainedModel):
         yield model
@@ -231,9 +232,9 @@ def _holders(model: nn.Module, module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[str, MethodType]]:
-    """Attributes of an object that are methods of the module's old class, as methods of the new one.
+    """Yield the name of each attribute that is a method of the module's old class, with the new class's method for it.
 
-    accelerate keeps the `forward` that it has put its own in front of, and PEFT the `prepare_inputs_for_generation`.
+    Such attributes are the `forward` that accelerate keeps behind its hook, and PEFT's `prepare_inputs_for_generation`.
 
     Raises:
         OptionError: if someone has replaced one of the methods that differ between the two classes.
@@ -264,7 +265,7 @@ def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[s
 
 
 def _set_together(config: Any, settings: dict[str, Any]) -> None:
-    """Set them all, or none if one is refused."""
+    """Set all settings, or none of them if one is refused."""
     tried = copy.copy(config)
     for each in (tried, config):
         for name, value in settings.items():
@@ -273,7 +274,7 @@ def _set_together(config: Any, settings: dict[str, Any]) -> None:
 
 
 def _stock_config(model: PreTrainedModel, stock_class: type[PreTrainedModel]) -> Any:
-    """The config of a VidCom² model as the stock class has it."""
+    """Return the stock class's config for a VidCom² model."""
     of_vidcom2 = {*SETTING_NAMES, *CODE_FIELDS, "architectures"}
     fields = {name: value for name, value in vars(model.config).items() if name not in of_vidcom2}
     config: Any = vars(model).get(STOCK_CONFIG)
@@ -281,7 +282,7 @@ def _stock_config(model: PreTrainedModel, stock_class: type[PreTrainedModel]) ->
         vars(config).update(fields)
         return config
     config_class: Any = stock_class.config_class
-    if isinstance(model.config, config_class) and type(model.config) is config_class:  # LLaVA-Video's has no other
+    if isinstance(model.config, config_class) and type(model.config) is config_class:  # LLaVA-Video has no other config
         return copy.copy(model.config)
     config = config_class.__new__(config_class)
     vars(config).update(fields)

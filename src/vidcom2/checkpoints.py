@@ -1,4 +1,4 @@
-"""Loading a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
+"""Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 SMALL_WEIGHTS = 200e6  # bytes, up to which loading needs no progress bar
 NAMES_SHOWN = 3  # how many weights that do not fit an error names
 HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # for config, processor and weights alike
-OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # not fields of a config to replace
+OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
+# Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
-    "config": "the checkpoint's own says the family. With another call `from_pretrained` of the family's class.",
-    "output_loading_info": "missing weights are refused. Call `from_pretrained` of the family's class.",
-    "state_dict": "it loads what the checkpoint holds. Call `from_pretrained` of the family's class.",
+    "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",
+    "output_loading_info": "it refuses missing weights. To see them, call `from_pretrained` of the family's class.",
+    "state_dict": "it loads the checkpoint's weights. To use others, call `from_pretrained` of the family's class.",
     "subfolder": "a checkpoint lies at the top of its folder or repo. Name the folder itself.",
     "gguf_file": "GGUF files hold no vision tower. Load a checkpoint of Transformers.",
-    "trust_remote_code": "the classes are this package's, also for a repo that brings code. Leave it out.",
-    "spatial_pool_mode": "model and processor must agree on it. Set it where the checkpoint is converted.",
+    "trust_remote_code": "it uses this package's classes, even if the repo brings code. Leave it out.",
+    "spatial_pool_mode": "model and processor must agree on it. Set it when you convert the checkpoint.",
 }
 
 __all__ = ["Checkpoint", "CheckpointError", "family_of", "load", "load_checkpoint", "load_placed"]
@@ -132,15 +133,15 @@ def load(
 ) -> tuple["VidCom2GenerationMixin", ProcessorMixin]:
     """Load a checkpoint of any supported family: its model in the VidCom² class, and its processor.
 
-    The checkpoint's config says the family. It may be a stock checkpoint, or one that a VidCom² model saved.
+    The checkpoint's config says which family it is. It may be a stock checkpoint, or one that a VidCom² model saved.
 
     Args:
         name: a folder, or a Hub id.
-        device: where the model goes: `"auto"` for the accelerator if there is one. With a `device_map` Transformers
-            places it.
-        **arguments: settings of VidCom² (`retention_ratio=0.15`), those of the checkpoint where not given; and
-            arguments of `from_pretrained`: `dtype`, `device_map`, `attn_implementation`, `quantization_config`,
-            `revision`, `token`, `cache_dir`, ... `dtype` is the checkpoint's if not given.
+        device: where to put the model; `"auto"` means the accelerator if there is one. With a `device_map`,
+            Transformers places the model instead.
+        **arguments: settings of VidCom² (`retention_ratio=0.15`), by default those of the checkpoint; and arguments of
+            `from_pretrained`: `dtype` (by default the checkpoint's), `device_map`, `attn_implementation`,
+            `quantization_config`, `revision`, `token`, `cache_dir` and so on.
 
     Returns:
         The model, in evaluation mode, and the processor.
@@ -154,7 +155,7 @@ def load(
         raise OptionError(f"`name` is a {type(name).__name__}, but must be a folder, or a Hub id: org/name.")
     for not_taken, instead in NOT_OF_LOAD.items():
         if not_taken in arguments:
-            raise OptionError(f"`{not_taken}` is no argument of `vidcom2.load`: {instead}")
+            raise OptionError(f"`{not_taken}` is not an argument of `vidcom2.load`: {instead}")
     settings = {each: arguments.pop(each) for each in (*SETTING_NAMES, *FAMILY_SETTINGS) if each in arguments}
     check_settings(settings)
     if arguments.get("device_map") is not None and device != "auto":
@@ -214,7 +215,7 @@ def _load(
     family = family_of(f"the model {name!r}", fields)
     check_settings_of(f"the model {name!r}", family, settings)
     model_class = family.model_class
-    # Each setting given here was checked before, so what fails now is in the file or does not fit together.
+    # Each given setting was checked above, so what fails here is in the file, or the settings do not go together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
         config = model_class.config_class.from_pretrained(path, revision=revision or "main", **hub, **settings)
         check_all_read(CompressionSettings.as_dict(config))
@@ -239,7 +240,7 @@ def _load(
 
 
 def _take_fields(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Set what stands for a field of the config, as `from_pretrained` does, and return the other arguments.
+    """Set the fields of the config that `arguments` name, as `from_pretrained` does, and return the other arguments.
 
     Raises:
         OptionError: on a misspelt setting.
@@ -265,7 +266,7 @@ def _unknown_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
         if not unknown:
             raise
         raise OptionError(
-            f"`{unknown[0]}` is neither a setting of VidCom², nor an argument of `from_pretrained`. The settings are: "
+            f"`{unknown[0]}` is neither a setting of VidCom² nor an argument of `from_pretrained`. The settings are: "
             f"{', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
         ) from None
 

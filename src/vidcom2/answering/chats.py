@@ -1,4 +1,4 @@
-"""What may be asked about a video: a text, a chat, or several of them. Nothing here imports PyTorch."""
+"""Check what a user asks about a video: a text, a chat, or several of these. Nothing here imports PyTorch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -13,10 +13,10 @@ ABOUT_ONE_VIDEO = "For other chats call the processor and the model's own `gener
 
 
 def prompts_of(question: Any) -> list[Prompt]:
-    """The texts or chats of a call; `is_single` says whether the caller passed one or a list of them.
+    """Return the texts or chats of a call as a list. `is_single` says whether the caller passed one or a list.
 
     Raises:
-        OptionError: on what is none, and on a text or a chat that cannot be asked.
+        OptionError: on anything other than texts and chats, and on a text or a chat that cannot be asked.
     """
     prompts = [question] if is_single(question) else list(question) if _is_list(question) else []
     if not prompts:
@@ -31,19 +31,19 @@ def prompts_of(question: Any) -> list[Prompt]:
 
 
 def is_single(question: Any) -> bool:
-    """Whether it is one text, or one chat."""
+    """Return whether the caller asks a single text or a single chat, not a list of these."""
     return isinstance(question, str) or (_is_list(question) and len(question) > 0 and isinstance(question[0], Mapping))
 
 
 def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
-    """The chat that the processor's template gets, with one placeholder of the video in it.
+    """Return the chat for the processor's template, with exactly one placeholder for the video in it.
 
     Args:
-        prompt: a text, or a chat. A chat without a `{"type": "video"}` has the video in front of the first text of the
-            user.
+        prompt: a text, or a chat. In a chat without a `{"type": "video"}`, the video comes before the user's first
+            text.
 
     Raises:
-        OptionError: on a chat that is not about one video or does not end with the user.
+        OptionError: on a chat that is not about one video or does not end with text of the user.
     """
     if isinstance(prompt, str):
         return [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]}]
@@ -55,14 +55,14 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
         raise OptionError(f"`question` is the chat {prompt!r}, which does not end with text of the user.")
     num_videos = sum(part["type"] == "video" for message in chat for part in message["content"])
     if num_videos > 1:
-        raise OptionError(f"`question` is a chat with {num_videos} videos, but is about one. {ABOUT_ONE_VIDEO}")
+        raise OptionError(f"`question` is a chat with {num_videos} videos, but must be about one. {ABOUT_ONE_VIDEO}")
     if num_videos == 0:
         of_user[0]["content"].insert(0, {"type": "video"})
     return chat
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """With content that is a list of parts."""
+    """Return a message whose content is a list of parts. Raises an OptionError if it cannot be asked."""
     content = message.get("content")
     if not isinstance(message.get("role"), str) or not (isinstance(content, str) or _is_list(content)):
         raise OptionError(
@@ -74,13 +74,15 @@ def _message(message: Message) -> dict[str, Any]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind == "video" and set(part) > {"type"}:
             raise OptionError(
-                '`question` is a chat that brings its own video, but the video is an argument of `ask`. Leave {"type": '
-                '"video"} without it.'
+                "`question` is a chat that brings its own video, but the video is an argument of `ask`. Pass it there, "
+                'and write only {"type": "video"} in the chat.'
             )
         is_text = kind == "text" and isinstance(part.get("text"), str)
-        is_text = is_text and (message["role"] != "user" or part["text"].strip())  # a model may have answered nothing
+        is_text = is_text and (message["role"] != "user" or part["text"].strip())  # a model's answer may be empty
         if kind != "video" and not is_text:
-            raise OptionError(f"`question` is a chat with {part!r}, but holds text and the video. {ABOUT_ONE_VIDEO}")
+            raise OptionError(
+                f"`question` is a chat with {part!r}, but may hold only text and the video. {ABOUT_ONE_VIDEO}"
+            )
     return {**message, "content": [dict(part) for part in parts]}
 
 

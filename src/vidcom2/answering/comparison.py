@@ -1,4 +1,4 @@
-"""Answering one question about one video with and without compression, and measuring both."""
+"""Answer one question about one video with and without compression, and measure both."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ from .stopwatch import Stopwatch
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
-# Called with the name of the current step, how much of it is done, and how much there is.
+# Called with the name of the current step, how much of it is done, and how much there is in all.
 Progress = Callable[[str, float, float | None], None]
 
 SMALL_MODEL = 100e6  # parameters; a smaller model counts as small
@@ -33,16 +33,16 @@ BASELINE = {"retention_ratio": 1.0, "vision_method": "full"}  # the settings wit
 
 @dataclass
 class Measured:
-    """One side of the comparison, which gave the same answer several times.
+    """The figures of one side of the comparison, which gave the same answer several times.
 
     Attributes:
         prompt_tokens: length of the prompt in the KV cache after prefill.
-        video_tokens: how many of these are tokens of the video.
-        prefill_seconds: median time of the language model for the prompt and the first token.
+        video_tokens: how many of these tokens belong to the video.
+        prefill_seconds: median time that the language model takes for the prompt and the first new token.
         total_seconds: median time of the whole answer: video encoder, compression, prefill and decoding.
         prefill_seconds_each, total_seconds_each: the times of each repetition.
         new_tokens: how many tokens were generated.
-        answer: their text.
+        answer: the text of the new tokens.
         num_positions: one more than the highest position that the language model was given.
     """
 
@@ -64,13 +64,13 @@ class Comparison:
     Attributes:
         settings: all settings of VidCom² that the answer was made with.
         lost_frames: how many frames of the file could not be decoded.
-        full_prompt_tokens, full_video_tokens: lengths in the prompt that the processor makes, without compression.
-        frame_seconds: (T,) the time at which each scored frame is shown.
-        frame_budgets: (T,) tokens kept of each scored frame.
+        full_prompt_tokens, full_video_tokens: the tokens of the processor's uncompressed prompt, and of its video.
+        frame_seconds: (T,) the time at which each scored frame is shown, in seconds.
+        frame_budgets: (T,) the number of tokens kept of each scored frame.
         frame_uniqueness: (T,) u_t; None for a method without this score.
-        tokens_per_frame: scored tokens of a frame, M.
-        kept_share: kept tokens per scored token.
-        max_position_embeddings: positions that the language model was made for; None if its config does not say.
+        tokens_per_frame: the number of scored tokens of a frame, M.
+        kept_share: the share of the scored tokens that is kept.
+        max_position_embeddings: how many positions the language model was made for; None if its config does not say.
         uncompressed: the side with all tokens; None if it was not asked for.
         other_method, other: another method that keeps as many tokens, and its side; None if it was not asked for.
     """
@@ -126,8 +126,8 @@ def run(
 
     Args:
         repeats: how often each side is measured. One call before that is not measured; it prepares kernels and memory.
-        baseline: whether the full prompt runs too. It may not fit into memory where the compressed prompt does.
-        other_method: a method that answers as well, and keeps as many tokens.
+        baseline: whether the full prompt runs too. It may not fit into memory even if the compressed prompt does.
+        other_method: another method that answers too, and keeps as many tokens.
     """
     model, processor = checkpoint.model, checkpoint.processor
     inputs = prepare_inputs(processor, prompt, video, model)
@@ -201,11 +201,11 @@ def timed_answer(
     videos: EncodedVideos | None = None,
     **arguments: Any,
 ) -> TimedAnswer:
-    """Answer one prompt, and measure it.
+    """Answer one prompt, and measure how long it takes.
 
     Args:
-        videos: of the prompt, if they are encoded already; the time of that is not in the answer's.
-        arguments: of `generate`.
+        videos: the prompt's videos, if they are already encoded. `total_seconds` then does not include encoding them.
+        arguments: arguments of `generate`.
     """
     watch = Stopwatch(model)
     if videos is None:
@@ -225,7 +225,7 @@ def timed_answer(
 def measured_of(
     calls: Sequence[TimedAnswer], model: "VidCom2GenerationMixin", processor: ProcessorMixin, inputs: BatchFeature
 ) -> Measured:
-    """The same answer, given several times, as one side of a comparison."""
+    """Summarize the same answer, given several times, as one side of a comparison."""
     last = calls[-1]
     prefill, total = [call.prefill_seconds for call in calls], [call.total_seconds for call in calls]
     text_tokens = int((~model.model.is_video(inputs["input_ids"])).sum())
@@ -246,8 +246,8 @@ def measured_of(
 def steady_threads(model: PreTrainedModel) -> Iterator[None]:
     """Run a small model on one thread of the CPU, unless OMP_NUM_THREADS sets the number.
 
-    Its parallel steps are shorter than a time slice of the system. On a core that is busy with something else each step
-    waits for a whole slice, and the shorter prompt, whose steps are the shortest, loses the most.
+    The parallel steps of a small model are shorter than a time slice of the system. On a core that is busy with
+    something else, each step waits for a whole slice. The compressed prompt has the shortest steps, so it loses most.
     """
     before = torch.get_num_threads()
     small = sum(parameter.numel() for parameter in model.parameters()) < SMALL_MODEL

@@ -10,17 +10,17 @@ from ..errors import OptionError
 from ..video.reading import Video
 from .prompting import prepare_inputs
 
-ANSWER = "⟦answer⟧"  # stands for an earlier answer where the chat template is asked for what follows it
+ANSWER = "⟦answer⟧"  # takes the place of an answer, to find out what the chat template writes behind it
 
 
 class Conversation:
     """Questions and answers about a video, which is encoded and compressed once, with the first question.
 
-    All that the conversation is made of is here, and nothing stays on the model.
+    This object holds the whole conversation. Nothing of it stays on the model.
 
     Attributes:
-        ids: (1, L) the whole conversation, as without compression; None before the first question.
-        cache: the KV cache, which holds the compressed prompt and all turns.
+        ids: (1, L) the token ids of the whole conversation as without compression; None before the first question.
+        cache: the KV cache, which holds the compressed prompt and all turns; None before the first question.
     """
 
     def __init__(self, checkpoint: Checkpoint, video: Video, max_new_tokens: int) -> None:
@@ -32,17 +32,20 @@ class Conversation:
 
     @property
     def cached_tokens(self) -> int:
-        """How many tokens the KV cache holds."""
+        """The number of tokens in the KV cache."""
         return 0 if self.cache is None else self.cache.get_seq_length()
 
     def ask(self, question: str, streamer: Any = None) -> str:
         """Answer the next question.
 
         Args:
-            streamer: gets the new tokens as they come, as in Transformers' `generate`.
+            streamer: receives the new tokens as they are generated, as in Transformers' `generate`.
+
+        Returns:
+            The answer, without special tokens.
 
         Raises:
-            OptionError: on a question that is empty or contains the model's sign for a video or an image.
+            OptionError: on a question that is empty or contains the model's placeholder for a video or an image.
         """
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
         self._check(question)
@@ -77,6 +80,6 @@ class Conversation:
         chat = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
         text = processor.apply_chat_template(chat, add_generation_prompt=True).partition(ANSWER)[2]
         after = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.to(ids.device)
-        if ids[0, -1] == after[0, 0]:  # the answer has ended in the token that the template ends it with
+        if ids[0, -1] == after[0, 0]:  # the model itself generated the token that ends its turn
             after = after[:, 1:]
         return torch.cat([ids, after], dim=1)

@@ -58,7 +58,7 @@ def chat_command(options: ChatOptions) -> None:
                 streamer = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
                 try:
                     conversation.ask(question, streamer)
-                except OptionError as error:  # of this question alone
+                except OptionError as error:  # the next question may be fine
                     err.print(f"[bold red]Error:[/] {as_typed(str(error))}", highlight=False)
                     continue
                 assert conversation.ids is not None
@@ -70,7 +70,7 @@ def chat_command(options: ChatOptions) -> None:
 
 
 def _questions() -> Iterator[str]:
-    """Yield the lines of stdin until `/quit` or its end, with a prompt where a person types."""
+    """Yield the lines of stdin until `/quit` or its end. Print a prompt before each if a person types them."""
     asks = sys.stdin.isatty()
     while True:
         if asks:

@@ -1,4 +1,4 @@
-"""What the commands share: where they print, how they report errors and progress, and their options for settings."""
+"""What all commands share: where they print, how they report errors and progress, and their options for settings."""
 
 import dataclasses
 import functools
@@ -37,10 +37,10 @@ _typed: dict[str, str] = {}  # the options that the user typed, by the names of 
 
 @contextmanager
 def one_line_errors(out_of_memory: str = "Use a machine with more.") -> Iterator[None]:
-    """Report an error that the user can mend as one line, with exit code 2. Any other error is our bug: it keeps its
+    """Report an error that the user can fix as one line, with exit code 2. Any other error is our bug: it keeps its
     traceback, followed by a line on how to report it, and the exit code is 1.
 
-    The user can mend the errors whose class this package defines, such as `OptionError`, `CheckpointError`,
+    The user can fix the errors whose class this package defines, such as `OptionError`, `CheckpointError`,
     `VideoError` or `PublishError`. Each is raised on purpose, with words for the user. A bare ValueError, OSError or
     ImportError counts as a bug, because what other libraries raise about the user's files is turned into one of our
     errors where they are called. Running out of memory is the one exception, since it can happen anywhere.
@@ -75,7 +75,7 @@ class Command(TyperCommand):
             source = ctx.get_parameter_source(parameter.name)
             if parameter.name and source is not None and source.name == "COMMANDLINE":
                 _typed[parameter.name] = parameter.opts[0]
-        if self.name != "env":  # which tells what is wrong
+        if self.name != "env":  # `env` reports the problem itself
             with one_line_errors():
                 _check_transformers()
         return super().invoke(ctx)
@@ -113,7 +113,7 @@ def versions() -> str:
 
 
 def print_table(cells: Sequence[Sequence[str]]) -> None:
-    """Print cells, of which the first row has the headings.
+    """Print a table. Its first row of cells holds the headings.
 
     A table that is wider than the terminal breaks its lines where they are easy to read: first before brackets, then
     also between the words of headings.
@@ -142,7 +142,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def print_line(text: str, style: str | None = None) -> None:
-    """Print a line that a terminal may break, but a file or a pipe gets whole."""
+    """Print a line that a terminal may wrap, but that stays whole in a file or a pipe."""
     out.print(text, highlight=False, soft_wrap=True, style=style)
 
 
@@ -152,7 +152,7 @@ def print_verdict(text: str | None) -> None:
 
 
 def progress_bar() -> Progress:
-    """Return the bar of a command, on stderr, which disappears when it is done."""
+    """Return a progress bar on stderr, which disappears when the command is done."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -182,7 +182,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
         options.append((field.name, field.type, text, default))
     for family in FAMILIES.values():
         for name, accepted in family.settings.items():
-            text = f"Of {family.name}: one of {', '.join(map(repr, accepted))}."
+            text = f"Only for {family.name}: one of {', '.join(map(repr, accepted))}."
             options.append((name, str, text, f"the checkpoint's, or {accepted[0]}"))
 
     def with_settings(**arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""`vidcom2 demo`. `demo/page.py` lays out the page, and `demo/answerer.py` answers."""
+"""`vidcom2 demo` serves a page in the browser. `demo/page.py` lays it out, and `demo/answerer.py` answers."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -16,31 +16,30 @@ from .loading import FramesOption, ModelOption, check_model_options, import_libr
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """The options of `vidcom2 demo`: the command has one for each field, with its text of help."""
+    """The options of `vidcom2 demo`. The command has one option for each field, with its help text."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     model: ModelOption = None
-    host: Annotated[str, typer.Option(help="Address to serve at; `0.0.0.0` lets other machines reach the page.")] = (
+    host: Annotated[str, typer.Option(help="Address to serve at. `0.0.0.0` lets other machines reach the page.")] = (
         "127.0.0.1"
     )
     port: Annotated[int, typer.Option(help="Port to serve at.", min=1, max=65535)] = 7860
     num_frames: FramesOption = 16
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 128
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 128
 
 
 @takes_settings
 @takes_placement
 @takes_fields(DemoOptions)
 def demo_command(options: DemoOptions) -> None:
-    """Serve a page that answers questions about clips with all tokens and with few, side by side, and shows what is
-    kept of each frame.
+    """Serve a page that answers questions about clips with few tokens and with all, side by side, and shows which
+    tokens of each frame are kept.
 
-    Settings, frames and the length of answers are what the page begins with; its users may change them. Everything
-    stays on this machine: Gradio sends no telemetry, and the page loads nothing from elsewhere.
+    The page begins with the settings, frames and length of answers given here, and its users can change them.
+    Everything stays on this machine: Gradio sends no telemetry, and the page loads nothing from elsewhere.
     """
-    remedy = "Take fewer frames (--num-frames), --dtype bfloat16, or spread the model over devices (--device-map auto)."
-    with one_line_errors(remedy):
+    with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         check_gradio()
         check_address(options.host, options.port)
         check_model_options(options.model, options.placement, options.settings)
@@ -53,7 +52,7 @@ def demo_command(options: DemoOptions) -> None:
             from ..demo.answerer import Answerer
             from ..demo.page import build_page
         answerer = Answerer(load_placed(options.model, options.placement, options.settings))
-        with err.status("Answering once, which prepares the model ..."):
+        with err.status("Answering once to prepare the model ..."):
             answerer.warm_up(str(DEMO_VIDEO), options.num_frames)
         page = build_page(answerer, options.num_frames, options.max_new_tokens)
         address = serve(page, server_name=options.host, server_port=options.port)

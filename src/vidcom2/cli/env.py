@@ -1,4 +1,4 @@
-"""`vidcom2 env` prints what is installed, for reports of bugs."""
+"""`vidcom2 env` prints what is installed, for bug reports."""
 
 import json
 import platform
@@ -13,7 +13,7 @@ from .console import one_line_errors, out, print_line
 
 SCHEMA = 1
 REQUIRED = ("vidcom2", "torch", "torchvision", "transformers", "huggingface_hub", "safetensors", "av", "matplotlib")
-# What an optional package is for.
+# What each optional package is for.
 OPTIONAL = {
     "accelerate": "--device-map",
     "flash-attn": "--attn-implementation flash_attention_2",
@@ -21,7 +21,7 @@ OPTIONAL = {
     "lmms-eval": "the official benchmarks, docs/evaluation.md",
     "peft": "training adapters",
     "torchcodec": "decoding by Transformers' own video processors",
-    "gradio": "demos in a browser",
+    "gradio": "the demo in a browser, docs/demo.md",
 }
 
 
@@ -42,7 +42,7 @@ def environment_report() -> dict[str, Any]:
 def env_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, and nothing else.")] = False,
 ) -> None:
-    """Print versions, device and decoder, and what optional packages are missing. Put it into a bug report."""
+    """Print versions, device and decoder, and which optional packages are missing. Put this into a bug report."""
     with one_line_errors():
         report = environment_report()
     if as_json:
@@ -74,7 +74,7 @@ def _version(package: str) -> str | None:
 
 
 def _device() -> str:
-    """Return the device that `--device auto` stands for, or why PyTorch cannot tell."""
+    """Return the device that `--device auto` stands for, or why that is unknown."""
     try:
         import torch
 

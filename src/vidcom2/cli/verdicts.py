@@ -1,4 +1,4 @@
-"""The one line that ends `run`, `eval` and `bench`, and says what their tables come to."""
+"""Write the line at the end of `run`, `eval` and `bench` that sums up their tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ def verdict_of_run(result: "Comparison") -> str:
     parts = [_fewer(result.full_video_tokens, short.video_tokens)]
     if full is not None:
         same = short.answer.strip() == full.answer.strip()
-        parts = ["same answer" if same else "another answer than with all tokens", *parts]
+        parts = ["same answer" if same else "a different answer than with all tokens", *parts]
         parts.append(f"prefill {_faster(full.prefill_seconds, short.prefill_seconds)}")
     return f"{percent(result.retention_ratio)}: {', '.join(parts)}"
 
 
 def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what VidCom², or the first method where it was not measured, saves in the last of the setups.
+    """Return what VidCom² saves in the last setup, or what the first method saves if VidCom² was not measured.
 
     Args:
         rows: as `read_results` returns them.
@@ -46,10 +46,10 @@ def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return which method did best at each ratio, by accuracy or, without known answers, by agreement.
+    """Return which method did best at each ratio, by accuracy or, if no answers are known, by agreement.
 
     Args:
-        results: as `summary` returns them: all tokens first.
+        results: as `summary` returns them, beginning with all tokens.
     """
     whole, *others = [result for result in results if "refused" not in result]
     measure, what = "accuracy", "right answers"

@@ -1,7 +1,7 @@
-"""What all users of the page share: one model, and the clips that were encoded for them.
+"""What all users of the page share: one model, and the clips that it has encoded.
 
-Everything here may be called in several threads. The model runs for one caller at a time; choosing tokens of a clip
-that is encoded runs at once, for any number of callers.
+Several threads may call everything here. The model runs for one caller at a time. Choosing the tokens of an encoded
+clip needs no model, so any number of callers can do it at once.
 """
 
 import copy
@@ -30,8 +30,8 @@ from ..explain.explanation import Explanation, explanation_of
 from ..video.reading import Video, read_video
 
 Side = Literal["few", "all"]
-SIDES: tuple[Side, ...] = ("few", "all")  # in this order: what the first call of a size prepares, few tokens pay for
-MOST_CLIPS = 8  # whose features are kept
+SIDES: tuple[Side, ...] = ("few", "all")  # few tokens come first, and pay for what the first call of a size prepares
+MOST_CLIPS = 8  # how many clips' features are kept
 PICTURE_PIXELS = 280  # the longer side of a picture
 CPU = torch.device("cpu")
 
@@ -40,14 +40,14 @@ OnDevice = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True, eq=False)
 class EncodedClip:
-    """A video that was read and encoded. Its features are kept on the CPU, its frames as small pictures.
+    """A video that was read and encoded. Its features are kept on the CPU, and its frames as small pictures.
 
     Attributes:
-        video: its frames have their size, but are black: once a video is encoded, a processor needs no more, and a
-            picture that is black everywhere takes no memory.
-        encoded: by the side that answers with it.
-        encoder_seconds: what the vision tower took, likewise.
-        whole: what is kept of it with the model's settings.
+        video: the video with black frames of the same size. Once a video is encoded, the processor needs only their
+            size, and an array of zeros takes no memory.
+        encoded: the video's features, for each side.
+        encoder_seconds: how long the vision tower took, for each side.
+        whole: which tokens are kept with the model's own settings. It also holds the pictures of the frames.
     """
 
     video: Video
@@ -57,17 +57,17 @@ class EncodedClip:
 
     @property
     def structure_tokens(self) -> int:
-        """Video tokens that no method chooses among, such as newlines."""
+        """The number of video tokens that always stay because they are not scored, such as newlines."""
         return len(self.encoded["few"].outputs.pooler_output[0]) - self.whole.kept.size
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """An answer has begun, has become longer, or is complete.
+    """One step of an answer, which has begun, has become longer, or is complete.
 
     Attributes:
-        text: of the answer, as far as it is known.
-        measured: None until the answer is complete.
+        text: the answer so far.
+        measured: the figures of the answer; None until it is complete.
     """
 
     side: Side
@@ -77,7 +77,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class _Prompt:
-    """What one side answers, on the CPU."""
+    """Everything that one side needs to answer, on the CPU."""
 
     side: Side
     inputs: dict[str, Any]
@@ -87,7 +87,7 @@ class _Prompt:
 
 
 class Answerer:
-    """One model for all users.
+    """Encodes clips and answers questions with one model for all users.
 
     Args:
         on_device: wraps the two functions that run the model, for a machine that lends its GPU to one call at a time.
@@ -96,12 +96,12 @@ class Answerer:
     def __init__(self, checkpoint: Checkpoint, on_device: OnDevice = lambda function: function) -> None:
         self.checkpoint, self.model = checkpoint, checkpoint.model
         self._model_lock, self._processor_lock, self._clips_lock = (threading.Lock() for _ in range(3))
-        self._decoder: Any = copy.deepcopy(checkpoint.processor)  # a tokenizer cannot be used by two threads at once
+        self._decoder: Any = copy.deepcopy(checkpoint.processor)  # two threads cannot use one tokenizer at once
         self._clips: OrderedDict[tuple[Any, ...], Future[EncodedClip]] = OrderedDict()
         self._encode, self._answer = on_device(self._encoded), on_device(self._streamed)
 
     def settings(self, overrides: Mapping[str, Any]) -> CompressionSettings:
-        """The model's settings, with those of a call. Raises a ValueError as `compression_settings`."""
+        """Return the model's settings, changed by those of a call. Raises a ValueError if these are refused."""
         return self.model.config.compression_settings(**overrides)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -109,17 +109,17 @@ class Answerer:
     # -----------------------------------------------------------------------------------------------------------------
 
     def warm_up(self, path: str, num_frames: int) -> None:
-        """Answer once, so that the first user's answers do not pay for what the first call prepares."""
+        """Answer once, so that the first user does not wait for what the first call prepares."""
         for _ in self.answers(self.clip(path, num_frames), "What happens?", {}, max_new_tokens=2):
             pass
 
     def has(self, path: str, num_frames: int) -> bool:
-        """Whether `clip` has the file at hand, or is about to."""
+        """Return whether the file is encoded already, or is being encoded."""
         with self._clips_lock:
             return _key(path, num_frames) in self._clips
 
     def clip(self, path: str, num_frames: int) -> EncodedClip:
-        """Read and encode a file; one that was encoded a short while ago is still there.
+        """Return the encoded clip of a file. It is encoded again only if it is not among the last `MOST_CLIPS`.
 
         Raises:
             VideoError: if it cannot be read.
@@ -135,7 +135,7 @@ class Answerer:
         if is_new:
             try:
                 clip.set_result(self._read_and_encode(path, num_frames))
-            except BaseException as error:  # whoever waits for the same clip gets it, too
+            except BaseException as error:  # callers who wait for the same clip get the error too
                 with self._clips_lock:
                     self._clips.pop(key, None)
                 clip.set_exception(error)
@@ -146,20 +146,20 @@ class Answerer:
         with self._processor_lock:
             inputs = prepare_inputs(self.checkpoint.processor, "", video)
         of_sides = {"few": self.settings({}), "all": self.settings(BASELINE)}
-        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}  # one, or one for each side
+        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}  # the sides may share one
         encoded = dict(zip(of_towers, self._encode(video_arguments(self.model, inputs), list(of_towers.values()))))
         videos, seconds = {}, {}
         for side, settings in of_sides.items():
             videos[side], seconds[side] = encoded[_of_tower(settings)]
         compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
         whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
-        black = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # memory comes with the first write
+        black = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # takes no memory until it is written to
         return EncodedClip(black, videos, seconds, whole)
 
     def _encoded(
         self, inputs: dict[str, Any], settings: Sequence[CompressionSettings]
     ) -> list[tuple[EncodedVideos, float]]:
-        """What the vision tower makes of a video, and its seconds, for each of these settings."""
+        """Return, for each of these settings, the features of a video and the seconds that the vision tower took."""
         results = []
         with self._model_lock, steady_threads(self.model):
             on_device = BatchFeature(inputs).to(self.model.device)
@@ -171,7 +171,7 @@ class Answerer:
         return results
 
     def explanation(self, clip: EncodedClip, overrides: Mapping[str, Any]) -> Explanation:
-        """What `explain` tells of the clip with these settings. No model runs: its features are at hand.
+        """Return what `explain` returns for the clip with these settings. No model runs, as the features are kept.
 
         Raises:
             ValueError: on settings that do not go together, or that the method refuses for this clip.
@@ -192,13 +192,13 @@ class Answerer:
         max_new_tokens: int,
         earlier: Mapping[Side, Sequence[tuple[str, str]]] | None = None,
     ) -> Iterator[Update]:
-        """Answer with few tokens, and then with all; each answer is given out while it grows.
+        """Answer with few tokens, and then with all. Yield an update whenever an answer has grown.
 
-        Whoever closes the iterator ends the answer.
+        Closing the iterator stops the answer.
 
         Args:
             overrides: settings of the side with few tokens.
-            earlier: the conversation so far, questions with the answers of each side.
+            earlier: the earlier questions, each with the answer of that side.
 
         Raises:
             ValueError: on a question that cannot be asked, or settings that are refused.
@@ -214,7 +214,7 @@ class Answerer:
         yield from self._answer(prompts)
 
     def _streamed(self, prompts: Sequence[_Prompt]) -> Iterator[Update]:
-        """The answers, while a thread of their own generates them."""
+        """Generate the answers in a thread of their own, and yield their updates meanwhile."""
         updates: queue.SimpleQueue[Update | Exception | None] = queue.SimpleQueue()
         stop = threading.Event()
 
@@ -238,7 +238,7 @@ class Answerer:
             stop.set()
 
     def _generate(self, prompt: _Prompt, put: Callable[[Update], None], stop: threading.Event) -> None:
-        put(Update(prompt.side, ""))  # it is this one's turn
+        put(Update(prompt.side, ""))  # says that this side has begun
         inputs = BatchFeature(prompt.inputs).to(self.model.device)
         answer = timed_answer(
             self.model,
@@ -254,7 +254,7 @@ class Answerer:
 
 
 def _key(path: str, num_frames: int) -> tuple[Any, ...]:
-    """What a file's features are known by, also if another one takes its place."""
+    """Return the key of a file's features. It changes if another file takes its place."""
     file = os.stat(path)
     return path, file.st_size, file.st_mtime_ns, num_frames
 
@@ -270,12 +270,12 @@ def _chat(earlier: Sequence[tuple[str, str]], question: str) -> Prompt:
 
 
 def _of_tower(settings: CompressionSettings) -> tuple[Any, ...]:
-    """What the vision tower reads of the settings."""
+    """Return the settings that the vision tower reads."""
     return tuple(value for name, value in settings.as_dict().items() if name.startswith("vision_"))
 
 
 class _Words(TextStreamer):
-    """Hands on the answer so far with each of its words."""
+    """Passes on the answer so far whenever a word is added."""
 
     def __init__(self, tokenizer: Any, put: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -287,7 +287,7 @@ class _Words(TextStreamer):
 
 
 class _Stop(StoppingCriteria):
-    """Ends an answer that nobody waits for any more."""
+    """Stops an answer that nobody waits for any more."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop

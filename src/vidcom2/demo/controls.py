@@ -1,4 +1,4 @@
-"""The settings that the page lets users change, and what a call makes of them."""
+"""The settings that users can change on the page, and the settings of a call that result from them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +9,10 @@ from ..configuration.compression_methods import COMPRESSION_METHODS
 
 @dataclass(frozen=True)
 class Control:
-    """A choice among a setting's values.
+    """A drop-down list of a setting's values.
 
     Attributes:
-        info: what it decides, in a few words for users of the page.
+        info: what the setting decides, in a few words for users of the page.
     """
 
     setting: str
@@ -32,7 +32,7 @@ CONTROLS = (
     Control(
         "compression_rounding",
         "Rounding of budgets",
-        "How many whole tokens a frame's share is.",
+        "How a frame's share of the tokens becomes a whole number.",
         ("ceil", "round", "exact"),
     ),
     Control(
@@ -44,14 +44,14 @@ CONTROLS = (
     Control(
         "compression_frame_score",
         "Score of a frame",
-        "The mean or the largest of its tokens' scores, or the same for all frames.",
+        "The mean or the largest score of its tokens, or the same score for all frames.",
         ("mean", "max", "uniform"),
     ),
 )
 
 
 def controls_of(checkpoint: Checkpoint) -> tuple[Control, ...]:
-    """Those that mean something for this model: M-RoPE keeps the positions of tokens whatever the setting says."""
+    """Return the controls that have an effect on this model. With M-RoPE, tokens always keep their positions."""
     uses_mrope = checkpoint.model.model.uses_mrope
     return tuple(control for control in CONTROLS if control is not POSITIONS or not uses_mrope)
 
@@ -59,7 +59,7 @@ def controls_of(checkpoint: Checkpoint) -> tuple[Control, ...]:
 def overrides_of(
     retention_ratio: float, method: str, controls: tuple[Control, ...], chosen: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The settings of a call. Choices that the method does not read are hidden on the page, and are left out."""
+    """Return the settings of a call. The page hides choices that the method does not read, so they are left out."""
     overrides: dict[str, Any] = {"retention_ratio": retention_ratio, "compression_method": method}
     for control, value in zip(controls, chosen, strict=True):
         if is_read(method, control):

@@ -1,5 +1,7 @@
-"""A user's conversation about one clip. It is a tuple of turns that each call takes and returns, so that users who ask
-at the same time share nothing."""
+"""A user's conversation about one clip.
+
+It is a tuple of turns, which each call takes and returns, so users who ask at the same time share nothing.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,9 +21,9 @@ class Reply:
     """The answer of one side.
 
     Attributes:
-        text: as far as it is known.
-        measured: None while the answer grows, and if it was stopped.
-        seconds: of the whole answer, the vision tower included: it ran once for the clip.
+        text: the answer so far.
+        measured: the figures of the answer; None while it grows, and if it was stopped.
+        seconds: the time of the whole answer, including the vision tower, which ran once for the clip.
     """
 
     text: str = ""
@@ -34,8 +36,8 @@ class Turn:
     """A question, and what each side has answered so far.
 
     Attributes:
-        retention_ratio: of the side with few tokens.
-        problem: why there is no answer, in one line; None if there is one.
+        retention_ratio: the ratio of the side with few tokens.
+        problem: why there is no answer, in one line; None if nothing is wrong.
     """
 
     question: str
@@ -56,10 +58,10 @@ def asked(
     max_new_tokens: int,
     turns: Turns = (),
 ) -> Iterator[Turns]:
-    """Ask the next question of a conversation; the turns are given out each time that an answer has grown.
+    """Ask the next question of a conversation, and yield all its turns each time that an answer has grown.
 
-    The conversation is read anew with each question, from the features that are kept of the clip: so the settings may
-    change between two questions, and the seconds of both sides compare.
+    The model reads the whole conversation again with each question, using the clip's kept features. So the settings may
+    change between two questions, and the times of both sides can be compared.
     """
     turn = Turn(question.strip(), answerer.settings({}).retention_ratio)
     try:
@@ -85,14 +87,14 @@ def asked(
 
 
 def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
-    """What one side was asked and answered; questions that it has no answer to are left out."""
+    """Return the questions that one side has answered, each with its answer."""
     return [(turn.question, reply.text) for turn in turns if (reply := turn.replies.get(side, Reply())).text]
 
 
 def problem_of(error: Exception, path: str | None) -> str:
-    """What the user can put right, in one sentence, with a file's name instead of its path on the server.
+    """Return what the user can put right, in one sentence, with a file's name instead of its path on the server.
 
-    Raises the error if it is a bug.
+    An error that is a bug is raised again.
     """
     reason = refusal(error)
     if reason is None:

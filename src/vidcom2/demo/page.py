@@ -1,4 +1,4 @@
-"""The page: what stands where, and which function answers to which event."""
+"""The layout of the page, and the functions that its events call."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,34 +15,34 @@ from .conversation import NO_CLIP, Turn, Turns, asked, problem_of
 from .rendering import frames_html, problem_html, progress_html, turns_html
 
 CSS = Path(__file__).with_name("page.css")
-MOST_FRAMES = 64  # of the slider, unless the command asks for more
+MOST_FRAMES = 64  # the end of the slider, unless the command asks for more
 RATIO_STEP = 0.01
 MODEL_QUEUE = "model"  # the model answers one user at a time; the others wait in this queue
-WAITING_USERS = 32  # at most; whoever comes then is told to try again
+WAITING_USERS = 32  # at most; any further user is told to try again
 HOURS_OF_UPLOADS = 2
 INTRODUCTION = """
 <h1>VidCom² demo</h1>
 <p>A video LLM reads a clip as thousands of video tokens. VidCom² keeps the distinctive ones. Ask about a clip, and
-compare the answer with few tokens with the answer with all of them.</p>
+compare two answers: one with few tokens, and one with all of them.</p>
 <p class="model">The model is <b>{{ name }}</b>, on {{ device }}.</p>
 {% if toy %}
-<p class="toy"><b>This is a toy</b> of a million parameters. It knows clips like the samples and questions like these,
-and nothing else: {{ toy }} Start <code>vidcom2 demo --model …</code> for a real model.</p>
+<p class="toy"><b>This model is a toy</b> of a million parameters. It knows only clips like the samples and questions
+like these: {{ toy }} For a real model, start <code>vidcom2 demo --model …</code>.</p>
 {% endif %}
 """
 NOTES = """
-<p>The answer with few tokens comes first, and then the one with all of them. Each is timed once; for figures that you
-can rely on take <code>vidcom2 bench</code>. <b>Prefill</b> is the language model's work on the whole conversation,
-which it reads anew with each question. The <b>whole answer</b> includes the vision encoder, which runs once for a
+<p>The answer with few tokens comes first, and then the one with all tokens. Each is timed only once. For figures that
+you can rely on, use <code>vidcom2 bench</code>. <b>Prefill</b> is the language model's work on the whole conversation,
+which it reads again with each question. The <b>whole answer</b> includes the vision encoder, which runs once for each
 clip.</p>
 """
 
 
 def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.Blocks:
-    """The page for a model, not yet served.
+    """Build the page for a model, without serving it.
 
     Args:
-        num_frames, max_new_tokens: what the controls show at first.
+        num_frames, max_new_tokens: the values that the controls begin with.
     """
     checkpoint, clips = answerer.checkpoint, toy_clips()
     at_first = answerer.settings({})
@@ -65,7 +65,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                     value=str(clips[0].path), sources=["upload"], label="Clip", height=260, elem_id="clip", buttons=[]
                 )
                 clip_note = gr.HTML(elem_id="clip-note")
-                gr.HTML('<p class="samples-label">Samples, each with its question:</p>')
+                gr.HTML('<p class="samples-label">Samples, each with a question:</p>')
                 with gr.Row(elem_classes="samples"):
                     samples = [gr.Button(clip.question, size="sm", min_width=90) for clip in clips]
             with gr.Column(scale=3, min_width=320):
@@ -89,7 +89,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 at_first.retention_ratio,
                 step=RATIO_STEP,
                 label="Retention ratio",
-                info="Share of the video tokens that is kept.",
+                info="The share of the video tokens that is kept.",
                 elem_id="ratio",
                 buttons=[],
                 min_width=260,
@@ -100,7 +100,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 num_frames,
                 step=1,
                 label="Frames",
-                info="Sampled evenly from the clip.",
+                info="How many are sampled, evenly in time.",
                 elem_id="frames",
                 buttons=[],
                 min_width=260,
@@ -109,7 +109,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 list(COMPRESSION_METHODS),
                 value=at_first.compression_method,
                 label="Compression method",
-                info="What chooses the tokens.",
+                info="It chooses which tokens are kept.",
                 filterable=False,
                 elem_id="method",
                 min_width=260,
@@ -143,7 +143,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
         settings = [ratio, method, *chosen]
 
         def show_kept(path: str | None, number: int, *values: Any) -> Iterator[tuple[str, Any]]:
-            """What is to be said of the clip, and its frames."""
+            """Yield a line about the clip, and its frames with what is kept of each."""
             if path is None:
                 yield problem_html(NO_CLIP), ""
                 return
@@ -167,8 +167,8 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             overrides = overrides_of(values[0], values[1], controls, values[2:])
             is_answered = False
             for after in asked(answerer, path, int(number), text, overrides, int(most), before):
-                # The question leaves its box once, as soon as it is answered: one with a problem can be put right
-                # there, and the next one can be typed while the answer grows.
+                # Empty the box once, when the answer begins. Until then the user can correct a question that is
+                # refused, and afterwards type the next question while the answer grows.
                 leaves = bool(after[-1].replies) and not is_answered
                 is_answered |= leaves
                 yield after if after[-1].problem is None else before, turns_html(after), "" if leaves else gr.skip()
@@ -176,7 +176,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
         def waiting(text: str, before: Turns, share: float) -> str:
             return turns_html((*before, Turn(text.strip(), share)) if text.strip() else before)
 
-        # Whoever waits for the model sees the question at once.
+        # Show the question at once, even if the user has to wait for the model.
         asking = gr.on(
             [ask.click, question.submit],
             waiting,
@@ -234,7 +234,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
 
 
 def about_clip(clip: EncodedClip) -> str:
-    """What was read of the file, in one line."""
+    """Return one line about what was read of the file."""
     video = clip.video
     count, height, width = video.frames.shape[:3]
     lost = f" Damaged: {video.lost} frames of the file could not be decoded." if video.lost else ""

@@ -1,4 +1,4 @@
-"""The two parts of the page that are drawn here: the conversation, and the frames with what is kept of them."""
+"""Write the HTML of two parts of the page: the conversation, and the frames with what is kept of each."""
 
 import base64
 import html
@@ -25,17 +25,17 @@ def _template(name: str) -> jinja2.Template:
 
 
 def progress_html(what: str) -> str:
-    """One line that says what is being done."""
+    """Return one line that says what is being done."""
     return f'<p class="progress" role="status">{html.escape(what)}</p>'
 
 
 def problem_html(problem: str) -> str:
-    """One line that says what is wrong."""
+    """Return one line that says what is wrong."""
     return f'<p class="problem" role="alert">{html.escape(problem)}</p>'
 
 
 def frames_html(explanation: Explanation, structure_tokens: int) -> str:
-    """Each frame as `vidcom2 explain` draws it, with how many of its tokens are kept."""
+    """Draw each frame as `vidcom2 explain` does, and say how many of its tokens are kept."""
     several = explanation.frames_per_picture
     height, width = explanation.frames.shape[1:3]
     return _template("frames.html").render(
@@ -60,10 +60,10 @@ def frames_html(explanation: Explanation, structure_tokens: int) -> str:
 
 
 def turns_html(turns: Turns, is_stopped: bool = False) -> str:
-    """Each question with the two answers, and what each took.
+    """Write each question with its two answers and their figures.
 
     Args:
-        is_stopped: whether the last turn's answers grow no more; those of earlier turns never do.
+        is_stopped: whether the last turn was stopped. Answers of earlier turns that are incomplete always were.
     """
     return _template("turns.html").render(
         turns=[
@@ -94,7 +94,7 @@ def _side(turn: Turn, side: Side, is_stopped: bool) -> dict[str, Any]:
     elif is_stopped:
         note = "Stopped."
     elif side not in turn.replies:
-        note = "Waits for the other answer." if side == "all" else "Waits for the model."
+        note = "Waiting for the other answer." if side == "all" else "Waiting for the model."
     elif not reply.text.strip():
         note = "…"
     return {"name": side, "title": title, "text": reply.text.strip(), "note": note, "figures": figures}

@@ -1,4 +1,4 @@
-"""Serving the page. Nothing leaves the machine: Gradio's telemetry is off, and its fonts are the system's."""
+"""Serve the page. Nothing leaves the machine: Gradio's telemetry is off, and the fonts are the system's."""
 
 import os
 import socket
@@ -11,11 +11,11 @@ from ..tiny.toy import TOY_FOLDER
 if TYPE_CHECKING:
     import gradio as gr
 
-MOST_BYTES = "500mb"  # of a file that is uploaded
+MOST_BYTES = "500mb"  # the largest file that may be uploaded
 FONTS = ("system-ui", "sans-serif")
 MONO_FONTS = ("ui-monospace", "monospace")
-# Gradio says of a file that the browser cannot play that it cannot be played. The page says itself whether the model
-# can read it, which is another matter.
+# Hide Gradio's message that the browser cannot play a file. The model may still be able to read the file, and the page
+# itself says whether it can.
 WITHOUT_PLAYERS_ERROR = """() => new MutationObserver(() => {
   for (const toast of document.querySelectorAll('[data-testid="toast-body"]'))
     if (toast.innerText.includes("Video not playable")) toast.style.display = "none";
@@ -23,13 +23,13 @@ WITHOUT_PLAYERS_ERROR = """() => new MutationObserver(() => {
 
 
 def check_gradio() -> None:
-    """That Gradio is installed. Raises an OptionError if not."""
+    """Check that Gradio is installed. Raises an OptionError if it is not."""
     if find_spec("gradio") is None:
         raise OptionError('the demo needs Gradio, which is not installed: pip install "vidcom2[demo]".')
 
 
 def check_address(host: str, port: int) -> None:
-    """That the page can be served there. Raises an OptionError if not."""
+    """Check that the page can be served at this address. Raises an OptionError if it cannot."""
     try:
         with socket.create_server((host, port)):
             pass
@@ -41,7 +41,7 @@ def check_address(host: str, port: int) -> None:
 
 
 def import_gradio() -> Any:
-    """Gradio without its telemetry, which it asks for when it is imported."""
+    """Import Gradio without its telemetry. It reads the setting for that when it is imported."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio
 
@@ -49,10 +49,10 @@ def import_gradio() -> Any:
 
 
 def serve(page: "gr.Blocks", **address: Any) -> str:
-    """Start the page, and return at once.
+    """Start serving the page, and return at once.
 
     Args:
-        address: `server_name` and `server_port`, if the surroundings do not say them.
+        address: `server_name` and `server_port`. A Space leaves them out, because its environment says them.
 
     Returns:
         The page's address on this machine.
@@ -60,7 +60,7 @@ def serve(page: "gr.Blocks", **address: Any) -> str:
     gradio = import_gradio()
     from .page import CSS
 
-    # Gradio's own shades of these are too pale to read.
+    # Gradio's own shades of these colours are too pale to read.
     theme = gradio.themes.Default(primary_hue="cyan", neutral_hue="slate", font=FONTS, font_mono=MONO_FONTS).set(
         body_text_color_subdued="*neutral_600",
         block_info_text_color="*neutral_600",
@@ -77,7 +77,7 @@ def serve(page: "gr.Blocks", **address: Any) -> str:
         share=False,
         quiet=True,
         prevent_thread_lock=True,
-        ssr_mode=False,  # which needs Node
+        ssr_mode=False,  # rendering on the server needs Node
         footer_links=[],
         enable_monitoring=False,
         max_file_size=MOST_BYTES,

@@ -1,4 +1,4 @@
-"""The demo as a Space of the Hub: its `app.py` calls `serve_space`. Write one with `vidcom2 publish --space`."""
+"""Serve the demo as a Space of the Hub, whose `app.py` calls `serve_space`. `vidcom2 publish --space` makes one."""
 
 import importlib
 import os
@@ -8,18 +8,18 @@ from typing import Any
 
 from .serving import check_gradio, import_gradio, serve
 
-GPU_SECONDS = 120  # that one question may take of a GPU that is lent
+GPU_SECONDS = 120  # how long one call may use a GPU that is lent
 
 
 def serve_space(model: str, revision: str | None = None, num_frames: int = 16, max_new_tokens: int = 128) -> None:
     """Serve the demo until the Space ends.
 
-    On ZeroGPU, whose GPU is lent to one call at a time, encoding a clip and answering a question are such calls.
+    ZeroGPU lends a GPU to one call at a time. Encoding a clip is such a call, and answering a question is another.
 
     Args:
         model: a Hub id.
         revision: its commit, tag or branch.
-        num_frames, max_new_tokens: what the page shows at first.
+        num_frames, max_new_tokens: the values that the page begins with.
 
     Raises:
         CheckpointError: if the model cannot be loaded.
@@ -38,9 +38,9 @@ def serve_space(model: str, revision: str | None = None, num_frames: int = 16, m
 
 
 def lent_gpu() -> tuple[Callable[..., Any], str]:
-    """How a function is called that runs the model, and the device that the model is loaded to."""
+    """Return a wrapper for the functions that run the model, and the device to load the model to."""
     if find_spec("spaces") is None:
         return lambda function: function, "auto"
     gpu = importlib.import_module("spaces").GPU
-    # Where a GPU is lent, the process that loads the model has none, but loads it as if it had.
+    # On ZeroGPU, the process that loads the model has no GPU, but loads it to "cuda" as if it had one.
     return gpu(duration=GPU_SECONDS), "cuda" if os.environ.get("SPACES_ZERO_GPU") else "auto"

@@ -37,7 +37,7 @@ WHOLE_FRAME = (0.0, 0.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which tokens of a video were kept, and why.
+    """Which tokens of a video are kept, and why.
 
     Attributes:
         model: the name of the checkpoint.
@@ -106,14 +106,14 @@ class Explanation:
         return f"frame {first}" if first == last else f"frames {first}–{last}"
 
     def chosen_frames(self, number: int) -> np.ndarray:
-        """Return the ascending indices of the at most `number` most telling pictures: from each stretch of the video
-        the one with the largest budget."""
+        """Return the indices, ascending, of the most telling pictures, at most `number`. Each is the one with the
+        largest budget in its stretch of the video."""
         stretches = np.array_split(np.arange(len(self.frames)), min(number, len(self.frames)))
         return np.array([stretch[self.frame_budgets[stretch].argmax()] for stretch in stretches])
 
     def shares_of_uniqueness(self) -> np.ndarray:
-        """Return (T,) in [0, 1], the lengths of the bars of u_t. As u_t is a negated similarity, bars start a little
-        below the least unique frame. All bars are full if all frames are alike."""
+        """Return (T,) in [0, 1], the lengths of the bars of u_t. Because u_t is a negated similarity, bars start a
+        little below the least unique frame. All bars are full if all frames are alike."""
         u = self.frame_uniqueness
         assert u is not None, "the method has no score of frames"
         finite = u[np.isfinite(u)]
@@ -157,8 +157,8 @@ class Explanation:
         return _outlined(picture, self._on_pixels(self.kept[index], fill=False))
 
     def _on_pixels(self, tokens: np.ndarray | None, fill: int | bool) -> np.ndarray:
-        """Spread the tokens' values (h, w, ...) over the pixels (height, width, ...) of the frame. A token is a
-        rectangle, and `fill` is the value where none is. For None, return where there are tokens."""
+        """Spread the tokens' values (h, w, ...) over the pixels (height, width, ...) of the frame. Each token covers a
+        rectangle, and pixels without a token get `fill`. If `tokens` is None, return which pixels have a token."""
         height, width = self.frames.shape[1:3]
         grid_height, grid_width = self.kept.shape[1:]
         top, left, covered_height, covered_width = self.covered
@@ -222,7 +222,7 @@ def explanation_of(
     """
     model = checkpoint.model
     num_frames = len(compression.frame_budgets)
-    assert compression.grid is not None, "models tell the grid"
+    assert compression.grid is not None, "every model gives the grid of its tokens"
     height, width = compression.grid
     kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True
@@ -283,7 +283,7 @@ def _covered(
     covered if they do not fill a patch, or if their patch does not fill a token.
     """
     family = FAMILIES.get(config.model_type)
-    if family is None or not family.square:  # None: a class of a user's own
+    if family is None or not family.square:  # None for a user's own class
         return shown
     vision, (top, left, height, width) = config.vision_config, shown
     share = min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
@@ -291,7 +291,7 @@ def _covered(
 
 
 def _picture(frame: np.ndarray, pixels: int) -> np.ndarray:
-    """Return the frame in its own proportions, with so many pixels along its longer side."""
+    """Return the frame in its own proportions, with `pixels` pixels along its longer side."""
     height, width = frame.shape[:2]
     scale = pixels / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))

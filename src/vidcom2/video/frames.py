@@ -1,4 +1,4 @@
-"""Frames that are decoded already: which forms they may have, and when they are shown."""
+"""Check frames that are already decoded, and the times at which they are shown, for `Video.from_frames`."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ import numpy as np
 
 from .file import VideoError
 
-CLOCK = 1_000_000  # units a second, of times that come without the frame rate of their file
-OFF_THE_CLOCK = 0.01  # units of 1 / fps seconds by which a time may miss a frame's
+CLOCK = 1_000_000  # ticks per second of times that come without the frame rate of their file
+OFF_THE_CLOCK = 0.01  # how far a time may lie from that of a frame, in units of 1 / fps seconds
 
 # NumPy arrays, tensors, or lists of these or of PIL images.
 Frames: TypeAlias = Any
@@ -20,13 +20,13 @@ FORMS = (
 
 
 def rgb_frames(frames: Frames) -> np.ndarray:
-    """Frames as (num_frames, height, width, 3) uint8, which `Video` has.
+    """Return frames in the form that `Video` holds: (num_frames, height, width, 3) uint8.
 
     Args:
-        frames: as `Video.from_frames` takes them.
+        frames: in any form that `Video.from_frames` accepts.
 
     Raises:
-        VideoError: on another shape, dtype or range of values.
+        VideoError: on a shape, dtype or range of values that it does not accept.
     """
     if isinstance(frames, list | tuple):
         images = [_as_array(frame) for frame in frames]
@@ -44,18 +44,18 @@ def rgb_frames(frames: Frames) -> np.ndarray:
 def on_a_clock(
     num_frames: int, fps: float | None, times: Sequence[float] | np.ndarray | None, duration: float | None
 ) -> tuple[np.ndarray, float, int]:
-    """When frames are shown, as `Video` has it: `frames_indices`, `fps` and `total_num_frames`.
+    """Return when frames are shown, as the fields of `Video` that say it: `frames_indices`, `fps`, `total_num_frames`.
 
     Args:
-        fps, times, duration: as `Video.from_frames` takes them.
+        fps, times, duration: the arguments of `Video.from_frames`.
 
     Raises:
-        VideoError: if these say too little, or what cannot be.
+        VideoError: if neither `fps` nor `times` is given, or if a value is impossible.
     """
     if fps is None and times is None:
         raise VideoError(
-            "Nothing says when the frames are shown, which video LLMs are told. Pass `fps`, the frames a second, or "
-            "`times`, the seconds of each."
+            "Nothing says when the frames are shown, and video LLMs need to know it. Pass `fps`, the frames per "
+            "second, or `times`, the seconds at which each frame is shown."
         )
     rate = CLOCK if fps is None else _positive("fps", fps)
     if times is None:
@@ -65,11 +65,11 @@ def on_a_clock(
         indices = np.rint(seconds * rate).astype(np.int64)
         if fps is not None and np.abs(indices - seconds * rate).max() > OFF_THE_CLOCK:
             raise VideoError(
-                f"`times` are not those of frames at `fps={fps!r}`: {_worst(seconds, rate)} s is between two. Leave "
-                "`fps` out, or pass that of the file."
+                f"`times` are not those of frames at `fps={fps!r}`: {_worst(seconds, rate)} s is between two frames. "
+                "Leave `fps` out, or pass the frame rate of the file."
             )
         if (np.diff(indices) < 1).any():
-            raise VideoError(f"`times` holds two that are closer than 1 / {rate:g} seconds. Leave one of them out.")
+            raise VideoError(f"`times` holds two that are less than 1 / {rate:g} seconds apart. Leave out one of them.")
         step = 1 / rate if fps is not None else 1.0
         if fps is None and num_frames > 1:
             step = (seconds[-1] - seconds[0]) / (num_frames - 1)
@@ -111,15 +111,14 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
         return array
     if kind not in "iuf":
         raise VideoError(
-            f"`frames` is of dtype {array.dtype}. Pass uint8, or another number: whole ones from 0 to 255, or floats "
-            "from 0 to 1."
+            f"`frames` is of dtype {array.dtype}. Pass uint8, other whole numbers from 0 to 255, or floats from 0 to 1."
         )
     top = 1 if kind == "f" else 255
     low, high = array.min(), array.max()
-    if not (low >= 0 and high <= top):  # which NaN is not
+    if not (low >= 0 and high <= top):  # NaN fails this too
         raise VideoError(
             f"`frames` holds {array.dtype} values from {low:g} to {high:g}, but must hold whole numbers from 0 to 255 "
-            "or floats from 0 to 1, not normalised. Scale them, or convert them to uint8."
+            "or floats from 0 to 1, before any normalisation. Scale them, or convert them to uint8."
         )
     return np.rint(array * 255).astype(np.uint8) if kind == "f" else array.astype(np.uint8)
 
@@ -131,13 +130,13 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _checked_times(times: Any, num_frames: int) -> np.ndarray:
-    """(num_frames,) float64."""
+    """Return the times as (num_frames,) float64. Raises a VideoError if they are not ascending and one per frame."""
     try:
         seconds = np.asarray(times.detach().cpu() if hasattr(times, "detach") else times, dtype=np.float64)
     except (TypeError, ValueError):
         seconds = np.array(math.nan)
     if seconds.ndim != 1 or not np.isfinite(seconds).all() or (seconds < 0).any() or (np.diff(seconds) <= 0).any():
-        raise VideoError(f"`times` is {times!r}, but must hold the seconds of each frame, ascending, from 0 on.")
+        raise VideoError(f"`times` is {times!r}, but must hold the seconds of each frame, ascending, none below 0.")
     if len(seconds) != num_frames:
         raise VideoError(f"`times` holds {len(seconds)} seconds, but there are {num_frames} frames. Pass one for each.")
     return seconds

@@ -1,4 +1,4 @@
-"""Reading frames of a video file, evenly spaced in time, with PyAV, whose wheels include FFmpeg."""
+"""Read frames of a video file, evenly spaced in time, with PyAV, whose wheels include FFmpeg."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,17 @@ from .timeline import evenly_spaced, look_through
 __all__ = ["Progress", "Video", "VideoError", "read_video"]
 
 
-@dataclass(frozen=True, eq=False)  # comparing arrays by == gives no single answer
+@dataclass(frozen=True, eq=False)  # == of two arrays is an array, not a bool
 class Video:
-    """Frames of a video: those that `read_video` sampled from a file, or decoded ones, by `from_frames`.
+    """Frames of a video, and when they are shown.
+
+    `read_video` makes one from a file, and `from_frames` from frames that are already decoded.
 
     Attributes:
         frames: (num_frames, height, width, 3) uint8, RGB, upright.
         frames_indices: (num_frames,) int64, the place of each frame in the file, in units of 1 / fps seconds.
         fps: frames per second of the file. A variable frame rate has no such number. Then `fps` is the rate of the
-            file's clock (1000 where times are in milliseconds), and `frames_indices` are times on that clock.
+            file's clock (1000 if its times are in milliseconds), and `frames_indices` are times on that clock.
         total_num_frames: length of the whole video in units of 1 / fps seconds. At a constant rate this counts frames.
         lost: how many frames of the file could not be decoded, judged by the packets that should hold them; 0 if it is
             undamaged. Damage in a part of a long file that no wanted frame needs is not noticed, and not counted.
@@ -46,21 +48,21 @@ class Video:
         times: Sequence[float] | np.ndarray | None = None,
         duration: float | None = None,
     ) -> "Video":
-        """A video of frames that are decoded already. All of them are used.
+        """Make a video of frames that are already decoded. All of them are used.
 
         Args:
             frames: an array or a tensor (num_frames, height, width, 3) or (num_frames, 3, height, width), RGB, uint8 or
                 other whole numbers from 0 to 255, or floats from 0 to 1; or a list of such images or of PIL images, all
                 of one size. An array of uint8 with the colours last is not copied.
-            fps: frames a second. Beside `times`, the frame rate of the file that they are of: they are then told
-                exactly as if they had been read from it.
-            times: seconds at which each frame is shown, ascending, counted from the start of the video.
-            duration: length of the whole video in seconds. By default the last frame is shown as long as the others on
-                average, for 1 / fps seconds where `fps` is given, and for a second where it is alone.
+            fps: frames per second. If `times` is given too, `fps` is the frame rate of the file that the frames come
+                from, and the model is told the same times as if they had been read from it.
+            times: the seconds at which each frame is shown, ascending, counted from the start of the video.
+            duration: length of the whole video in seconds. If it is not given, the last frame is shown for 1 / fps
+                seconds; without `fps`, for as long as the others on average, or for one second if it is the only one.
 
         Raises:
-            VideoError: a ValueError, on frames of another shape, dtype or range, on another number of times than
-                of frames, and if neither `fps` nor `times` is given.
+            VideoError: a ValueError, on frames of another shape, dtype or range, if the numbers of times and frames
+                differ, and if neither `fps` nor `times` is given.
         """
         images = rgb_frames(frames)
         indices, rate, total = on_a_clock(len(images), fps, times, duration)
@@ -81,7 +83,7 @@ class Video:
         """Metadata for Transformers' processors: `processor(..., videos=[v.frames], video_metadata=[v.metadata])`.
 
         Processors that tell the model the time compute it as `frames_indices / fps`, which is `seconds`. Each access
-        makes a new dict, since some processors change it.
+        makes a new dict, because some processors change it.
         """
         height, width = self.frames.shape[1:3]
         return {
@@ -104,15 +106,15 @@ def read_video(
 ) -> Video:
     """Sample frames evenly in time, from the first to the last, and turn them upright.
 
-    No frame is taken twice: where frames are far apart in time, their neighbours are taken. Of a long file only the
-    parts that these frames need are decoded, from the key frames before them. A file that is damaged, or that does not
-    support seeking, is decoded as a whole, in order.
+    No frame is taken twice: where frames are far apart in time, their neighbours are taken instead. Only the parts of
+    the file that these frames need are decoded, each from the key frame before it. A file that is damaged, or that does
+    not support seeking, is decoded as a whole, in order.
 
     Args:
         source: a path, or an http(s) URL.
         num_frames: how many frames to sample; a shorter video gives all it has.
-        size: height and width of the frames, which saves memory and time where frames are large. Pixels then differ a
-            little from what a processor makes of frames in full size. None keeps the size of the file.
+        size: height and width to scale the frames to, which saves memory and time if they are large. Pixels then differ
+            a little from what a processor makes of frames in full size. None keeps the size of the file.
 
     Raises:
         VideoError: if an argument is outside what is accepted, or if the file is missing, cannot be fetched, or holds

@@ -432,8 +432,8 @@ MUTATIONS = [
     of_the_model(
         "another_model_continues_the_cache",
         f"{PROMPT}/conversation_cache.py",
-        "if known is not None and known.is_short and not self.in_use:",
-        "if False:",
+        "if known is None or self.in_use:",
+        "if True:",
         "another model cannot continue a compressed cache",
         "conversations",
     ),

@@ -52,7 +52,8 @@ def speed(rows: list[dict[str, Any]]) -> str:
     """Make the table of README: how many times as fast the paper's model is, and the one measured here, by VidCom²."""
     lines = [["", "tokens kept", "LLM generation", "whole model", "quality kept"]]
     for ratio, llm, whole, quality in PAPER:
-        lines.append(["paper: 7B, A100", f"{100 * ratio:g} %", faster(llm), "–" if whole is None else faster(whole), quality])
+        times = ("–" if saved is None else faster(saved) for saved in (llm, whole))
+        lines.append(["paper: 7B, A100", f"{100 * ratio:g} %", *times, quality])
     for row in rows:
         if row["saved"] and method_name(row) == "vidcom2":
             saved = (faster(row["saved"][name]) for name in ("llm_generation", "model_generation"))

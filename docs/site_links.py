@@ -1,7 +1,7 @@
 """Hooks of MkDocs: pages from outside `docs/`, and links that work on GitHub and on the site.
 
-README, CONTRIBUTING and CHANGELOG lie at the top of the checkout, and become pages of the site. Links to them lead to these
-pages. The site has no copy of the code, so that of a link into the code only the text stays.
+README, CONTRIBUTING and CHANGELOG lie at the top of the checkout, and become pages of the site. Links to them lead to
+these pages. The site has no copy of the code, so that of a link into the code only the text stays.
 """
 
 import posixpath

@@ -93,6 +93,23 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
             assert " rows: tensor(" in capsys.readouterr().out
 
 
+def test_the_notebook_runs_with_the_toy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    cells = json.loads(page("docs/quick_start.ipynb"))["cells"]
+    namespace: dict = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            exec(compile("".join(cell["source"]), f"quick_start.ipynb, {cell['id']}", "exec"), namespace)
+    answers = dict(re.findall(r"^(.+?):? +(\d)$", capsys.readouterr().out, flags=re.MULTILINE))
+    assert answers.pop("uniform_frames") != "2"
+    assert {"all tokens", "a quarter of the tokens", "vidcom2"} <= {name for name in answers if answers[name] == "2"}
+
+
 def rows(name: str, heading: str) -> list[list[str]]:
     """Return the cells of the first table after a heading of a page."""
     section = page(name).split(f"## {heading}\n")[1]

@@ -23,12 +23,17 @@ from vidcom2.tiny.toy import DEMO_VIDEO
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = ("docs/using.md", "docs/methods.md", "docs/limits.md", "docs/hub_repos.md")
+BY_HAND = "docs/families.md"  # each snippet starts from nothing; the pages below continue the first one
+DOCS = ("docs/using.md", "docs/training.md", "docs/write_a_method.md", "docs/quick_start.md", "docs/hub_repos.md")
 CHECKPOINTS = {  # a name in the README -> the tiny checkpoint that replaces it
     r"llava-hf/llava-onevision-qwen2-[\d.]+b-ov-hf": partial(tiny_llava_onevision, image_size=84),
     r"Qwen/Qwen3-VL-\d+B-Instruct": partial(tiny_qwen3_vl, patch_size=10, frame_tokens=12),
     r'(?<=")llava-video(?=")': partial(tiny_llava_video, image_size=98),
 }
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -64,60 +69,96 @@ def test_the_python_snippets_run(checkpoints: dict[str, Path], tmp_path: Path, c
         code = stand_in(code, checkpoints, tmp_path).replace('"org/llava-ov-vidcom2"', repr(str(repo)))
         exec(compile(code, where, "exec"), namespace)
 
-    namespace: dict = {}
-    for i, block in enumerate(blocks("python")):
-        if "video_tokens = torch.randn" not in block:  # every other example starts from nothing
-            namespace = {}
-        run(block, f"README.md, snippet {i}")
-        if "AutoModelForImageTextToText" in block:
-            assert namespace["model"].config.retention_ratio == 0.5
-        if "retention_ratio=0.15" in block:
-            by_hand = dict(namespace)
-    assert by_hand["model"].config.retention_ratio == 0.25
-    for text in DOCS:
-        namespace = dict(by_hand)
-        for i, block in enumerate(blocks("python", (ROOT / text).read_text(encoding="utf-8"))):
+    by_hand: list[dict] = []
+    for text in ("README.md", BY_HAND):
+        for i, block in enumerate(blocks("python", page(text))):
+            namespace: dict = {}
             run(block, f"{text}, snippet {i}")
+            by_hand += [namespace] * (text == BY_HAND)
+            assert capsys.readouterr().out, (text, i)
+    assert len(by_hand) == 3 and by_hand[0]["model"].config.retention_ratio == 0.25
+    for text in DOCS:
+        namespace = dict(by_hand[0])
+        assert blocks("python", page(text)), text
+        for i, block in enumerate(blocks("python", page(text))):
+            run(block, f"{text}, snippet {i}")
+        if text == "docs/hub_repos.md":
+            assert namespace["model"].config.retention_ratio == 0.5
         if text == "docs/using.md":
             assert namespace["answer"][0]["generated_text"] is not None
+        if text == "docs/training.md":
             assert namespace["output"].logits.shape[1] < namespace["inputs"]["input_ids"].shape[1]
             prediction = SimpleNamespace(predictions=np.array([[1, 2, 3]]), label_ids=np.array([[-100, 1, 5]]))
             assert namespace["compute_metrics"](prediction) == {"accuracy": 0.5}
             assert " rows: tensor(" in capsys.readouterr().out
 
 
-def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table after a heading of README."""
-    lines = README.split(f"## {heading}\n")[1].strip().splitlines()
+def test_the_notebook_runs_with_the_toy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    cells = json.loads(page("docs/quick_start.ipynb"))["cells"]
+    namespace: dict = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            exec(compile("".join(cell["source"]), f"quick_start.ipynb, {cell['id']}", "exec"), namespace)
+    answers = dict(re.findall(r"^(.+?):? +(\d)$", capsys.readouterr().out, flags=re.MULTILINE))
+    assert answers.pop("uniform_frames") != "2"
+    assert {"all tokens", "a quarter of the tokens", "vidcom2"} <= {name for name in answers if answers[name] == "2"}
+
+
+def rows(name: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table after a heading of a page."""
+    section = page(name).split(f"## {heading}\n")[1]
+    lines = itertools.dropwhile(lambda line: not line.startswith("|"), section.splitlines())
     table = itertools.takewhile(lambda line: line.startswith("|"), lines)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table][2:]
 
 
 def test_the_tables_agree_with_the_code() -> None:
-    shown = [row[:2] for row in rows("Families")]
+    shown = [row[:2] for row in rows("README.md", "Families")]
     assert shown == [[family.name, f"`{family.classes}ForConditionalGeneration`"] for family in FAMILIES.values()]
     of_name = {family.name: family for family in FAMILIES.values()}
-    for name, *_, frame in rows("Families"):
+    scored = rows(BY_HAND, "What is scored together")
+    assert [row[0] for row in scored] == list(of_name)
+    for name, frame in scored:
         same = of_name.get(frame.removeprefix("as "))
         said = frame.split(";")[0] if same is None else same.frame
         assert said == of_name[name].frame, name
     own = [f'`"{name}"`' for name in COMPRESSION_METHODS]
-    assert [row[0] for row in rows("Methods")] == [*own, "yours"]
-    settings = README.split("| field | default |")[1]
+    assert [row[0] for row in rows("docs/methods.md", "At a glance")] == [*own, "yours"]
+    assert re.findall(r"^## (`.+`)$", page("docs/methods.md"), flags=re.MULTILINE) == own
+    settings = page("docs/settings.md").split("| field | default |")[1]
     assert all(f"`{name}`" in settings for name in SETTING_NAMES)
+
+
+def test_readme_is_short() -> None:
+    assert len(README.split()) <= 1000
+
+
+def test_the_advice_on_methods_and_ratios_has_only_measured_figures() -> None:
+    measured = page("docs/needle.md") + page("docs/benchmarks.md")
+    for name in ("docs/choosing.md", "docs/methods.md"):
+        figures = re.findall(r"(\d+\.\d)(?= %| and \d+\.\d %)", page(name))
+        assert figures
+        for figure in figures:
+            assert re.search(rf"(?<![\d.]){figure}\b", measured), (name, figure)
 
 
 @pytest.mark.slow
 def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    evaluation, using = ((ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("evaluation", "using"))
-    for name, page in (("questions", evaluation), ("requests", using)):
-        (tmp_path / f"{name}.jsonl").write_text(stand_in(blocks("json", page)[0], checkpoints, tmp_path))
+    pages = [page(f"docs/{name}.md") for name in ("evaluation", "using", "command_line")]
+    for name, text in zip(("questions", "requests"), pages):
+        (tmp_path / f"{name}.jsonl").write_text(stand_in(blocks("json", text)[0], checkpoints, tmp_path))
     (tmp_path / "clips").mkdir()
     shutil.copy(DEMO_VIDEO, tmp_path / "clips")
     commands = [
         line.split(" # ")[0]
-        for text in (README, evaluation, using)
+        for text in (README, *pages)
         for block in blocks("bash", text)
         for line in block.splitlines()
     ]
@@ -142,17 +183,17 @@ def test_the_figures_shown_are_those_of_the_demo() -> None:
 
 
 def test_the_figures_of_the_selections_speed_equal_the_result_files() -> None:
-    page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    text = page("docs/benchmarks.md").replace("\n", " ")
     for case in ("compress_cpu", "compress_cpu_busy"):
         file = Path(__file__).parents[1] / "benchmarks" / "results" / f"{case}.json"
         for scoring in ("paper", "released"):
             times = [row["speedup"] for row in json.loads(file.read_text())["rows"] if row["scoring"] == scoring]
-            assert f"{min(times):.1f}–{max(times):.1f}×" in page.replace("\n", " "), (case, scoring)
+            assert f"{min(times):.1f}–{max(times):.1f}×" in text, (case, scoring)
 
 
 def test_the_figures_of_reading_videos_equal_the_result_file() -> None:
     file = Path(__file__).parents[1] / "benchmarks" / "results" / "reading_cpu.json"
-    text = " ".join((ROOT / "docs/using.md").read_text(encoding="utf-8").split())
+    text = " ".join(page("docs/using.md").split())
     for row in json.loads(file.read_text())["rows"]:
         seconds = row["seconds"]
         assert f"{seconds['sought']:.1f} s" in text, row

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_readme import DOCS, ROOT, blocks
+from test_readme import BY_HAND, DOCS, ROOT, blocks, page
 
 CHECKER = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or shutil.which("basedpyright")
 pytestmark = [
@@ -89,9 +89,9 @@ def checked(folder: Path, environment: Path, *options: str) -> dict[str, Any]:
 
 def write_snippets(folder: Path) -> int:
     """Write a file for each of README's snippets and for each page of the docs. Return their number."""
-    by_hand = next(block for block in blocks("python") if "retention_ratio=0.15" in block)
-    pages = {name: [by_hand, *blocks("python", (ROOT / name).read_text(encoding="utf-8"))] for name in DOCS}
-    files = [*blocks("python"), *("\n".join(page) for page in pages.values())]  # the docs continue that snippet
+    by_hand = blocks("python", page(BY_HAND))
+    pages = {name: [by_hand[0], *blocks("python", page(name))] for name in DOCS}  # they continue that snippet
+    files = [*blocks("python"), *by_hand, *("\n".join(snippets) for snippets in pages.values())]
     for i, code in enumerate(files):
         (folder / f"snippets_{i}.py").write_text(code, encoding="utf-8")
     return len(files)

@@ -20,6 +20,13 @@ PAGES = ("README.md", "docs/needle.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 
 ORIGINAL = "VidCom² (paper), original positions"
+SHORT = ("VidCom² (paper)", ORIGINAL, "random", "uniform_frames")  # of README, which calls them by the following names
+SHORT_NAMES = (
+    "VidCom², the default",
+    'VidCom², `compression_positions="original"`',
+    "random tokens",
+    "whole frames, evenly spaced",
+)
 PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "FastV", "SparseVLM", ORIGINAL)
 
 Row: TypeAlias = Mapping[str, Any]
@@ -42,6 +49,17 @@ def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
         chosen = [_find(rows, name, ratio) for ratio in HEADLINE_RATIOS]
         kept = " / ".join("–" if "refused" in row else f"{100 * row['kept_share']:.1f}" for row in chosen)
         lines.append([name, *map(_with_difference, chosen), kept])
+    return pipes(lines)
+
+
+def short(methods: dict[str, Any], original: dict[str, Any]) -> str:
+    """Make README's table of right answers: all tokens, VidCom² with each kind of positions, and two baselines."""
+    whole, *rows = methods["all"]
+    lines = [["", *(f"right with {ratio:.0%} of the tokens, %" for ratio in HEADLINE_RATIOS)]]
+    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(HEADLINE_RATIOS)])
+    for method, name in zip(SHORT, SHORT_NAMES):
+        chosen = (_find([*rows, *original["all"]], method, ratio) for ratio in HEADLINE_RATIOS)
+        lines.append([name, *map(_accuracy, chosen)])
     return pipes(lines)
 
 
@@ -150,6 +168,7 @@ def blocks() -> dict[str, str]:
     methods, original = load("methods"), load("positions")
     made: dict[str, Callable[[], str]] = {
         "headline": lambda: headline(methods, original),
+        "short": lambda: short(methods, original),
         "kinds": lambda: by_kind(methods),
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),

@@ -68,7 +68,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     - `is_video`: which tokens are a video's placeholders, unless `config.video_token_id` tells.
     - `uses_mrope`, `rotary_positions` and `full_rotary_positions`: if positions are more than the order of the tokens.
 
-    CONTRIBUTING.md lists all hooks in a table.
+    docs/add_a_family.md lists all hooks in a table.
     """
 
     uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.

@@ -288,7 +288,7 @@ class Page(HTMLParser):
         return [attributes[name] for found, attributes in self.tags if found == tag and name in attributes]
 
 
-def page_of(explanation: Explanation, folder: Path) -> tuple[str, Page]:
+def page_of(explanation: Explanation | list[Explanation], folder: Path) -> tuple[str, Page]:
     draw_html(explanation, str(folder / "page.html"))
     text = (folder / "page.html").read_text(encoding="utf-8")
     return text, Page(text)
@@ -314,6 +314,13 @@ def test_a_page_holds_the_numbers_of_each_token(tmp_path: Path) -> None:
         assert told["kept"] == explanation.kept[frame].ravel().tolist()
         u = [value if value is not None else -np.inf for value in told["u"]]
         assert u == pytest.approx(explanation.token_uniqueness[frame].ravel().tolist(), abs=1e-4)
+
+
+def test_bars_of_compared_ways_have_one_scale(tmp_path: Path) -> None:
+    few, many = explained(2, frame_budgets=np.array([1, 2])), explained(2, frame_budgets=np.array([8, 4]))
+    text, _ = page_of([few, many], tmp_path)
+    bars = re.findall(r'class="bar k"><i style="width: ([\d.]+)%"', text)
+    assert list(map(float, bars)) == [12.5, 100.0, 25.0, 50.0]  # a frame's two ways stand beside each other
 
 
 def test_a_page_follows_dark_mode_and_works_by_touch_and_by_keyboard(tmp_path: Path) -> None:

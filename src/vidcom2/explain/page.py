@@ -31,10 +31,11 @@ def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) ->
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     height, width = first.frames.shape[1:3]
+    most_kept = max(int(each.frame_budgets.max()) for each in every)  # one scale for all bars of k_t
     page = environment.from_string(template).render(
         name=first.video or first.model,
         drawn_by=DRAWN_BY,
-        parts=[_part(explanation, number) for number, explanation in enumerate(every)],
+        parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(every)],
         with_u=any(each.frame_uniqueness is not None for each in every),
         with_heat=any(each.token_uniqueness is not None for each in every),
         with_merged=any(each.merged is not None for each in every),
@@ -46,8 +47,8 @@ def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) ->
     write_whole(Path(path), page)
 
 
-def _part(explanation: "Explanation", number: int) -> dict[str, object]:
-    """Return what the page shows of one way to compress the video."""
+def _part(explanation: "Explanation", number: int, most_kept: int) -> dict[str, object]:
+    """Return what the page shows of one way to compress the video, the `number`-th."""
     method = explanation.settings.get("compression_method", "vidcom2")
     frames = range(len(explanation.frames))
     return {
@@ -56,18 +57,18 @@ def _part(explanation: "Explanation", number: int) -> dict[str, object]:
         "name": f"{method} at {explanation.settings['retention_ratio']:g}",
         "with_u": explanation.frame_uniqueness is not None,
         "with_heat": explanation.token_uniqueness is not None,
-        "cards": [{**_card(explanation, i), "place": number * len(frames) + i} for i in frames],
+        "cards": [{**_card(explanation, i, most_kept), "place": number * len(frames) + i} for i in frames],
     }
 
 
-def _card(explanation: "Explanation", index: int) -> dict[str, object]:
+def _card(explanation: "Explanation", index: int, most_kept: int) -> dict[str, object]:
     card: dict[str, object] = {
         "label": explanation.label(index),
         "seconds": f"{explanation.seconds[index]:.2f} s",
         "kept": _data_url(explanation.kept_picture(index), "JPEG"),
         "whole": _data_url(explanation.frames[index], "JPEG"),
         "k": int(explanation.frame_budgets[index]),
-        "k_share": float(explanation.shares_of_budget()[index]),
+        "k_share": int(explanation.frame_budgets[index]) / most_kept,
     }
     if explanation.frame_uniqueness is not None:
         card["u"] = f"{explanation.frame_uniqueness[index]:.4f}".replace("-", "\N{MINUS SIGN}")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import Family, only
 from make_clips import write_clip
-from transformers import AutoProcessor, PreTrainedModel
+from transformers import AutoProcessor, GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 import vidcom2
@@ -233,6 +233,7 @@ MISSING = "no-such-clip.mp4"  # never opened, since the mistakes are refused bef
         ({"compresion_rounding": "exact"}, "'compresion_rounding' is neither an argument .* settings are: retention_"),
         ({"max_tokens": 3}, "'max_tokens' is neither"),
         ({"num_return_sequences": 2}, "`num_return_sequences` is not .* returns one answer"),
+        ({"generation_config": GenerationConfig()}, "`generation_config` is not an argument of `ask`, whose own"),
         ({"question": " "}, "`question` is ' '"),
         ({"question": 3}, "`question` is 3, but must be text"),
         ({"num_frames": "4"}, "`num_frames` is '4', but must be a whole number"),
@@ -247,6 +248,21 @@ MISSING = "no-such-clip.mp4"  # never opened, since the mistakes are refused bef
 def test_a_mistake_is_refused_before_the_video_is_read(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         vidcom2.ask(**{"video": MISSING, "question": QUESTION, **arguments})
+
+
+@only(lambda family: family.name == "llava_onevision")
+def test_none_is_refused_for_a_setting_of_which_a_loaded_model_has_another_value(family: Family, video: Video) -> None:
+    model = family.load(compression_window=2)
+    with pytest.raises(OptionError, match=r"`compression_window` is None, .* own value, 2\. Set `model.config"):
+        vidcom2.ask(video, QUESTION, model, processor=family.processor, compression_window=None)
+
+
+@only(lambda family: family.name == "llava_onevision")
+def test_ask_answers_for_a_model_whose_generate_returns_dicts(family: Family, video: Video) -> None:
+    model = family.load()
+    model.generation_config.return_dict_in_generate = True
+    answer = vidcom2.ask(video, QUESTION, model, processor=family.processor, max_new_tokens=6)
+    assert answer.answer == ask(video, family).answer
 
 
 def test_a_loaded_model_needs_its_processor_and_takes_no_loading_arguments(family: Family) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 import vidcom2
 from vidcom2 import Video
 from vidcom2.answering.ask import Answer
+from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.video.reading import VideoError, read_video
 
 QUESTION = "What happens?"
@@ -60,6 +61,30 @@ def test_every_form_of_frames_gives_the_same_video(form: str) -> None:
     assert video.seconds.tolist() == [0, 0.5, 1, 1.5] and video.duration == 2.0
 
 
+def test_pictures_are_turned_upright_as_their_exif_data_says() -> None:
+    picture = Image.fromarray(FRAMES[0])
+    picture.getexif()[274] = 6  # orientation: rotate by 90 degrees
+    assert np.array_equal(Video.from_frames([picture], fps=1).frames[0], np.rot90(FRAMES[0], -1))
+
+
+@only(lambda family: "second_per_grid_ts" in family.video_inputs)
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({"times": [0, 1, 2, 3]}, 2.0),
+        ({"times": [100, 101, 102, 103]}, 2.0),
+        ({"times": [100, 101, 102, 103], "fps": 30}, 2.0),
+        ({"times": [0, 1, 2, 3], "duration": 100}, 2.0),
+    ],
+)
+def test_frames_of_a_part_of_a_video_have_their_own_spacing(
+    family: Family, times: dict[str, Any], expected: float
+) -> None:
+    """Two frames make one, so a second between frames makes two seconds per entry of the grid."""
+    inputs = prepare_inputs(family.processor, QUESTION, Video.from_frames(FRAMES, **times), batch_size=2)
+    assert [round(float(each), 6) for each in inputs["second_per_grid_ts"]] == [expected] * 2
+
+
 def test_floats_are_rounded_to_the_nearest_byte() -> None:
     video = Video.from_frames(np.full((1, 4, 4, 3), [0.0, 0.4999, 0.999]), fps=1)
     assert video.frames[0, 0, 0].tolist() == [0, 127, 255]
@@ -85,6 +110,8 @@ def test_the_last_frame_is_shown_as_long_as_the_others_without_a_duration() -> N
     ("frames", "times", "message"),
     [
         (FRAMES, {}, "Nothing says when the frames are shown"),
+        ([Image.fromarray(FRAMES[0, :, :, 0].astype(np.int32))], {"fps": 1}, "a picture of mode 'I', whose values"),
+        ([FRAMES[0], FRAMES[0] / 255], {"fps": 1}, "images of floats and images of whole numbers"),
         (FRAMES, {"fps": 0}, "`fps` is 0, but must be a finite number above 0"),
         (FRAMES, {"fps": float("nan")}, "`fps` is nan"),
         (FRAMES, {"fps": "2"}, "`fps` is '2'"),

@@ -63,6 +63,7 @@ def apply(model: Model, **settings: Any) -> Model:
     stock_config = loaded.config
     new_class = _class_for(loaded)
     config = with_settings(stock_config, new_class.config_class, settings)
+    config.compression_settings(**_of_every_family(settings))  # what is spelled out must be read
     _turn(model, loaded, new_class, lambda: copy.copy(config) if config is stock_config else config)
     loaded.__dict__[STOCK_CONFIG] = stock_config
     return model
@@ -73,6 +74,8 @@ def remove(model: Model) -> Model:
 
     The model gets back the config object that it had before `apply`, including later changes to its fields, but without
     the settings of VidCom². A model that was loaded with the VidCom² class gets a stock config with the same fields.
+    LLaVA-Video keeps its config and the settings in it, because Transformers has no class of its own for this family.
+    What it saves loads as a VidCom² model again.
 
     Args:
         model: a model that `apply` returned, one that was loaded with a VidCom² class, or a `PeftModel` around one.
@@ -270,7 +273,11 @@ def _set_together(config: Any, settings: dict[str, Any]) -> None:
     for each in (tried, config):
         for name, value in settings.items():
             setattr(each, name, value)
-        each.compression_settings()
+        each.compression_settings(**_of_every_family(settings))
+
+
+def _of_every_family(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name in SETTING_NAMES}
 
 
 def _stock_config(model: PreTrainedModel, stock_class: type[PreTrainedModel]) -> Any:

@@ -40,6 +40,11 @@ def check_generate_arguments(function: str, arguments: dict[str, Any], own: tupl
             f"`{taken[0]}` is not an argument of `{function}`, which returns one answer to a question. For more, call "
             "the model's own `generate`."
         )
+    if "generation_config" in arguments:
+        raise OptionError(
+            f"`generation_config` is not an argument of `{function}`, whose own arguments would override it. Pass the "
+            "values of its fields as arguments."
+        )
     if "custom_generate" in arguments:  # a function of the user's, which may take arguments of any name
         return
     known = {
@@ -70,7 +75,7 @@ def check_model(
         if model is not None:
             find_checkpoint(model, placement.revision)
         return
-    if not hasattr(model.config, "compression_settings"):
+    if not hasattr(getattr(model, "model", None), "encode_videos"):
         raise OptionError(
             f"`model` is a {type(model).__name__}, which compresses nothing. Change its class, "
             "`vidcom2.apply(model)`, or pass the checkpoint's name."
@@ -104,6 +109,13 @@ def checkpoint_of(
     """
     if model is None or isinstance(model, str):
         return load_placed(model, placement, settings), {}
+    for name, value in settings.items():
+        own = getattr(model.config, name, None)
+        if value is None and own is not None:
+            raise OptionError(
+                f"`{name}` is None, which in a call stands for the loaded model's own value, {own!r}. Set "
+                f"`model.config.{name} = None` instead."
+            )
     loaded, its_own = cast("VidCom2GenerationMixin", model), cast(ProcessorMixin, processor)
     return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), pop_settings(settings)
 

@@ -48,10 +48,25 @@ def prepare_inputs(
         do_sample_frames=False,
         return_tensors="pt",
     )
+    spacing = _spacing_of_a_part(video)
+    if spacing is not None and "second_per_grid_ts" in inputs:
+        # Qwen2.5-VL's processor divides the length of the whole video by the number of frames.
+        patch = cast(Any, processor).video_processor.temporal_patch_size
+        inputs["second_per_grid_ts"] = torch.full((batch_size,), patch * spacing)
     if model is not None:
         inputs = inputs.to(model.device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
     return inputs
+
+
+def _spacing_of_a_part(video: Video) -> float | None:
+    """Return the mean seconds between the frames of a video, if they show only a part of it; None if they span it."""
+    seconds = video.seconds
+    if len(seconds) < 2:
+        return None
+    spacing = float(seconds[-1] - seconds[0]) / (len(seconds) - 1)
+    unseen = max(float(seconds[0]), video.duration - float(seconds[-1]))
+    return spacing if unseen > 1.5 * spacing else None
 
 
 def video_arguments(model: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
+from PIL import ImageOps
 
 from .file import VideoError
 
@@ -30,6 +31,10 @@ def rgb_frames(frames: Frames) -> np.ndarray:
     """
     if isinstance(frames, list | tuple):
         images = [_as_array(frame) for frame in frames]
+        if len({image.dtype.kind == "f" for image in images}) > 1:
+            raise VideoError(
+                "`frames` holds images of floats and images of whole numbers. Convert all of them to uint8."
+            )
         shapes = sorted({image.shape for image in images})
         if len(shapes) > 1:
             raise VideoError(
@@ -86,7 +91,12 @@ def on_a_clock(
 
 def _as_array(frames: Any) -> np.ndarray:
     if hasattr(frames, "getbands") and hasattr(frames, "convert"):  # a PIL image
-        frames = frames.convert("RGB")
+        if frames.mode in ("I", "F") or frames.mode.startswith("I;"):
+            raise VideoError(
+                f"`frames` holds a picture of mode {frames.mode!r}, whose values need more than 8 bits. Scale it to "
+                "0 to 255 and convert it to 'RGB'."
+            )
+        frames = ImageOps.exif_transpose(frames).convert("RGB")  # upright
     elif hasattr(frames, "detach"):  # a tensor
         frames = frames.detach().cpu()
         frames = (frames.float() if frames.is_floating_point() else frames).numpy()

@@ -162,7 +162,7 @@ class CompressionSettings:
             if method != stored[setting] and method in table:  # whose own settings are not those of the stored one
                 stored = {name: value for name, value in stored.items() if table[method].reads(name)}
         settings = CompressionSettings(**stored | given)
-        check_all_read(settings.as_dict(), given)
+        _check_spelled_out(settings, given)
         return settings
 
     def as_dict(self) -> dict[str, Any]:
@@ -201,13 +201,11 @@ def checked_setting(name: str, value: Any) -> Any:
         ) from None
 
 
-def check_all_read(settings: Mapping[str, Any], given: Collection[str] = ()) -> None:
+def check_all_read(settings: Mapping[str, Any]) -> None:
     """Check that the methods read every setting that is not at its default.
 
     Args:
         settings: all settings by name.
-        given: names of settings that the caller spelled out. If one of a vision method's is among them, and the method
-            is not, the caller may expect the setting to choose the method. So it is refused at its default too.
 
     Raises:
         ValueError: on the first setting that its method does not read.
@@ -215,14 +213,30 @@ def check_all_read(settings: Mapping[str, Any], given: Collection[str] = ()) -> 
     for setting, table in _TABLES.items():
         method = table[settings[setting]]
         for name, value in settings.items():
-            spelled_out = setting == "vision_method" and name in given and setting not in given
-            if not method.reads(name) and (spelled_out or value != _FIELDS[name].default):
-                read = ", ".join(method.settings) or "none of those that only some methods read"
-                readers = " or ".join(repr(other.name) for other in table.values() if other.reads(name))
-                raise ValueError(
-                    f"`{name}` is {value!r}, but `{setting}={method.name!r}` does not read it (it reads {read}). "
-                    f"Leave it at its default, {_FIELDS[name].default!r}, or choose another method: {readers}."
-                )
+            if not method.reads(name) and value != _FIELDS[name].default:
+                raise _unread(name, value, setting, method)
+
+
+def _check_spelled_out(settings: CompressionSettings, given: Collection[str]) -> None:
+    """Refuse a vision method's setting in a call that does not name the method, if another method is stored.
+
+    The caller may expect the setting to choose the method, so it is refused even at its default.
+    """
+    if "vision_method" not in given:
+        method = VISION_METHODS[settings.vision_method]
+        for name in given:
+            if not method.reads(name):
+                raise _unread(name, getattr(settings, name), "vision_method", method)
+
+
+def _unread(name: str, value: Any, setting: str, method: CompressionMethod | VisionMethod) -> ValueError:
+    """Return the error for a setting that a method does not read. `setting` is the one that chooses the method."""
+    read = ", ".join(method.settings) or "none of those that only some methods read"
+    readers = " or ".join(repr(other.name) for other in _TABLES[setting].values() if other.reads(name))
+    return ValueError(
+        f"`{name}` is {value!r}, but `{setting}={method.name!r}` does not read it (it reads {read}). "
+        f"Leave it at its default, {_FIELDS[name].default!r}, or choose another method: {readers}."
+    )
 
 
 def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> Any:

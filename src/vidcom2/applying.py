@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
+from .checkpoints import check_settings_of
 from .checks import check_settings
 from .configuration.compression_settings import SETTING_NAMES, with_settings
 from .errors import OptionError
@@ -51,12 +52,7 @@ def apply(model: Model, **settings: Any) -> Model:
     """
     loaded = _inside(model, "apply")
     check_settings(settings)
-    foreign = [name for name in settings if not hasattr(_family_of(loaded).config_class, name)]
-    if foreign:
-        raise OptionError(
-            f"`{foreign[0]}` is not a setting of the model, which is of type {loaded.config.model_type!r}. Leave it "
-            "out."
-        )
+    check_settings_of("the model", _family_of(loaded), settings)
     if _is_ours(type(loaded)):
         _set_together(loaded.config, settings)
         return model

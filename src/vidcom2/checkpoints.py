@@ -299,7 +299,9 @@ def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) ->
     """Check that the family has each setting. Raises an OptionError on one that only other families have."""
     foreign = [name for name in settings if not hasattr(family.config_class, name)]
     if foreign:
-        raise OptionError(f"`{foreign[0]}` is not a setting of {what}, which is of type {family.model_type!r}.")
+        raise OptionError(
+            f"`{foreign[0]}` is not a setting of {what}, which is of type {family.model_type!r}. Leave it out."
+        )
 
 
 @contextmanager

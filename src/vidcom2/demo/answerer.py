@@ -146,7 +146,8 @@ class Answerer:
         with self._processor_lock:
             inputs = prepare_inputs(self.checkpoint.processor, "", video)
         of_sides = {"few": self.settings({}), "all": self.settings(BASELINE)}
-        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}  # the sides may share one
+        # The sides may share one encoding.
+        of_towers = {_of_tower(settings): settings for settings in of_sides.values()}
         encoded = dict(zip(of_towers, self._encode(video_arguments(self.model, inputs), list(of_towers.values()))))
         videos, seconds = {}, {}
         for side, settings in of_sides.items():
@@ -270,8 +271,8 @@ def _chat(earlier: Sequence[tuple[str, str]], question: str) -> Prompt:
 
 
 def _of_tower(settings: CompressionSettings) -> tuple[Any, ...]:
-    """Return the settings that the vision tower reads."""
-    return tuple(value for name, value in settings.as_dict().items() if name.startswith("vision_"))
+    """Return what two sides must have in common to share one encoding."""
+    return tuple(settings.vision_settings().items())
 
 
 class _Words(TextStreamer):

@@ -17,7 +17,7 @@ NEEDS = ("grid", "tower_states")
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
-BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or one for each frame, or a whole frame
+BY_SIZES = "sizes"  # R·T·M, rounded, but at least one, or one for each frame, or a whole frame
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             compiles=False,  # a graph cannot make a random generator
             bench=("random",),
         ),
-        # These keep exactly R·T·M tokens, so there is nothing for `compression_rounding` to decide.
+        # These keep R·T·M tokens, so there is nothing for `compression_rounding` to decide.
         CompressionMethod(
             "uniform_frames",
             "method_uniform_frames.uniform_frames",
@@ -95,5 +95,13 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
         ),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
+        CompressionMethod(
+            "vcast",
+            "method_vcast.vcast",
+            settings=("compression_scoring",),
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("vcast",),
+        ),
     )
 }

@@ -265,7 +265,7 @@ def test_the_row_of_a_method_of_this_project_is_true() -> None:
         assert row.bench, f"`vidcom2 bench` leaves out {row.name!r}"
 
 
-@pytest.mark.parametrize("name", ["dycoke", "evs"])
+@pytest.mark.parametrize("name", ["dycoke", "evs", "vcast"])
 def test_the_name_of_a_method_of_this_project_stands_only_in_its_row(name: str) -> None:
     """An exception is vLLM's own flag, which has a value "evs"."""
     root = Path(__file__).parents[1]

@@ -20,6 +20,7 @@ from .method_dycoke import dycoke
 from .method_evs import evs
 from .method_random import random_tokens
 from .method_uniform_frames import uniform_frames
+from .method_vcast import vcast
 from .method_vidcom2 import vidcom2
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
@@ -32,7 +33,7 @@ def function_of(row: CompressionMethod) -> Method:
     return _OWN[row.name] if isinstance(row.function, str) else row.function
 
 
-_FUNCTIONS = {function.__name__: function for function in (dycoke, evs, random_tokens, uniform_frames, vidcom2)}
+_FUNCTIONS = {function.__name__: function for function in (dycoke, evs, random_tokens, uniform_frames, vcast, vidcom2)}
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]
     for row in COMPRESSION_METHODS.values()

@@ -27,7 +27,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def flash(family: Family, stand_in: None) -> PreTrainedModel:
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation=NAME)
-    assert {model.config.get_text_config()._attn_implementation, model.config.vision_config._attn_implementation} == {NAME}
+    assert {model.config.get_text_config()._attn_implementation, model.config.vision_config._attn_implementation} == {
+        NAME
+    }
     return model
 
 
@@ -172,3 +174,41 @@ def test_training_gets_the_loss_and_gradients_of_sdpa(family: Family, flash: Pre
         of_each.append((loss, gradients))
     assert len(of_each[0][1]) > 20
     assert_close(*of_each)
+
+
+@only(lambda family: family.name == "llava_onevision")
+@pytest.mark.parametrize("layers", [["sliding_attention"] * 2, ["full_attention", "sliding_attention"]], ids="-".join)
+def test_sliding_windows_give_the_logits_of_sdpa_or_are_refused(
+    family: Family, stand_in: None, layers: list[str]
+) -> None:
+    """FlashAttention takes one number of cached tokens for all layers, but a window makes them hold different ones."""
+    config = family.case.config_class.from_pretrained(family.folder, retention_ratio=RETENTION_RATIO)
+    text = config.text_config
+    text.use_sliding_window, text.sliding_window, text.layer_types = True, 24, layers
+    flash, sdpa = (family.load(config=copy.deepcopy(config), attn_implementation=name) for name in (NAME, "sdpa"))
+    if len(set(layers)) == 1:
+        ours, theirs = (answers_of_three_turns(family, model, "one_video") for model in (flash, sdpa))
+        assert_close(ours, theirs)
+        return
+    ours, theirs = (run_with_logits(model, family.one_video(), ORIGINAL) for model in (flash, sdpa))
+    assert_close(ours.logits, theirs.logits)
+    with pytest.raises(ValueError, match=r'leaves gaps .* the layers read \[\d+, \d+\] tokens.*"sdpa"'):
+        answers_of_three_turns(family, flash, "one_video")
+
+
+@only(lambda family: family.representative)
+def test_the_callers_packed_prompts_stay_apart(family: Family, flash: PreTrainedModel) -> None:
+    """Text prompts in one row, told apart by positions that start again, as for training without padding."""
+    prompts = [family.inputs(family.prompt(question))["input_ids"] for question in ("Hello.", "Who is there, and why?")]
+    order = torch.cat([torch.arange(ids.shape[1]) for ids in prompts])[None]
+    positions = order.expand(4, 1, -1) if family.case.mrope else order
+    packed = {"input_ids": torch.cat(prompts, dim=1), "position_ids": positions, "use_cache": False}
+    with torch.no_grad():
+        alone = torch.cat([family.stock(input_ids=ids).logits for ids in prompts], dim=1)
+        for model in (family.model, flash):
+            if (
+                not family.case.recurrent
+            ):  # The states of linear attention go on to the next prompt, in the stock class too.
+                assert_close(model(**packed).logits, alone)
+        stock = family.case.stock_class.from_pretrained(family.folder, attn_implementation=NAME).eval()
+        assert torch.equal(flash(**packed).logits, stock(**packed).logits)

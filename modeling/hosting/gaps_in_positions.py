@@ -1,9 +1,9 @@
 """Keeps Transformers from taking a prompt whose positions have gaps for several prompts in a row.
 
-For training without padding, Transformers lets prompts follow each other in one row. It tells them apart by their
-positions: wherever these do not go up by one, a prompt seems to begin, and does not attend to what stands before it. A
-compressed prompt that keeps its original positions looks just like that. Transformers looks at the positions in two
-places, and each has an argument that takes precedence over them.
+For training without padding, Transformers lets prompts follow each other in one row ("packed"), and tells them apart by
+their positions, which do not go up by one where a prompt begins. Neither do they behind a dropped token, if a compressed
+prompt keeps its original positions. Transformers looks at positions in two places, and in each of them another argument
+takes precedence.
 """
 
 from typing import Any
@@ -18,9 +18,10 @@ SEQUENCE_LENGTHS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_lengt
 def with_gaps_allowed(inputs: dict[str, Any], text_config: Any) -> dict[str, Any]:
     """Return the arguments of a parent's `forward` so that each row is one prompt, whatever gaps its positions have.
 
-    - Without a KV cache and a mask, Transformers makes masks from the positions. A mask of ones is added.
-    - Where nothing of a single row is masked, FlashAttention's call looks at the positions. The lengths of the sequences
-      are added.
+    - Without a KV cache and a mask, which `generate` leaves out if it hides nothing, masks are made from the positions,
+      and no token attends to what stands before a gap. A mask of ones is added.
+    - For a single row of which nothing is masked, FlashAttention gets the lengths of packed prompts. Behind a gap it
+      would be told of as many keys as queries, and read none of the cached ones. The real lengths are added.
 
     Args:
         inputs: arguments, with the positions (B, n) of the n new tokens. Others, such as those of M-RoPE, need nothing,
@@ -35,7 +36,7 @@ def with_gaps_allowed(inputs: dict[str, Any], text_config: Any) -> dict[str, Any
     uses_flash = is_flash_attention_requested(text_config)
     if not isinstance(position_ids, Tensor) or position_ids.ndim != 2 or not (needs_mask or uses_flash):
         return inputs
-    if (position_ids.diff(dim=1) == 1).all():
+    if position_ids.shape[1] == 1 or (position_ids.diff(dim=1) == 1).all():
         return inputs
     if needs_mask:
         inputs = inputs | {"attention_mask": torch.ones_like(position_ids)}

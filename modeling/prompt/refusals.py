@@ -74,8 +74,9 @@ OF_A_COMPRESSED_PROMPT = (
     Refusal(
         "`cu_seq_lens_q` and the other lengths of packed prompts",
         lambda asked: any(asked.has(name) for name in SEQUENCE_LENGTHS),
-        "`cu_seq_lens_q` and the like say where the prompts of a row begin before any token is dropped.",
-        "Pass a padded batch in place of packed prompts, or `retention_ratio=1.0`.",
+        "`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k` are the lengths of packed prompts before "
+        "their tokens are dropped.",
+        "Pass the prompts as rows of a padded batch, or pass `retention_ratio=1.0`.",
     ),
     Refusal(
         '`cache_implementation="paged"`',

@@ -27,9 +27,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def flash(family: Family, stand_in: None) -> PreTrainedModel:
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation=NAME)
-    assert {model.config.get_text_config()._attn_implementation, model.config.vision_config._attn_implementation} == {
-        NAME
-    }
+    assert model.model.language_model.config._attn_implementation == NAME
+    assert model.config.vision_config._attn_implementation == NAME
     return model
 
 
@@ -208,7 +207,7 @@ def test_the_callers_packed_prompts_stay_apart(family: Family, flash: PreTrained
         for model in (family.model, flash):
             if (
                 not family.case.recurrent
-            ):  # The states of linear attention go on to the next prompt, in the stock class too.
+            ):  # The states of linear attention reach the next prompt, in the stock class too.
                 assert_close(model(**packed).logits, alone)
         stock = family.case.stock_class.from_pretrained(family.folder, attn_implementation=NAME).eval()
         assert torch.equal(flash(**packed).logits, stock(**packed).logits)

@@ -28,7 +28,7 @@ from ..hosting.call_arguments import (
     without_settings,
     without_token_types,
 )
-from ..hosting.gaps_in_positions import with_gaps_allowed
+from ..hosting.prompt_extent import with_prompt_extent
 from ..hosting.registration import register_like
 from ..methods.video_compression import VideoCompression
 from .call_description import CallDescription, CallPath, NewVideos, videos_of
@@ -217,7 +217,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return inputs | {"mm_encoder_outputs": encoded | {"video": self._for_parent(encoded["video"])}}
 
     def _for_parent_on_short_prompt(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        return with_gaps_allowed(self._with_features_for_parent(inputs), self.config.get_text_config())
+        return with_prompt_extent(self._with_features_for_parent(inputs), self.config.get_text_config())
 
     def _with_all_features(self, inputs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
         """Return the inputs with features of all video tokens in place of pixels.

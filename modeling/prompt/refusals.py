@@ -11,7 +11,7 @@ from typing import Any
 from transformers.generation import utils as generation_utils
 
 from ..hosting.call_arguments import check_not_exported
-from ..hosting.gaps_in_positions import SEQUENCE_LENGTHS
+from ..hosting.prompt_extent import SEQUENCE_LENGTHS
 from .conversation_cache import CachedPrompt
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19

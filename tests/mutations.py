@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 ALL_PASSED = 0  # exit code of pytest
 SECONDS_OF_A_RUN = 3600
 
-PROMPT, METHODS, ENCODING, FAMILIES, RECORDS = (
-    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families")),
+PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS = (
+    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families", "hosting")),
     "src/vidcom2/records",
 )
 
@@ -333,6 +333,38 @@ MUTATIONS = [
         "position_ids = order + offset * is_token",
         '`compression_positions="original"` leaves the gaps',
         "call_settings",
+    ),
+    of_the_model(
+        "gaps_in_positions_separate_prompts_without_a_cache",
+        f"{HOSTING}/prompt_extent.py",
+        "may_look_packed = cache is None or",
+        "may_look_packed = cache is None and",
+        "a prompt with gaps between its positions is one prompt without a cache too",
+        "call_settings",
+    ),
+    of_the_model(
+        "flash_attention_reads_empty_places_of_a_static_cache",
+        f"{HOSTING}/prompt_extent.py",
+        "has_empty_places = uses_flash and",
+        "has_empty_places = not uses_flash and",
+        "FlashAttention reads only what a static cache holds (on Transformers 5.19)",
+        "flash_attention",
+    ),
+    of_the_model(
+        "flash_attention_reads_no_cached_keys_of_a_prompt_with_gaps",
+        f"{HOSTING}/prompt_extent.py",
+        "num_keys = of_layers[0]",
+        "num_keys = num_queries",
+        "FlashAttention attends to the cached tokens before a prompt with gaps",
+        "flash_attention",
+    ),
+    of_the_model(
+        "flash_attention_continues_layers_of_different_lengths",
+        f"{HOSTING}/prompt_extent.py",
+        "if len(of_layers) > 1:",
+        "if False:",
+        "a cache whose layers hold different numbers of tokens is refused where FlashAttention could not read it",
+        "flash_attention",
     ),
     of_the_model(
         "media_after_a_turn_get_positions_of_text",

@@ -27,6 +27,9 @@ SECONDS_OF_A_RUN = 3600
 PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS = (
     *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families", "hosting")),
     "src/vidcom2/records",
+PROMPT, METHODS, ENCODING, FAMILIES, RECORDS, EVALUATION = (
+    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families")),
+    *(f"src/vidcom2/{room}" for room in ("records", "evaluation")),
 )
 
 
@@ -571,6 +574,46 @@ MUTATIONS = [
         "}",
         "questions that ended in an error are asked again",
         "many",
+        "evaluation",
+    ),
+    of_the_model(
+        "a_token_budget_does_not_lower_the_ratio",
+        "src/vidcom2/answering/candidates.py",
+        "return min(self.retention_ratio, self.token_budget / num_tokens)",
+        "return self.retention_ratio",
+        "a video of which a candidate would keep more than its budget gets the ratio that keeps as many",
+        "token_budget",
+    ),
+    of_the_model(
+        "a_token_budget_may_be_exceeded",
+        f"{EVALUATION}/batches.py",
+        "candidate.token_budget is not None and kept > candidate.token_budget",
+        "False",
+        "a method that keeps more than the budget is refused",
+        "token_budget",
+    ),
+    of_the_model(
+        "most_frames_are_the_reference",
+        "src/vidcom2/answering/candidates.py",
+        "reference = min(alike",
+        "reference = max(alike",
+        "numbers of frames are compared with the fewest",
+        "token_budget",
+    ),
+    of_the_model(
+        "structure_tokens_leave_the_prompt",
+        f"{EVALUATION}/batches.py",
+        "+ len(entering)",
+        "+ len(compression.indices)",
+        "the length of a prompt counts structure tokens",
+        "token_budget",
+    ),
+    of_the_model(
+        "a_batch_that_does_not_fit_is_given_up",
+        f"{EVALUATION}/evaluate.py",
+        "if len(together) > 1:",
+        "if False:",
+        "a batch that does not fit into memory is halved",
         "evaluation",
     ),
     of_the_model(

@@ -167,6 +167,8 @@ def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypa
     for command in commands:
         code, _, error = vidcom2(*shlex.split(stand_in(command, checkpoints, tmp_path))[1:])
         assert code == 0, error
+    for block in blocks("python", pages[0]):  # it asks the questions of that page
+        exec(compile(stand_in(block, checkpoints, tmp_path), "docs/evaluation.md", "exec"), {})
 
 
 def test_the_figures_shown_are_those_of_the_demo() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from vidcom2.evaluation.plot import draw_results
-from vidcom2.evaluation.report import cell, pipes
+from vidcom2.evaluation.tables import cell, pipes
 
 from ..pages import ROOT, write_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS, UPDATE_RATIOS

@@ -24,11 +24,8 @@ ROOT = Path(__file__).parents[1]
 ALL_PASSED = 0  # exit code of pytest
 SECONDS_OF_A_RUN = 3600
 
-PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS = (
+PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS, EVALUATION = (
     *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families", "hosting")),
-    "src/vidcom2/records",
-PROMPT, METHODS, ENCODING, FAMILIES, RECORDS, EVALUATION = (
-    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families")),
     *(f"src/vidcom2/{room}" for room in ("records", "evaluation")),
 )
 

@@ -33,7 +33,7 @@ from vidcom2.families import FAMILIES
 from vidcom2.measuring.results import write_results
 from vidcom2.measuring.tables import notes
 from vidcom2.tiny.checkpoints import tiny_llava_onevision
-from vidcom2.tiny.toy import toy_clips
+from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +90,7 @@ def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> Non
     assert "Demo" in shown and "is a toy" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
     for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
-    clip = toy_clips()[0]
+    clip = TOY.clips[0]
     said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
     assert (said["Prompt"], said["Truth"]) == (clip.question, clip.answer)
     assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
@@ -397,7 +397,7 @@ def test_explain_compares_up_to_four_ways_on_a_page(tmp_path: Path) -> None:
     code, shown, _ = vidcom2(*given, *ways)
     assert code == 0 and re.findall(r"at retention_ratio=([\d.]+)", shown) == ["0.25", "0.25", "0.5", "0.75"]
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert f"<title>{toy_clips()[0].path.name}: " in page and "random at 0.75" in page
+    assert f"<title>{TOY.clips[0].path.name}: " in page and "random at 0.75" in page
     for more, message in (
         (["--compare", "0.1"] * 4, "`--compare` is given 4 times, but a page shows 4 at most"),
         (["--compare", "evz"], "`--compare` is 'evz', .*Did you mean 'evs'"),

@@ -32,7 +32,7 @@ from vidcom2.modeling.encoding.vision_changed_patches import (
     split_at_cuts,
 )
 from vidcom2.records.provenance import birth_certificate, cpu_name
-from vidcom2.tiny.toy import TOY_FOLDER
+from vidcom2.toys import TOY
 from vidcom2.video.reading import read_video
 
 from .candidates import (
@@ -169,7 +169,7 @@ def certificate(checkpoint: Checkpoint, data: Path, group: str) -> dict[str, Any
         f"python -m benchmarks.needle.compare DATA WORK --group {group}",
         **environment(checkpoint.model),
         cpu=cpu_name(),
-        model_sha256=hashlib.sha256((TOY_FOLDER / "model.safetensors").read_bytes()).hexdigest(),
+        model_sha256=hashlib.sha256((TOY.folder / "model.safetensors").read_bytes()).hexdigest(),
         data_sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
     )
 

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.tiny.toy import TOY_FOLDER
+from vidcom2.toys import TOY
 
 from .dataset import video_of_level, write_video
 from .encoded import Encoded, encoded_videos
@@ -86,13 +86,13 @@ def main(
     work: Annotated[Path, typer.Argument(help="Folder in which it kept checkpoints and encoded videos.")],
 ) -> None:
     """Copy the model, make the clips, and record where they come from."""
-    TOY_FOLDER.mkdir(parents=True, exist_ok=True)
+    TOY.folder.mkdir(parents=True, exist_ok=True)
     for file in trained.iterdir():
-        shutil.copy(file, TOY_FOLDER)
+        shutil.copy(file, TOY.folder)
     checkpoint = load_checkpoint(str(trained), device="cpu")
-    found = list(track(clips(checkpoint, TOY_FOLDER), "Clips", len(KINDS)))
-    (TOY_FOLDER / "clips.json").write_text(json.dumps(found, indent=2) + "\n")
-    (TOY_FOLDER / "provenance.json").write_text(json.dumps(provenance(checkpoint, work), indent=2) + "\n")
+    found = list(track(clips(checkpoint, TOY.folder), "Clips", len(KINDS)))
+    (TOY.folder / "clips.json").write_text(json.dumps(found, indent=2) + "\n")
+    (TOY.folder / "provenance.json").write_text(json.dumps(provenance(checkpoint, work), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) ->
 @pytest.mark.slow
 def test_the_toy_answers_as_often_rightly_as_its_provenance_says(toy: Checkpoint) -> None:
     """The videos differ from those of the provenance, and `ask` replaces logits."""
-    stated = json.loads((TOY.folder / "provenance.json").read_text())["accuracy with all tokens"]
+    stated = json.loads((TOY.folder / "provenance.json").read_text())["accuracy with all tokens"]["16"]
     right: dict[str, list[bool]] = {}
     for number in range(12):
         needle = make_needle((8, number), list(LEVELS)[number % len(LEVELS)], split="test")

@@ -19,6 +19,7 @@ from .videos import ALL_LEVELS, BURST, LEVELS, SEEDS, Needle, Question, make_nee
 FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
 QUESTIONS_PER_VIDEO = 1
+LONG, LONG_FRAMES = "long", 64
 # Questions that the models were trained on but cannot answer well even with all tokens, so that no method can lose the
 # answer: which way the ball goes (no better than chance). What is asked about one of several events has levels of its
 # own.
@@ -99,9 +100,11 @@ def main(
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
-    """Write the test set, and in `burst/` the test set of the level at which budgets matter most."""
+    """Write the test set, in `burst/` that of the level at which budgets matter most, and in `long/` one of longer
+    videos."""
     print(write_dataset(folder, videos_per_level, num_frames))
     print(write_dataset(folder / BURST, 2 * videos_per_level, num_frames, levels=[BURST]))
+    print(write_dataset(folder / LONG, videos_per_level // 3, LONG_FRAMES))
 
 
 if __name__ == "__main__":

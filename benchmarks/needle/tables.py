@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 
 from vidcom2.evaluation.plot import draw_results
 from vidcom2.evaluation.report import cell, pipes
+from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS, UPDATE_RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, UPDATE_RATIOS
 
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results" / "needle"
 PAGES = ("README.md", "docs/needle.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 
@@ -32,8 +33,8 @@ PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "
 Row: TypeAlias = Mapping[str, Any]
 
 
-def load(group: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"needle_{group}.json").read_text())
+def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
+    return json.loads((RESULTS / toy / f"{group}.json").read_text())
 
 
 def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
@@ -69,7 +70,7 @@ def by_kind(methods: dict[str, Any]) -> str:
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "kept, %", *kinds, "all, %", "difference to all tokens"]]
     lines.append(["100 %", "all tokens", "100", *_kinds(whole, kinds), _share(whole["accuracy"]), ""])
-    for ratio in RATIOS:
+    for ratio in sorted({row["retention_ratio"] for row in rows}, reverse=True):
         for name in dict.fromkeys(row["method"] for row in rows):
             row = _find(rows, name, ratio)
             if "refused" in row:

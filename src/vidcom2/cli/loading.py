@@ -95,8 +95,8 @@ def announce_demo(model: str | None, video: str | None = "") -> None:
     if toy is not None:
         lines.append(
             f"The model is {toy.title} of a million parameters. It knows the videos of the needle benchmark, and "
-            f"questions such as “{toy.clips[0].question}” about these digits on moving backgrounds. About any other video its "
-            "answer means nothing. For a real model, pass its name on the Hub as `--model`."
+            f"questions such as “{toy.clips[0].question}” about these digits on moving backgrounds. About any other "
+            "video its answer means nothing. For a real model, pass its name on the Hub as `--model`."
         )
     if video is None:
         lines.append("The video is the clip that comes with vidcom2. For another, pass `--video`.")

@@ -32,6 +32,7 @@ from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
 from vidcom2.measuring.results import write_results
 from vidcom2.measuring.tables import notes
+from vidcom2.recommended import RECOMMENDED
 from vidcom2.tiny.checkpoints import tiny_llava_onevision
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
@@ -313,6 +314,24 @@ def test_settings_that_are_not_given_come_from_the_checkpoint(tiny_folder: Path,
     run = json.loads(vidcom2("run", "--model", folder, "--compression-window", 3, *FAST, "--json")[1])
     assert (run["retention_ratio"], run["settings"]["compression_window"]) == (0.5, 3)
     assert load_checkpoint(str(tiny_folder)).model.config.retention_ratio == 0.25
+
+
+def test_the_recommended_settings_are_one_flag_and_one_mapping(tiny_folder: Path) -> None:
+    run = json.loads(vidcom2("run", "--model", tiny_folder, "--recommended", *FAST, "--json")[1])
+    config = load_checkpoint(str(tiny_folder), **RECOMMENDED).model.config
+    for name, value in RECOMMENDED.items():
+        assert run["settings"][name] == getattr(config, name) == value != getattr(CompressionSettings(), name)
+    given = ["--recommended", "--compression-positions", "consecutive"]
+    run = json.loads(vidcom2("run", "--model", tiny_folder, *given, *FAST, "--json")[1])
+    assert run["settings"]["compression_positions"] == "consecutive"
+    assert run["settings"]["compression_method"] == RECOMMENDED["compression_method"]
+
+
+def test_a_toy_is_named_like_a_model() -> None:
+    _, shown, _ = vidcom2("run", "--model", "toy:llava_onevision", "--repeats", 1)
+    assert "is a toy LLaVA-OneVision" in shown and TOY.clips[0].question in shown
+    code, _, error = vidcom2("run", "--model", "toy:qwen3vl", *FAST)
+    assert code == 2 and "the toys are toy:llava_onevision, toy:qwen3_vl. Did you mean 'qwen3_vl'?" in error
 
 
 def test_an_unknown_setting_is_refused_by_name(tiny_folder: Path) -> None:

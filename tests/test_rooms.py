@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling"),
-    *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".toys", ".finding_checkpoints"),
+    *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
     *(".placement", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain", "demo"),

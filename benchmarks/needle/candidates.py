@@ -46,9 +46,10 @@ def position_candidates(toy: Toy) -> list[Candidate]:
 
 
 def long_candidates(toy: Toy) -> list[Candidate]:
-    """Return the methods with each kind of positions, for long videos."""
-    consecutive = [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in LONG_RATIOS]
-    return consecutive + _at_original_positions(LONG_RATIOS)
+    """Return the methods for long videos. Kept tokens have their original positions, as they always do in Qwen's."""
+    if toy.name == "llava_onevision":
+        return _at_original_positions(LONG_RATIOS)
+    return [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in LONG_RATIOS]
 
 
 def _at_original_positions(ratios: tuple[float, ...]) -> list[Candidate]:

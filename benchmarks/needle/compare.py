@@ -68,7 +68,7 @@ class Group:
 
 GROUPS = {
     "methods": Group(main_candidates),
-    "positions": Group(position_candidates),
+    "positions": Group(position_candidates, toys=("llava_onevision",)),  # Qwen's families always keep positions
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),
     "long": Group(long_candidates, LONG, LONG_FRAMES),

@@ -19,7 +19,7 @@ from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
 from vidcom2.tiny.checkpoints import tiny_llava_onevision, tiny_qwen3_vl
 from vidcom2.tiny.llava_video import tiny_llava_video
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

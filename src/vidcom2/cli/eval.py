@@ -23,7 +23,7 @@ from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import versions_of_answers
-from ..tiny.toy import TOY_NAME
+from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     SOME_ERRORS,
@@ -106,8 +106,10 @@ class EvalOptions:
     @property
     def model_name(self) -> str:
         """The model's name in results. A folder is called by its name alone, as `vidcom2 publish` calls it."""
-        if self.model is None:
-            return TOY_NAME
+        toy = toy_of(self.model)
+        if toy is not None:
+            return toy.title
+        assert self.model is not None  # None is a toy
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.is_dir() else self.model
 

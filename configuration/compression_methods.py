@@ -93,6 +93,8 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             compiles=True,
             bench=("uniform_frames",),
         ),
+        # Its loop over rounds would be a graph of thousands of steps.
+        CompressionMethod("coverage", "method_coverage.coverage", kept=BY_SIZES, bench=("coverage",)),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
         CompressionMethod(

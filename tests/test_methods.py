@@ -36,7 +36,7 @@ from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.explain.explanation import DIMMED, LIGHT, draw_html, draw_png, explain
 from vidcom2.modeling.methods.compression import function_of
 from vidcom2.shipping.shipped_files import shipped_files
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
 
 pytestmark = pytest.mark.usefixtures("methods_restored")

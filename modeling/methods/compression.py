@@ -16,6 +16,7 @@ from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, Com
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 
 # The rows of the table name these functions.
+from .method_coverage import coverage
 from .method_dycoke import dycoke
 from .method_evs import evs
 from .method_random import random_tokens
@@ -33,7 +34,9 @@ def function_of(row: CompressionMethod) -> Method:
     return _OWN[row.name] if isinstance(row.function, str) else row.function
 
 
-_FUNCTIONS = {function.__name__: function for function in (dycoke, evs, random_tokens, uniform_frames, vcast, vidcom2)}
+_FUNCTIONS = {
+    function.__name__: function for function in (coverage, dycoke, evs, random_tokens, uniform_frames, vcast, vidcom2)
+}
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]
     for row in COMPRESSION_METHODS.values()

@@ -337,8 +337,8 @@ MUTATIONS = [
     of_the_model(
         "gaps_in_positions_separate_prompts_without_a_cache",
         f"{HOSTING}/prompt_extent.py",
-        "may_look_packed = cache is None or",
-        "may_look_packed = cache is None and",
+        "if is_unmasked and (has_empty_places or (has_gaps and cache is None)):",
+        "if is_unmasked and has_empty_places:",
         "a prompt with gaps between its positions is one prompt without a cache too",
         "call_settings",
     ),

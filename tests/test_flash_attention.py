@@ -205,9 +205,7 @@ def test_the_callers_packed_prompts_stay_apart(family: Family, flash: PreTrained
     with torch.no_grad():
         alone = torch.cat([family.stock(input_ids=ids).logits for ids in prompts], dim=1)
         for model in (family.model, flash):
-            if (
-                not family.case.recurrent
-            ):  # The states of linear attention reach the next prompt, in the stock class too.
+            if not family.case.recurrent:  # Linear attention reads the first prompt on, in the stock class too.
                 assert_close(model(**packed).logits, alone)
         stock = family.case.stock_class.from_pretrained(family.folder, attn_implementation=NAME).eval()
         assert torch.equal(flash(**packed).logits, stock(**packed).logits)

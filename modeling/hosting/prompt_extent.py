@@ -35,18 +35,24 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
     cache, position_ids = inputs.get("past_key_values"), inputs.get("position_ids")
     if position_ids is None:
         return inputs
+    num_rows, num_new = position_ids.shape[-2:]
     uses_flash = is_flash_attention_requested(text_config)
+    is_unmasked = _is_missing(inputs.get("attention_mask"))
     has_empty_places = uses_flash and cache is not None and cache.is_compileable
-    may_look_packed = cache is None or (uses_flash and position_ids.shape[-2] == 1)
+    may_look_packed = (is_unmasked and cache is None) or (uses_flash and num_rows == 1)
     has_gaps = may_look_packed and _has_gaps(position_ids)
-    if inputs.get("attention_mask") is None and (has_empty_places or (has_gaps and cache is None)):
-        num_rows, num_new = position_ids.shape[-2:]
+    if is_unmasked and (has_empty_places or (has_gaps and cache is None)):
         num_cached = 0 if cache is None else int(cache.get_seq_length())
         mask = torch.ones(num_rows, num_cached + num_new, dtype=torch.long, device=position_ids.device)
         inputs = inputs | {"attention_mask": mask}
-    if has_gaps and uses_flash and len(position_ids) == 1:
+    if has_gaps and uses_flash and num_rows == 1:
         inputs = inputs | _lengths_of_one_sequence(position_ids, cache)
     return inputs
+
+
+def _is_missing(mask: Any) -> bool:
+    """Whether there is no mask. For static caches, `generate` prepares one for each kind of attention."""
+    return all(each is None for each in (mask.values() if isinstance(mask, dict) else [mask]))
 
 
 def _has_gaps(position_ids: Tensor) -> bool:

@@ -313,10 +313,11 @@ def test_the_command_compares_numbers_of_frames_and_continues(folder: Path, data
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (("--ratios", "0.5"), "`--ratios` is '0.5', but does not go with --token-budget. It follows from the budget"),
+        (("--ratios", "0.5"), "`--ratios` is '0.5', but does not go with --token-budget. The ratio follows from"),
         (("--num-frames", 8), "`--num-frames` is 8, but does not go with --token-budget. Name the numbers of frames"),
         (("--compression-rounding", "ceil"), "`--compression-rounding` is 'ceil', but --token-budget compares equally"),
         (("--frames", "8,x"), "`--frames` has 'x', but each must be a whole number"),
+        (("--frames", ""), "`--frames` has '', but each must be a whole number"),  # a shell variable that is not set
         (("--compression-scoring", "released", "--methods", "evs"), "none of 'evs' reads it"),
     ],
 )

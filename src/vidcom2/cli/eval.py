@@ -132,9 +132,9 @@ class EvalOptions:
                     f"`frames` is {self.frames!r}, but there is no budget. Add --token-budget, or call a single number "
                     "--num-frames."
                 )
-            return candidates_of(self.methods, self.ratios or RATIOS)
+            return candidates_of(self.methods, RATIOS if self.ratios is None else self.ratios)
         for name, remedy in (
-            ("ratios", "It follows from the budget and the frames: leave it out"),
+            ("ratios", "The ratio follows from the budget and the frames: leave it out"),
             ("num_frames", "Name the numbers of frames to compare in --frames"),
         ):
             value = getattr(self, name)
@@ -146,7 +146,7 @@ class EvalOptions:
                 f"`compression_rounding` is {rounding!r}, but --token-budget compares equally many tokens, which only "
                 "'exact' keeps. Leave it out."
             )
-        return candidates_within(self.token_budget, self.methods, self.frames or FRAMES)
+        return candidates_within(self.token_budget, self.methods, FRAMES if self.frames is None else self.frames)
 
     def check_questions(self, questions: Iterable[Question | str]) -> None:
         """Check that the questions can tell what is compared. Raises an OptionError if not.

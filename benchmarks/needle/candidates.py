@@ -25,6 +25,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform_frames": {"compression_method": "uniform_frames"},
     "DyCoke": {"compression_method": "dycoke"},
     "EVS": {"compression_method": "evs"},
+    "V-CAST": {"compression_method": "vcast"},
+    "coverage": {"compression_method": "coverage"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
 BASELINES_FOR = ("llava_onevision",)  # `benchmarks/baselines` have this architecture alone

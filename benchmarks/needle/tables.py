@@ -14,13 +14,14 @@ from vidcom2.evaluation.tables import cell, pipes
 from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, UPDATE_RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LONG_RATIOS, METHODS, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
+QWEN = "qwen3_vl"
 ORIGINAL_SUFFIX = ", original positions"
 
 ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
@@ -222,6 +223,13 @@ def blocks() -> dict[str, str]:
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "tower": lambda: towers(load("tower")),
+        "leaderboard": lambda: leaderboard(load("positions")),
+        "leaderboard-kinds": lambda: leaderboard_by_kind(load("positions")),
+        "leaderboard-qwen3-vl": lambda: leaderboard(load("methods", QWEN)),
+        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load("methods", QWEN)),
+        "leaderboard-long": lambda: leaderboard(load("long"), LONG_RATIOS),
+        "leaderboard-long-qwen3-vl": lambda: leaderboard(load("long", QWEN), LONG_RATIOS),
+        "published": published,
     }
     return {name: make() for name, make in made.items()}
 

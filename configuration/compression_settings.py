@@ -85,7 +85,8 @@ class CompressionSettings:
         compression_method: which tokens stay: those of `"vidcom2"`; tokens at random (`"random"`, a baseline in the
             paper's Table 1); all tokens of fewer frames (`"uniform_frames"`); those that do not repeat earlier frames
             (`"dycoke"`, DyCoke's temporal merging, and `"evs"`, Efficient Video Sampling); those that stand out in
-            their frame, more of them where the video turns (`"vcast"`, V-CAST); or those of a method that
+            their frame, more of them where the video turns (`"vcast"`, V-CAST); those that leave no part of the video
+            far from a kept one (`"coverage"`); or those of a method that
             `register_compression_method` added. A method reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, or for V-CAST, `"released"` for what the authors' published code
             computes.

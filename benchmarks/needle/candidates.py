@@ -12,7 +12,7 @@ from vidcom2.toys import Toy
 from ..baselines import BASELINES
 
 RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
-LONG_RATIOS = (0.25, 0.1, 0.05)
+LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
 UPDATE_RATIOS = (1.0, 0.5, 0.25, 0.1)  # the others are compared with the first
@@ -25,6 +25,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform_frames": {"compression_method": "uniform_frames"},
     "DyCoke": {"compression_method": "dycoke"},
     "EVS": {"compression_method": "evs"},
+}
+NEWER_METHODS: dict[str, dict[str, Any]] = {
+    "V-CAST": {"compression_method": "vcast"},
+    "coverage": {"compression_method": "coverage"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
 BASELINES_FOR = ("llava_onevision",)  # `benchmarks/baselines` have this architecture alone
@@ -42,21 +46,20 @@ def main_candidates(toy: Toy) -> list[Candidate]:
 
 def position_candidates(toy: Toy) -> list[Candidate]:
     """Return candidates whose kept tokens have the positions that they have in the full prompt."""
-    return _at_original_positions(RATIOS)
-
-
-def long_candidates(toy: Toy) -> list[Candidate]:
-    """Return the methods for long videos. Kept tokens have their original positions, as they always do in Qwen's."""
-    if toy.name == "llava_onevision":
-        return _at_original_positions(LONG_RATIOS)
-    return [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in LONG_RATIOS]
-
-
-def _at_original_positions(ratios: tuple[float, ...]) -> list[Candidate]:
     return [
         Candidate(f"{name}, original positions", ratio, {**settings, "compression_positions": "original"})
         for name, settings in METHODS.items()
-        for ratio in ratios
+        for ratio in RATIOS
+    ]
+
+
+def leaderboard_candidates(toy: Toy) -> list[Candidate]:
+    """Return the methods that are compared on both toys. Kept tokens have their original positions, as they always do
+    in Qwen's families."""
+    return [
+        Candidate(name, ratio, {**settings, "compression_positions": "original"})
+        for name, settings in (METHODS | NEWER_METHODS).items()
+        for ratio in LEADERBOARD_RATIOS
     ]
 
 

@@ -40,7 +40,7 @@ from .candidates import (
     UPDATE_RATIOS,
     ablation_candidates,
     budget_candidates,
-    long_candidates,
+    leaderboard_candidates,
     main_candidates,
     position_candidates,
     tower_candidates,
@@ -71,10 +71,13 @@ GROUPS = {
     "positions": Group(position_candidates, toys=("llava_onevision",)),  # Qwen's families always keep positions
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),
-    "long": Group(long_candidates, LONG, LONG_FRAMES),
+    "leaderboard": Group(leaderboard_candidates),
+    "long": Group(leaderboard_candidates, LONG, LONG_FRAMES),
     "tower": Group(tower_candidates, toys=("llava_onevision",)),
     "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",)),
 }
+# What a toy was not trained on is not asked.
+NOT_LEARNT = {"llava_onevision": ("named", "numbers")}
 RESULTS = Path(__file__).parents[1] / "results" / "needle"
 MAX_NEW_TOKENS = 5
 BATCH_FRAMES = 512  # of the videos that are answered about at once
@@ -84,12 +87,16 @@ OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 def compare(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str) -> dict[str, Any]:
     """Return the figures of a group for the whole test set and for each level."""
-    questions, candidates = read_questions(data), GROUPS[group].candidates(toy)
+    questions, candidates = _questions(data, toy), GROUPS[group].candidates(toy)
     rows = _answers(checkpoint, questions, candidates, work / f"{group}.jsonl", GROUPS[group].num_frames)
     return _described(checkpoint, toy, questions, data, group) | {
         "all": [_rounded(row) for row in summary(questions, rows, candidates)],
         "levels": {level: _of_level(level, questions, rows, candidates) for level in _levels(questions)},
     }
+
+
+def _questions(data: Path, toy: Toy) -> list[Question]:
+    return [each for each in read_questions(data) if each.given["level"] not in NOT_LEARNT.get(toy.name, ())]
 
 
 def _levels(questions: list[Question]) -> list[str]:
@@ -107,7 +114,7 @@ def _set_tower(checkpoint: Checkpoint, update_ratio: float) -> None:
 def compare_tower(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str) -> dict[str, Any]:
     """Return the figures of all tokens and of each candidate with each of `UPDATE_RATIOS`. Differences are to the same
     candidate with the first of these, which is the whole tower."""
-    questions, candidates = read_questions(data), GROUPS[group].candidates(toy)
+    questions, candidates = _questions(data, toy), GROUPS[group].candidates(toy)
     num_frames, of_towers = GROUPS[group].num_frames, []
     for ratio in UPDATE_RATIOS:
         _set_tower(checkpoint, ratio)

@@ -14,13 +14,13 @@ from vidcom2.evaluation.tables import cell, pipes
 from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, UPDATE_RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, METHODS, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
 HEADLINE_RATIOS = (0.25, 0.15)
-LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
+QWEN = "qwen3_vl"
 ORIGINAL_SUFFIX = ", original positions"
 
 ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
@@ -120,14 +120,13 @@ def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
 
 
 def leaderboard(found: dict[str, Any], ratios: Sequence[float] = LEADERBOARD_RATIOS) -> str:
-    """Make the table method × ratio of right answers, best first, with their difference from all tokens. Kept tokens
-    have their original positions."""
+    """Make the table method × ratio of right answers, best first, with their difference from all tokens."""
     whole, *rows = found["all"]
     lines = [["method", *(f"R = {ratio:.0%}" for ratio in ratios)]]
     lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ratios)])
     for name in _best_first(rows, ratios):
         chosen = [_find(rows, name, ratio) for ratio in ratios]
-        lines.append([name.removesuffix(ORIGINAL_SUFFIX), *map(_with_difference, chosen)])
+        lines.append([name, *map(_with_difference, chosen)])
     return pipes(lines)
 
 
@@ -139,7 +138,7 @@ def leaderboard_by_kind(found: dict[str, Any], ratio: float = HARD_RATIO) -> str
     for name in _best_first(rows, (ratio,)):
         row = _find(rows, name, ratio)
         if "refused" not in row:
-            lines.append([name.removesuffix(ORIGINAL_SUFFIX), *_kinds(row, kinds)])
+            lines.append([name, *_kinds(row, kinds)])
     return pipes(lines)
 
 
@@ -222,6 +221,12 @@ def blocks() -> dict[str, str]:
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "tower": lambda: towers(load("tower")),
+        "leaderboard": lambda: leaderboard(load("leaderboard")),
+        "leaderboard-kinds": lambda: leaderboard_by_kind(load("leaderboard")),
+        "leaderboard-qwen3-vl": lambda: leaderboard(load("leaderboard", QWEN)),
+        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load("leaderboard", QWEN)),
+        "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
+        "published": published,
     }
     return {name: make() for name, make in made.items()}
 

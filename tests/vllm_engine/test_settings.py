@@ -65,9 +65,9 @@ def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served, rate: float
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        *(("llava_onevision", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "random")),
+        *(("llava_onevision", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "coverage", "random")),
         ("llava_video", "dycoke"),
-        *(("qwen3_vl", method) for method in ("uniform_frames", "dycoke", "evs", "vcast")),
+        *(("qwen3_vl", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "coverage")),
     ],
 )
 def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:

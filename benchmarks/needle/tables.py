@@ -152,12 +152,16 @@ def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
 
 
 def published() -> str:
-    """Make the table of published figures of full models: method × model and ratio, each with its source."""
-    lines = [["method", "model", "frames", "R", "kept of the full model's average, %", "source"]]
-    for row in json.loads((ROOT / "benchmarks" / "published.json").read_text()):
-        source = f"[{row['source']}]({row['source_url']})"
-        kept = "–" if row["kept_percent"] is None else f"{row['kept_percent']:g}"
-        lines.append([row["method"], row["model"], str(row["frames"]), f"{row['ratio']:.0%}", kept, source])
+    """Make the table of published figures of full models: source, model and method × ratio."""
+    rows = json.loads((ROOT / "benchmarks" / "published.json").read_text())["rows"]
+    ratios = sorted({row["ratio"] for row in rows}, reverse=True)
+    lines = [["source", "model", "frames", "method", *(f"R = {ratio:.0%}" for ratio in ratios)]]
+    found: dict[tuple[str, ...], dict[float, float]] = {}
+    for row in rows:
+        place = f"[{row['reported_by']}]({row['source_url']})", row["model"], str(row["frames"] or "–"), row["method"]
+        found.setdefault(place, {})[row["ratio"]] = row["kept_percent"]
+    for place, kept in found.items():
+        lines.append([*place, *(f"{kept[ratio]:.1f}" if ratio in kept else "" for ratio in ratios)])
     return pipes(lines)
 
 

@@ -97,5 +97,21 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
         ),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
+        CompressionMethod(
+            "visionzip",
+            "method_visionzip.visionzip",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("visionzip",),
+        ),
+        CompressionMethod(
+            "holitom",
+            "method_holitom.holitom",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            compiles=False,  # its segments are found on the CPU
+            bench=("holitom",),
+        ),
     )
 }

@@ -5,6 +5,7 @@ families two, which share their tokens.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -40,9 +41,21 @@ class VideoTokens:
 
         A token has the mean of the block of patches that it stands for. Rows and columns of patches that are left over
         at the end belong to no token. Where the sides of the grids have no such ratio, as 27 patches and 14 tokens,
-        the model interpolates, and so does this. It needs `grid` and `tower_grid`.
+        the model interpolates, and so does this.
+
+        Raises:
+            ValueError: if `grid` or `tower_grid` is not known, or does not fit.
         """
-        assert self.grid is not None and self.tower_grid is not None
+        if (
+            self.grid is None
+            or self.tower_grid is None
+            or of_patches.shape != (len(self.tokens), prod(self.tower_grid))
+        ):
+            raise ValueError(
+                f"`of_patches` has shape {tuple(of_patches.shape)}, but must be (T, P) for a video of "
+                f"{len(self.tokens)} frames with `grid` {self.grid} and `tower_grid` {self.tower_grid}, which must be "
+                "known. Pass `VideoTokens` with both grids; models do."
+            )
         of_patches = of_patches.float().unflatten(1, self.tower_grid)[:, None]
         block = self.tower_grid[0] // self.grid[0]
         if self.grid == tuple(side // block for side in self.tower_grid):

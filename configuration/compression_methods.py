@@ -95,5 +95,20 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
         ),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
+        # Where a video is cut depends on its content, so these read the device.
+        CompressionMethod(
+            "fastvid",
+            "method_fastvid.fastvid",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("fastvid",),
+        ),
+        CompressionMethod(
+            "flashvid",
+            "method_flashvid.flashvid",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("flashvid",),
+        ),
     )
 }

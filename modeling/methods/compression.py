@@ -18,6 +18,8 @@ from ...configuration.compression_settings import SETTING_NAMES, CompressionSett
 # The rows of the table name these functions.
 from .method_dycoke import dycoke
 from .method_evs import evs
+from .method_fastvid import fastvid
+from .method_flashvid import flashvid
 from .method_random import random_tokens
 from .method_uniform_frames import uniform_frames
 from .method_vidcom2 import vidcom2
@@ -32,7 +34,10 @@ def function_of(row: CompressionMethod) -> Method:
     return _OWN[row.name] if isinstance(row.function, str) else row.function
 
 
-_FUNCTIONS = {function.__name__: function for function in (dycoke, evs, random_tokens, uniform_frames, vidcom2)}
+_FUNCTIONS = {
+    function.__name__: function
+    for function in (dycoke, evs, fastvid, flashvid, random_tokens, uniform_frames, vidcom2)
+}
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]
     for row in COMPRESSION_METHODS.values()

@@ -26,7 +26,9 @@ def oracle_fastvid(video_tokens: Tensor, attention: Tensor, retention_ratio: flo
         salient = {
             (t, m)
             for t in segment
-            for m in sorted(range(per_frame), key=lambda m: (not finite[t][m], -attended[t][m], m))[: salient_of[t]]
+            for m in sorted(range(per_frame), key=lambda m: (-attended[t][m] if finite[t][m] else 1, m))[
+                : salient_of[t]
+            ]
         }
         kept |= {(t, m): video[t][m] for t, m in salient}
         for t in segment:
@@ -36,10 +38,10 @@ def oracle_fastvid(video_tokens: Tensor, attention: Tensor, retention_ratio: flo
             centres = [m for m in anchors if finite[t][m]]
             joined: dict[int, list[Vector]] = {m: [] for m in anchors}
             for place in ((t2, m2) for t2 in segment for m2 in range(per_frame)):
-                if centres and place not in salient and is_finite_at(finite, place):
-                    if place[0] != t or place[1] not in anchors:
-                        token = video[place[0]][place[1]]
-                        joined[max(centres, key=lambda m: (cosine_to(token, video[t][m]), -m))].append(token)
+                is_anchor = place[0] == t and place[1] in anchors
+                if centres and not is_anchor and place not in salient and is_finite_at(finite, place):
+                    token = video[place[0]][place[1]]
+                    joined[max(centres, key=lambda m: (cosine_to(token, video[t][m]), -m))].append(token)
             for m in anchors:
                 weight = max(1 / (len(joined[m]) + 1), 0.6) if joined[m] else 1.0
                 others = mean(joined[m]) or [0.0] * len(video[t][m])

@@ -13,7 +13,7 @@ from segment_oracles import oracle_fastvid, oracle_flashvid
 from torch import Tensor
 
 from vidcom2 import VideoCompression, VideoTokens, compress
-from vidcom2.modeling.methods import method_fastvid, method_flashvid, video_compression
+from vidcom2.modeling.methods import method_fastvid, method_flashvid, token_blocks, video_compression
 from vidcom2.modeling.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
 from vidcom2.modeling.methods.dynamic_segments import dynamic_segments, frame_means
 from vidcom2.modeling.methods.exact_totals import equal_shares
@@ -123,7 +123,7 @@ def assert_as_plain_loops(tokens: Tensor, attention: Tensor, ratio: float, metho
     assert got.indices.tolist() == indices
     expected = torch.tensor(features)
     torch.testing.assert_close(got.kept(tokens.flatten(0, 1)), expected, rtol=0, atol=1e-5, equal_nan=True)
-    assert len(indices) == expected_exact_total(*tokens.shape[:2], ratio) == got.frame_budgets.sum()
+    assert len(indices) == expected_exact_total(len(tokens), tokens.shape[1], ratio) == got.frame_budgets.sum()
 
 
 @every_method
@@ -145,3 +145,141 @@ def test_non_finite_tokens_are_kept_last_and_do_not_affect_others(method: str) -
             assert_as_plain_loops(tokens, attention, ratio, method)
         compressed(tokens, attention.masked_fill(hit, math.nan), 0.3, method)
     compressed(torch.full((4, 3, 2), math.nan), torch.rand(4, 3), 0.5, method)
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_segments_end_at_the_least_similar_transitions_and_the_earlier_of_equal_ones() -> None:
+    # Cosines of neighbours: 1, 0.6, 1, then 1 until the end.
+    means = torch.tensor([[3.0, 4.0]] * 2 + [[5.0, 0.0]] * 12)
+    assert lengths_of(dynamic_segments(means)) == [1, 1, 1, 1, 1, 1, 1, 7]  # 7 cuts, at the cosine of 0.6 and early
+    means[[9, 11]] = torch.tensor([0.0, 5.0])  # cut, though 7 cuts were made
+    assert lengths_of(dynamic_segments(means)) == [1, 1, 1, 6, 1, 1, 1, 2]
+    assert lengths_of(dynamic_segments(torch.zeros(1, 2))) == [1]
+    assert lengths_of(dynamic_segments(torch.zeros(3, 2))) == [1, 1, 1]
+
+
+def test_of_a_still_video_the_first_transitions_are_cut() -> None:
+    tokens, _ = scenes(1, 7, 33, seed=0, num_scenes=1, common=1.0, change=0.0)
+    assert lengths_of(dynamic_segments(frame_means(tokens.repeat(20, 1, 1))[2])) == [1] * 7 + [13]
+
+
+def test_a_dense_token_scores_by_its_distance_to_a_denser_one_and_the_earlier_of_two_is_denser() -> None:
+    # On a line of one channel: a pair at 0 and 1, another at 10 and 11, and a token that does not count.
+    tokens = torch.tensor([[0.0], [1.0], [10.0], [11.0], [5.0]])
+    scores, distances = density_peaks(tokens, torch.tensor([True] * 4 + [False]), neighbours=2)
+    density = math.exp(-0.5)  # the mean of 0 and 1
+    torch.testing.assert_close(scores, torch.tensor([11 * density, density, 9 * density, density, NOT_A_CANDIDATE]))
+    assert distances[0].tolist() == [0, 1, 10, 11, math.inf]
+
+
+def test_fastvid_puts_anchors_into_every_fourth_frame_from_the_end_of_a_segment() -> None:
+    budgets = method_fastvid.segment_budgets
+    # 10 frames of 5 tokens: 50, of which 20 are anchors, in 3 frames. The later frames get what is left over.
+    assert budgets([slice(0, 10)], [5] * 10, 20) == ([3] * 10, [0, 6, 0, 0, 0, 7, 0, 0, 0, 7])
+    # Those of 8 of 10 tokens are 32 in 2 frames, which have room for 10 - 5 each.
+    assert budgets([slice(0, 10)], [8] * 10, 10) == ([5] * 2 + [5] * 6 + [4] * 2, [3, 3, 3, 3, 3, 3, 3, 3, 4, 4])
+    # 12 anchors do not fit into 2 frames of 10 with 5 others, but into 3 of them, every third frame.
+    assert budgets([slice(0, 7)], [4] * 7, 6) == ([3] * 3 + [2] * 4, [3, 0, 0, 4, 0, 0, 4])
+    assert budgets([slice(0, 1), slice(1, 3)], [1, 1, 2], 9) == ([1, 1, 1], [0, 0, 1])
+
+
+def test_fastvid_keeps_the_earlier_of_equally_attended_tokens_and_merges_into_the_earlier_of_equal_anchors() -> None:
+    token, other = [3.0, 4.0], [4.0, -3.0]
+    tokens = torch.tensor([[token, token, other, other, token, other]])
+    got = compressed(tokens, torch.full((1, 6), 0.5), 5 / 6, "fastvid")
+    # Salient are the first 3 of 5. Of the others, 3 and 4 become anchors, and 5 joins the one that it equals.
+    assert got.indices.tolist() == [0, 1, 2, 3, 4]
+    assert got.merge is not None
+    entries = sorted(zip(*(part.tolist() for part in got.merge)))
+    assert [entry[:2] for entry in entries] == [(0, 0), (1, 1), (2, 2), (3, 3), (3, 5), (4, 4)]
+    assert [entry[2] for entry in entries] == pytest.approx([1, 1, 1, 0.6, 0.4, 1])
+
+
+def test_flashvid_merges_a_still_scene_into_its_first_frame() -> None:
+    tokens, attention = scenes(1, 20, 16, seed=0, num_scenes=1, common=1.0, change=0.0)
+    tokens, attention = tokens.repeat(15, 1, 1), attention.repeat(15, 1)
+    got = compressed(tokens, attention, 0.25, "flashvid")
+    # Segments: 7 of one frame, 1 of 8 frames. ADTS keeps 4 tokens of each frame, and the same ones.
+    assert len(got.indices) == 75 and got.merge is not None
+    in_last = got.frame_budgets[7:]
+    assert in_last.tolist() == [12] + [4] * 7
+    features = got.kept(tokens.flatten(0, 1))
+    alone = [got.merge.outputs.tolist().count(number) == 1 for number in range(75)]
+    torch.testing.assert_close(features[alone], tokens.flatten(0, 1)[got.indices][alone])
+
+
+def test_flashvids_clusters_are_divided_by_largest_remainders() -> None:
+    divided = method_flashvid.cluster_budgets
+    assert divided([8, 0, 0], 3) == [3, 0, 0]
+    assert divided([5, 5, 5], 5) == [2, 2, 1]  # the earlier of equal remainders
+    assert divided([10, 1, 1], 2) == [2, 0, 0]
+    assert divided([3, 4], 7) == [3, 4] and divided([0, 0], 0) == [0, 0]
+
+
+def test_shares_of_frames_are_evenly_spaced() -> None:
+    assert equal_shares(6, 4) == [1, 2, 1, 2] and equal_shares(5, 4) == [1, 1, 1, 2] and equal_shares(8, 4) == [2] * 4
+    assert equal_shares(40, 16) == [2, 3] * 8
+
+
+# -- what both promise ------------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_the_number_of_kept_tokens_depends_only_on_the_sizes(method: str) -> None:
+    for num_frames, per_frame, num_scenes in ((1, 1, 1), (1, 9, 1), (5, 1, 2), (9, 2, 9), (16, 7, 1), (20, 9, 3)):
+        tokens, attention = scenes(num_frames, per_frame, 4, seed=num_frames, num_scenes=num_scenes, common=2, change=1)
+        for ratio in (0.001, 0.1, 0.25, 0.29, 0.5, 0.77, 0.999):
+            got = compressed(tokens, attention, ratio, method)
+            assert len(got.indices) == expected_exact_total(num_frames, per_frame, ratio) == got.frame_budgets.sum()
+            assert bool((got.indices.diff() > 0).all())
+            still = compressed(tokens[:1].expand(num_frames, -1, -1), attention, ratio, method)
+            assert len(still.indices) == len(got.indices)
+
+
+@every_method
+def test_each_kept_token_is_a_weighted_mean(method: str) -> None:
+    tokens, attention = scenes(20, 16, 8, seed=1, num_scenes=3, common=1.5, change=0.3)
+    for ratio in (0.25, 0.6, 0.95):
+        got = compressed(tokens, attention, ratio, method)
+        assert got.merge is not None
+        sums = torch.zeros(len(got.indices)).index_add(0, got.merge.outputs, got.merge.weights)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+        assert bool((got.merge.weights > 0).all())
+
+
+@every_method
+def test_at_ratio_one_everything_stays_as_it_is(method: str) -> None:
+    tokens, attention = scenes(5, 4, 3, seed=0, num_scenes=2, common=1.0, change=1.0)
+    got = compressed(tokens, attention, 1.0, method)
+    assert got.indices.tolist() == list(range(20)) and got.frame_budgets.tolist() == [4] * 5 and got.merge is None
+
+
+@every_method
+def test_a_selection_is_the_same_in_every_call_and_for_any_size_of_blocks(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, attention = scenes(21, 9, 16, seed=2, num_scenes=2, common=1.5, change=0.3)
+    tokens = tokens.bfloat16()
+    expected = compressed(tokens, attention, 0.4, method)
+    features = expected.kept(tokens.flatten(0, 1))
+    monkeypatch.setattr(token_blocks, "CPU_BUFFER_BYTES", 3 * 4 * 9 * 16)
+    monkeypatch.setattr(video_compression, "MERGE_BYTES", 7 * 4 * 16)
+    torch.manual_seed(1)
+    for each in (tokens, tokens.float()):
+        got = compressed(each, attention, 0.4, method)
+        assert torch.equal(got.indices, expected.indices)
+        torch.testing.assert_close(got.kept(tokens.flatten(0, 1)), features)
+
+
+@every_method
+def test_a_tensor_without_the_towers_attention_is_refused(method: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{method}'` looks at `grid` and `tower_attention` of the video"):
+        compress(torch.randn(4, 4, 3), 0.5, compression_method=method)
+
+
+@every_method
+def test_settings_of_other_methods_are_refused(method: str) -> None:
+    with pytest.raises(ValueError, match=rf"`compression_rounding` is 'exact', but .*'{method}'` does not read it"):
+        compress(torch.randn(4, 4, 3), 0.5, compression_method=method, compression_rounding="exact")

@@ -35,8 +35,7 @@ def function_of(row: CompressionMethod) -> Method:
 
 
 _FUNCTIONS = {
-    function.__name__: function
-    for function in (dycoke, evs, fastvid, flashvid, random_tokens, uniform_frames, vidcom2)
+    function.__name__: function for function in (dycoke, evs, fastvid, flashvid, random_tokens, uniform_frames, vidcom2)
 }
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]

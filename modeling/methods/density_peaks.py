@@ -43,7 +43,10 @@ def density_peaks(tokens: Tensor, candidates: Tensor, neighbours: int) -> tuple[
 
 
 def squared_distances(tokens: Tensor) -> Tensor:
-    """Return the squared Euclidean distances between tokens (M, D): (M, M) float32."""
+    """Return the squared Euclidean distances between tokens (M, D): (M, M) float32, exactly symmetric.
+
+    Two tokens that are each other's nearest are equally dense among two neighbours. Noise must not decide between them.
+    """
     products = tokens @ tokens.mT
     lengths = products.diagonal()
-    return (lengths[:, None] + lengths - 2 * products).clamp_(min=0).fill_diagonal_(0)
+    return (lengths[:, None] + lengths - (products + products.mT)).clamp_(min=0).fill_diagonal_(0)

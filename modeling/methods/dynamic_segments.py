@@ -20,7 +20,7 @@ SIMILARITY_DECIMALS = 6  # The rest is float32 noise, which would decide between
 
 
 def frame_means(video_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each token's length (T, M), whether it is finite (T, M), and the mean of each frame's finite tokens (T, D).
+    """Return each token's length (T, M), whether it is finite (T, M), and each frame's mean of finite tokens (T, D).
 
     Args:
         video_tokens: (T, M, D), any float dtype. The mean of a frame without finite tokens is 0.

@@ -1,6 +1,7 @@
 """`compression_rounding="exact"`: frame budgets whose total depends on the sizes alone. This is not in the paper."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -46,4 +47,4 @@ def exact_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) 
 def equal_shares(total: int, num_frames: int) -> list[int]:
     """Divide K among frames alike. Where K is no multiple of T, the frames with one more are evenly spaced in time."""
     ends = [total * frame // num_frames for frame in range(num_frames + 1)]
-    return [end - start for start, end in zip(ends, ends[1:])]
+    return [end - start for start, end in pairwise(ends)]

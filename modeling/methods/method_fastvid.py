@@ -1,33 +1,33 @@
 """`compression_method="fastvid"`: FastVID (Shen et al., NeurIPS 2025, arXiv 2503.11187).
 
     DySeg   cuts the video into segments of similar frames (`dynamic_segments.py`).
-    ATS     keeps in each frame the tokens that receive most of the vision tower's attention: 1 - d = 60 % of what stays.
-    DTM     gives the rest, d = 40 % of a segment's tokens, to its anchor frames, the last frame of the segment and every
-            4th before it. The density peaks among their other tokens become anchors. Each other token of the segment
-            that is not salient is merged into the anchor that it is most similar to, once in every anchor frame.
+    ATS     keeps in each frame the tokens that receive most of the vision tower's attention: 60 % of what stays.
+    DTM     gives the other 40 % of a segment's tokens to its anchor frames: its last frame, and every 4th before it.
+            The density peaks among their tokens that are not salient become anchors. All other tokens of the segment
+            are merged, in each of its anchor frames anew, into the anchor that they are most similar to.
 
-An anchor with n such tokens becomes w · anchor + (1 - w) · their mean, with w = max(1/(n + 1), β): the plain mean of all
-n + 1, unless the anchor's own weight would fall below β = 0.6.
+An anchor that n tokens join becomes w · anchor + (1 - w) · their mean, with w = max(1/(n + 1), β). That is the plain
+mean of all n + 1, unless the anchor's own weight would fall below β = 0.6.
 
-The authors published three versions (LunarShen/FastVID), which differ. This file follows that of LLaVA-Video, which has
-a fixed number of tokens, and departs from it so:
+The authors published three versions (LunarShen/FastVID), which differ. This file follows that of LLaVA-Video, whose
+number of tokens is fixed, and departs from it so:
 
-- Their attention is that of SigLIP's pooling head, whose weights are not in checkpoints of the LLaVA families, and their
-  frame features are what this head pools. The version for Qwen2.5-VL, which has no such head, takes the attention of the
-  tower's last layer and the mean of a frame's tokens, and so does this file. There the frame's mean query attends to
-  means of 4 keys, while here the attention of all queries is averaged.
-- Their threshold for cuts in Qwen2.5-VL is 0.84, and frames there that are almost equal to the next keep nothing. Here it
-  is the paper's 0.9 in every family, and every frame keeps salient tokens, as in their LLaVA versions.
-- Every frame there is granted ⌊R·M⌋ tokens. Here the video is granted max(T, ⌊R·T·M⌋), in frames that differ by at most
-  1, so that methods are compared at equally many tokens. The number depends on the sizes and the ratio alone.
-- Above a ratio of about 45 %, the anchors of a long segment do not fit into every 4th frame, and their code fails. Here
-  such a segment has an anchor frame more often: every 3rd, every 2nd, or every frame.
+- Their attention is that of SigLIP's pooling head, whose weights are not in checkpoints of the LLaVA families, and
+  their frame features are what this head pools. The version for Qwen2.5-VL, which has no such head, takes the attention
+  of the tower's last layer and the mean of a frame's tokens, and so does this file. There the mean query of a frame
+  attends to means of 4 keys, while here the attention that all queries pay is averaged.
+- In Qwen2.5-VL they cut below 0.84, and frames that are almost equal to the next one keep nothing. Here it is the
+  paper's 0.9 in every family, and every frame keeps salient tokens, as in their LLaVA versions.
+- Every frame there is granted ⌊R·M⌋ tokens. Here the video is granted max(T, ⌊R·T·M⌋), in shares of frames that differ
+  by at most 1, so that methods are compared at equally many tokens. The number depends on sizes and ratio alone.
+- Above a ratio of about 45 %, the anchors of a long segment do not fit into every 4th frame, and their code for LLaVA
+  fails. Here such a segment has anchors in more frames: in every 3rd, every 2nd, or every one.
 - Density has no random noise (`density_peaks.py`), and a frame may have fewer than 4 tokens. In ties, the earlier token
   or anchor is taken. A token with a non-finite value enters no mean, is kept last, and is merged into nothing.
 
-Cost: with A anchors in a segment of N tokens, comparing takes N·A·D, the largest term, quadratic in the length of a
-segment. Density takes M²·D in each anchor frame. Memory beside the tokens is that of one segment's similarities to the
-anchors of one frame. The kept number follows from the sizes, but what stays is read from the device several times.
+Cost: in a segment of N tokens that gets A anchors, comparing takes N·A·D multiplications. This is the largest term, and
+quadratic in the segment. Density takes M²·D in each anchor frame. The memory beside the tokens is that of a segment's
+similarities to the anchors of one frame. The device is read several times in each segment.
 """
 
 import math
@@ -78,9 +78,7 @@ def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     attention = video.per_token(video.tower_attention)
     _, finite, means = frame_means(video.tokens)
     segments = dynamic_segments(means)
-    salient_budgets, anchor_budgets = segment_budgets(
-        segments, equal_shares(total, num_frames), tokens_per_frame
-    )
+    salient_budgets, anchor_budgets = segment_budgets(segments, equal_shares(total, num_frames), tokens_per_frame)
 
     salient = salient_tokens(attention, finite, salient_budgets)
     mergeable = finite & ~salient
@@ -93,29 +91,32 @@ def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     return merged_compression(salient, found)
 
 
-def segment_budgets(
-    segments: list[slice], shares: list[int], tokens_per_frame: int
-) -> tuple[list[int], list[int]]:
+def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: int) -> tuple[list[int], list[int]]:
     """Return how many salient tokens, and how many anchors, each frame keeps.
 
     Args:
         shares: (T) how many tokens each frame would keep of its own.
         tokens_per_frame: M, the most that a frame can keep.
     """
-    salient, anchors = [], []
+    salient: list[int] = []
+    anchors: list[int] = []
     for segment in segments:
         granted, length = sum(shares[segment]), segment.stop - segment.start
         num_anchors = math.floor(granted * ANCHOR_SHARE + REMAINDER_NOISE)
-        of_frames = earlier_first(granted - num_anchors, length)
-        salient += of_frames
-        # With an anchor frame at every frame they always fit, because the segment is granted at most all its tokens.
-        for interval in range(ANCHOR_INTERVAL, 0, -1):
-            places = range(length - 1, -1, -interval)  # from the last frame backwards
-            at = dict(zip(places, earlier_first(num_anchors, len(places))))
-            if all(of_frames[frame] + number <= tokens_per_frame for frame, number in at.items()):
-                break
-        anchors += [at.get(frame, 0) for frame in range(length)]
+        others = earlier_first(granted - num_anchors, length)
+        spaced = (anchors_every(interval, num_anchors, length) for interval in range(ANCHOR_INTERVAL, 0, -1))
+        # In every frame they always fit, because a segment is granted at most all its tokens.
+        fitting = (each for each in spaced if max(map(sum, zip(each, others))) <= tokens_per_frame)
+        anchors += next(fitting)
+        salient += others
     return salient, anchors
+
+
+def anchors_every(interval: int, number: int, length: int) -> list[int]:
+    """Divide anchors among the last frame of a segment and every so many before it; the later ones get what is over."""
+    places = range(length - 1, -1, -interval)
+    at = dict(zip(places, earlier_first(number, len(places))))
+    return [at.get(frame, 0) for frame in range(length)]
 
 
 def earlier_first(total: int, number: int) -> list[int]:

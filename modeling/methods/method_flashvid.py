@@ -19,13 +19,16 @@ scripts for LLaVA have; those for Qwen have `attn_div` and 4). It departs from i
   by an amount that depends on the content. Here it keeps max(T, ⌊R·T·M⌋), shared among frames that differ by at most 1.
   Clusters are divided among the frames of a segment by largest remainders, with ties to the earlier frame, so the
   trees of a frame may get none. They are dropped then.
-- A tree there is divided by 1 + the number of its root's children, though it is the sum of all its tokens. Here it is
-  the mean, as in the paper.
+- A tree there is the sum of all its tokens, divided by 1 + the number of its root's children, which is too few where a
+  child has children. Here it is the mean.
 - In a segment of one frame, the tokens of ADTS there enter the clusters too, and may be kept twice. Here they do not.
 - ADTS there may choose a token twice where its relevance is negative. Here it is never chosen again.
 - If frames are few, their code may cut a segment of no frame. Here every segment has one.
-- The similarity of a zero token is 0. Density has no random noise (`density_peaks.py`). In ties, the earlier token is
-  taken. A token with a non-finite value enters no mean, is kept last, and is merged into nothing.
+- Density has no random noise (`density_peaks.py`). It is taken over as many neighbours as there are clusters. A token
+  is its own first neighbour, so with a single cluster all trees are equally dense. The noise then decides where the
+  mean of the cluster stands. Here it stands at the first tree.
+- The similarity of a zero token is 0. In ties, the earlier token is taken. A token with a non-finite value enters no
+  mean, is kept last, and is merged into nothing.
 
 Cost: ADTS takes M²·D for each frame, links M²·D for each pair of frames, and clustering at most as much: quadratic in
 the tokens of a frame, linear in the number of frames. ADTS takes α·R·M steps, one after the other. Memory beside the
@@ -88,9 +91,7 @@ def event_relevance(tokens: Tensor, finite: Tensor, means: Tensor, segments: lis
     return token_centre_products(tokens, of_segments[:, None])[..., 0].masked_fill(~finite, 0.0)
 
 
-def diverse_tokens(
-    tokens: Tensor, norms: Tensor, finite: Tensor, calibration: Tensor, budgets: list[int]
-) -> Tensor:
+def diverse_tokens(tokens: Tensor, norms: Tensor, finite: Tensor, calibration: Tensor, budgets: list[int]) -> Tensor:
     """Choose tokens of each frame that are far from one another (ADTS), by a greedy max-min choice.
 
     The first is the one farthest from its nearest neighbour. Each further one is farthest from the nearest of those
@@ -130,8 +131,8 @@ def links(tokens: Tensor, norms: Tensor, candidates: Tensor, segments: list[slic
         candidates: (T, M) bool: the tokens that may be linked.
 
     Returns:
-        Their cosine similarity (T, M) float32, `NOT_LINKED` where there is none, and the place of the other in its frame
-        (T, M) int64.
+        Their cosine similarity (T, M) float32, `NOT_LINKED` where there is none. And the place that the other has in
+        its frame (T, M) int64.
     """
     similarity = torch.full_like(norms, NOT_LINKED)
     parents = torch.zeros_like(candidates, dtype=torch.int64)

@@ -12,7 +12,9 @@ READ_BY_EVERY_METHOD = (
     "vision_chunk_frames",
     "vision_update_ratio",  # the vision method says whether it does
 )
-NEEDS = ("grid", "tower_states")
+# Of these fields of `VideoTokens`, a method names those that it looks at. The tower gives what is its own on request.
+TOWER_NEEDS = ("tower_states", "tower_attention")
+NEEDS = ("grid", *TOWER_NEEDS)
 
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
@@ -29,7 +31,7 @@ class CompressionMethod:
         function: (VideoTokens, CompressionSettings) -> VideoCompression. For this project's own methods it is the name
             "file.function" in `modeling/methods/`, so that the table can be read without torch.
         settings: the settings that it reads, besides those of `READ_BY_EVERY_METHOD`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it cannot do without: `"grid"`, `"tower_states"`.
+        needs: the fields of `VideoTokens` that it cannot do without, of `NEEDS`.
         kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if that is not known.
         compiles: whether `torch.compile` may take it into its graph, if its K follows from the sizes.
         bench: which variants of it `vidcom2 bench` compares by default, as `--method` names them.

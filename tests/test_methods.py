@@ -244,7 +244,10 @@ def test_a_taken_name_is_refused_even_to_a_function_of_the_same_name() -> None:
             r"`settings` of .* is \('temperature',\).*retention",
         ),
         ({"name": "mine", "settings": "retention_ratio"}, "`settings` of method 'mine' is 'retention_ratio'"),
-        ({"name": "mine", "needs": ("pixels",)}, r"`needs` of method 'mine' is \('pixels',\).*grid, tower_states"),
+        (
+            {"name": "mine", "needs": ("pixels",)},
+            r"`needs` of method 'mine' is \('pixels',\).*grid, tower_states, tower_attention",
+        ),
     ],
 )
 def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
@@ -424,9 +427,11 @@ def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
 
 def test_a_method_that_needs_more_than_a_tensor_refuses_a_tensor() -> None:
     use_method("inner_contrast")
-    with pytest.raises(ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states`.*Pass `VideoTokens`"):
+    with pytest.raises(
+        ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states` and `tower_attention`.*Pass"
+    ):
         compress(video_tokens(), compression_method="inner_contrast")
-    video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7))
+    video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7), torch.rand(4, 49))
     assert compress(video, compression_method="inner_contrast").frame_budgets.tolist() == [2] * 4
 
 

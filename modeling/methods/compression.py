@@ -124,7 +124,7 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     _check_video_tokens(video.tokens)
     method = COMPRESSION_METHODS[settings.compression_method]
     _check_needs(method, video)
-    with _without_autocast(video.tokens.device.type):
+    with without_autocast(video.tokens.device.type):
         if settings.retention_ratio == 1.0:
             compression = _whole(method, video, settings)
         elif method.is_own:
@@ -173,7 +173,7 @@ def register_compression_method(
 
     Args:
         settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it looks at, of `"grid"` and `"tower_states"`.
+        needs: the fields of `VideoTokens` that it looks at, of `"grid"`, `"tower_states"` and `"tower_attention"`.
 
     Raises:
         ValueError: if another function has the name, if a setting or a need is not known, or if what is registered is
@@ -233,7 +233,7 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _without_autocast(device_type: str) -> AbstractContextManager:
+def without_autocast(device_type: str) -> AbstractContextManager:
     """Switch autocast off. In mixed-precision training it would compute the matrix products in half precision."""
     if not torch.amp.is_autocast_available(device_type):
         return nullcontext()

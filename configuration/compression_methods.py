@@ -105,12 +105,26 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             compiles=True,
             bench=("visionzip",),
         ),
+        # Where these cut a video depends on its content, so they read the device.
+        CompressionMethod(
+            "fastvid",
+            "method_fastvid.fastvid",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("fastvid",),
+        ),
+        CompressionMethod(
+            "flashvid",
+            "method_flashvid.flashvid",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("flashvid",),
+        ),
         CompressionMethod(
             "holitom",
             "method_holitom.holitom",
             needs=("grid", "tower_attention"),
             kept=BY_SIZES,
-            compiles=False,  # its segments are found on the CPU
             bench=("holitom",),
         ),
     )

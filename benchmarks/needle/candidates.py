@@ -23,6 +23,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform_frames": {"compression_method": "uniform_frames"},
     "DyCoke": {"compression_method": "dycoke"},
     "EVS": {"compression_method": "evs"},
+    "FastVID": {"compression_method": "fastvid"},
+    "FlashVID": {"compression_method": "flashvid"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
 # FastV drops after the first of the language model's eight layers. After the second it could not reach 15 %.

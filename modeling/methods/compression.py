@@ -18,6 +18,8 @@ from ...configuration.compression_settings import SETTING_NAMES, CompressionSett
 # The rows of the table name these functions.
 from .method_dycoke import dycoke
 from .method_evs import evs
+from .method_fastvid import fastvid
+from .method_flashvid import flashvid
 from .method_holitom import holitom
 from .method_random import random_tokens
 from .method_uniform_frames import uniform_frames
@@ -36,7 +38,7 @@ def function_of(row: CompressionMethod) -> Method:
 
 _FUNCTIONS = {
     function.__name__: function
-    for function in (dycoke, evs, holitom, random_tokens, uniform_frames, vidcom2, visionzip)
+    for function in (dycoke, evs, fastvid, flashvid, holitom, random_tokens, uniform_frames, vidcom2, visionzip)
 }
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]

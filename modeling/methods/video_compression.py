@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+MERGE_BYTES = 64 * 2**20  # of merged features in float32 that are weighted at a time
+
 
 @dataclass(frozen=True)
 class VideoTokens:
@@ -57,7 +59,7 @@ class VideoTokens:
                 "known. Pass `VideoTokens` with both grids; models do."
             )
         of_patches = of_patches.float().unflatten(1, self.tower_grid)[:, None]
-        block = self.tower_grid[0] // self.grid[0]
+        block = max(1, self.tower_grid[0] // self.grid[0])
         if self.grid == tuple(side // block for side in self.tower_grid):
             pooled = nn.functional.avg_pool2d(of_patches, block)
         else:
@@ -168,7 +170,10 @@ class VideoCompression:
         """
         if self.merge is None:
             return features[self.indices]
-        outputs, inputs, weights = self.merge
-        weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
         merged = torch.zeros(len(self.indices), *features.shape[1:], dtype=torch.float32, device=features.device)
-        return merged.index_add(0, outputs, weighted).to(features.dtype)
+        # A token may enter many means, so all entries at once could be many times as large as the video.
+        step = max(1, MERGE_BYTES // (4 * features[0].numel()))
+        for outputs, inputs, weights in zip(*(part.split(step) for part in self.merge)):
+            weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
+            merged.index_add_(0, outputs, weighted)
+        return merged.to(features.dtype)

@@ -203,19 +203,36 @@ def checked_setting(name: str, value: Any) -> Any:
 
 
 def check_all_read(settings: Mapping[str, Any]) -> None:
-    """Check that the methods read every setting that is not at its default.
+    """Check that the methods read every setting that is not at its default, and that they go together.
 
     Args:
         settings: all settings by name.
 
     Raises:
-        ValueError: on the first setting that its method does not read.
+        ValueError: on the first setting that its method does not read, and on a vision method that does not give what
+            the compression method needs.
     """
     for setting, table in _TABLES.items():
         method = table[settings[setting]]
         for name, value in settings.items():
             if not method.reads(name) and value != _FIELDS[name].default:
                 raise _unread(name, value, setting, method)
+    method = COMPRESSION_METHODS[settings["compression_method"]]
+    check_gives(VISION_METHODS[settings["vision_method"]], method.needs, f"`compression_method={method.name!r}`")
+
+
+def check_gives(vision_method: VisionMethod, needs: Collection[str], what: str = "the compression method") -> None:
+    """Check that a vision method gives what a compression method needs of the tower.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    for need in needs:
+        if need in vision_method.lacks:
+            raise ValueError(
+                f"`vision_method` is {vision_method.name!r}, which gives no `{need}`, but {what} needs it. Pass "
+                "`vision_method='full'`, or choose another `compression_method`."
+            )
 
 
 def _check_spelled_out(settings: CompressionSettings, given: Collection[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_methods import TOWER_NEEDS
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, check_gives
 from ...configuration.vision_methods import VISION_METHODS
 from ..encoding.frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
@@ -58,12 +58,7 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
-        if "tower_attention" in needs and settings.vision_method != "full":
-            raise ValueError(
-                f"`vision_method` is {settings.vision_method!r}, with which not all patches pay attention, but the "
-                "compression method needs `tower_attention`. Pass `vision_method='full'`, or choose another "
-                "`compression_method`."
-            )
+        check_gives(VISION_METHODS[settings.vision_method], needs)
         num_frames = pixel_values_videos.shape[1]
         group_frames = VISION_METHODS[settings.vision_method].group_frames
         plan = plan_frames(pixel_values_videos.unbind(), settings.vision_chunk_frames, kwargs, group_frames)

@@ -1,8 +1,8 @@
 """`compression_method="holitom"`: HoliTom before the language model (Shao et al., NeurIPS 2025, arXiv 2505.21334).
 
-    segments   A token is static in a segment if each of its frames has, at the same place, a token like that of the frame
-               before: a cosine similarity above τ = 0.8. A static token is needed once. The video is cut so that most
-               tokens are saved, by dynamic programming over all segmentations.
+    segments   A token is static in a segment if at its place, from frame to frame, the tokens have a cosine similarity
+               above τ = 0.8. A static token is needed once. The video is cut so that most tokens are saved, by dynamic
+               programming over all segmentations.
     dynamic    In each frame, the other tokens that receive most of the vision tower's attention are kept.
     static     The means over the segment of its static tokens are clustered by density peaks. A cluster becomes
                β · its centre + (1 - β) · the mean of the others, β = 0.6, and stands in the segment's first frame.
@@ -11,20 +11,20 @@ The budget of R·T·M tokens is divided among what is left when static tokens co
 each segment's static ones keep the same share. What HoliTom merges inside the language model is left out. Its authors
 evaluate the rest alone too, as "HoliTom (w/o M)".
 
-The file follows the released code (cokeshao/HoliTom) with its defaults: its setting D = 0 keeps dynamic tokens by attention
-alone. Its scripts lower τ to 0.65 for R = 10 %, which is not followed. It departs from the code so:
+The file follows the released code (cokeshao/HoliTom) with its defaults. Its setting D = 0 keeps dynamic tokens by
+attention alone. Its scripts lower τ to 0.65 for R = 10 %, which is not followed. It departs from the code so:
 
-- There a frame's share is rounded up, and that of static tokens to the nearest, so a video keeps more than R by an amount
-  that depends on the content; and less if it has fewer tokens left than its budget. Here it keeps max(T, ⌊R·T·M⌋), and
-  shares are rounded so that those with one more are evenly spaced in time. If the budget is larger than what is left,
-  the static tokens that receive most attention stay in the later frames too, and leave their mean.
+- There a frame's share is rounded up, and that of static tokens to the nearest, so a video keeps more than R by an
+  amount that depends on the content; and less if it has fewer tokens left than its budget. Here it keeps
+  max(T, ⌊R·T·M⌋), and shares are rounded so that those with one more are evenly spaced in time. If the budget is larger
+  than what is left, those static tokens of later frames that receive most attention stay too, and leave their means.
 - Static tokens there stand before all dynamic ones of their segment, or among those of its first frame if frames have
-  newlines. Here they always stand there.
+  newlines. Here they always stand in the first frame.
 - Density has no random noise (`density_peaks.py`), and a segment may have more than 1024 frames. In ties, the earlier
   token is taken. A token with a non-finite value is never static, enters no mean, and is kept last.
 
-Cost: the segments take T²·M comparisons of bits, on the CPU, and a segment of S static tokens S²·D multiplications. The
-device is read twice.
+Cost: segments take T²·M comparisons of bits, on the CPU, and a segment of S static tokens S²·D multiplications. The
+device is read three times.
 """
 
 import math
@@ -99,7 +99,7 @@ def static_segments(alike: Tensor) -> tuple[list[slice], Tensor]:
     Where several segmentations save as many, the last segment is as short as possible, and so on backwards.
 
     Args:
-        alike: (T - 1, M) bool, on the CPU: whether each token from the second frame on is like that of the frame before.
+        alike: (T - 1, M) bool, on the CPU: whether each token is like that of the frame before; not of the first frame.
 
     Returns:
         The segments, and which tokens are static, (T, M) bool. A segment of one frame has no static tokens.
@@ -137,8 +137,8 @@ def shares(
         num_static: for each segment, how many tokens of a frame are static.
 
     Returns:
-        How many static tokens each segment keeps, and how many dynamic ones each frame. Their sum is K, or the number of
-        all these tokens if that is less.
+        How many static tokens each segment keeps, and how many dynamic ones each frame. Their sum is K, or the number
+        of all these tokens if that is less.
     """
     sizes: list[int] = []
     for segment, number in zip(segments, num_static, strict=True):

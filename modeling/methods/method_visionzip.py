@@ -1,22 +1,23 @@
 """`compression_method="visionzip"`: VisionZip (Yang et al., CVPR 2025, arXiv 2412.04467), in each frame on its own.
 
     dominant     27 of 32 tokens that a frame keeps are those that receive most of the vision tower's attention.
-    contextual   The other 5 of 32 are targets, evenly spaced among the frame's remaining tokens. Every token that is left
-                 is merged into the target that it is most similar to, by their cosine.
+    contextual   The other 5 of 32 are targets, evenly spaced among the frame's remaining tokens. Every token that is
+                 left is merged into the target that it is most similar to, by their cosine.
 
 The shares are those of the paper's settings: 54 dominant and 10 contextual tokens of an image, 108 and 20, 162 and 30.
-The paper treats the frames of a video as images. HoliTom's authors run it for comparison on the pooled tokens that enter
-a video LLM (cokeshao/HoliTom, visionzip/llava_arch.py), with the attention that all patches pay in the tower's last
-layer, pooled alike. This file follows them. In a tower with a class token, it is what that token pays, as in the paper.
+The paper treats the frames of a video as images. HoliTom's authors run it for comparison on the pooled tokens that
+enter a video LLM (cokeshao/HoliTom, visionzip/llava_arch.py), with the attention that all patches pay in the tower's
+last layer, pooled alike. This file follows them. In a tower with a class token it is what that token pays, as in the
+paper.
 
 It departs from the released codes (dvlab-research/VisionZip, and HoliTom's) so:
 
 - Similarity there is that of the keys in the tower's last layer, a mean over the heads. Here it is that of the tokens
   themselves, so that the tower need not give its keys too.
-- A contextual token there is its target plus the mean of what is merged into it, about twice as long as a token. Here it
-  is the mean of these two.
-- Every frame there keeps as many tokens as a setting says. Here the video keeps max(T, ⌊R·T·M⌋), shared among frames that
-  differ by at most 1. The number depends on the sizes and the ratio alone.
+- A contextual token there is its target plus the mean of what is merged into it, about twice as long as a token. Here
+  it is the mean of these two.
+- Every frame there keeps as many tokens as a setting says. Here the video keeps max(T, ⌊R·T·M⌋), and its frames differ
+  by at most 1. The number depends on the sizes and the ratio alone.
 - Contextual tokens there follow the dominant ones of their frame. Here each stands where its target is.
 - In ties, the earlier token is taken. The similarity of a zero token is 0. A token with a non-finite value enters no
   mean, and is kept last.
@@ -107,11 +108,11 @@ def merged(kept: Tensor, finite: Tensor, joined: Tensor) -> TokenMerge:
     """
     kept, finite, joined = kept.flatten(), finite.flatten(), joined.flatten()
     own = torch.arange(len(kept), device=kept.device)
-    joins = ~kept & finite & finite[joined]
+    joins = ~kept & finite & finite.index_select(0, joined)
     counts = torch.zeros(len(kept), device=kept.device).index_add_(0, joined, joins.float())
     of_kept = torch.where(counts > 0, 0.5, 1.0)
-    # There is an entry for every token, so that the device need not be asked how many there are. One that joins nothing
-    # is an entry of weight 0 of its target.
-    weights = torch.where(kept, of_kept, torch.where(joins, 0.5 / counts[joined], 0.0))
-    outputs = (kept.cumsum(0) - 1)[torch.where(kept, own, joined)]
-    return TokenMerge(outputs, torch.where(kept | joins, own, joined), weights)
+    # There is an entry for every token, so that the device need not be asked how many there are. For a token that joins
+    # nothing, a finite one has weight 0.
+    weights = torch.where(kept, of_kept, torch.where(joins, 0.5 / counts.index_select(0, joined), 0.0))
+    outputs = (kept.cumsum(0) - 1).index_select(0, torch.where(kept, own, joined))
+    return TokenMerge(outputs, torch.where(kept | joins, own, finite.int().argmax()), weights)

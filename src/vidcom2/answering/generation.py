@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
+from ..configuration.vision_methods import VISION_METHODS
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.video_compression import VideoTokens
 from .prompting import video_arguments
@@ -112,6 +113,7 @@ def encode(
     described = video_arguments(model, inputs)
     compared = (settings.compression_method, *methods)
     needs = {need for method in compared for need in COMPRESSION_METHODS[method].needs}
+    needs -= {*VISION_METHODS[settings.vision_method].lacks}  # the methods that need these refuse the videos later
     outputs, tokens = model.model.encode_videos(settings=settings, needs=needs, **described)
     # Drop the tower's own states, which would fill the memory for a batch of videos.
     kept = VidCom2VideoFeatures(

@@ -81,6 +81,15 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             ]
         return outputs, videos
 
+    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
+        if "tower_attention" not in needs:
+            return True
+        try:
+            self._attention(self._read_layers()[0])
+        except ValueError:
+            return False
+        return settings.vision_method == "full"
+
     def _encode_frames(
         self, pixel_values_videos: Tensor, needs: Collection[str], **kwargs: Any
     ) -> tuple[ParentFeatures, dict[str, Sequence[Tensor]]]:

@@ -168,9 +168,10 @@ def test_segments_end_at_the_least_similar_transitions_and_the_earlier_of_equal_
     assert lengths_of(dynamic_segments(torch.zeros(3, 2))) == [1, 1, 1]
 
 
-def test_of_a_still_video_the_first_transitions_are_cut() -> None:
-    tokens, _ = scenes(1, 7, 33, seed=0, num_scenes=1, common=1.0, change=0.0)
-    assert lengths_of(dynamic_segments(frame_means(tokens.repeat(20, 1, 1))[2])) == [1] * 7 + [13]
+def test_of_still_scenes_the_first_transitions_are_cut_whatever_float32_makes_of_their_similarity() -> None:
+    for seed in range(5):
+        tokens, _ = scenes(20, 7, 33, seed=seed, num_scenes=5, common=1.0, change=0.0)
+        assert lengths_of(dynamic_segments(frame_means(tokens)[2])) == [1, 1, 1, 1, 4, 4, 4, 4]
 
 
 def test_a_dense_token_scores_by_its_distance_to_a_denser_one_and_the_earlier_of_two_is_denser() -> None:

@@ -1,5 +1,6 @@
-"""`"visionzip"` and `"holitom"` beside their authors' code and by hand, and all methods that choose by the tower's
-attention in models. `test_segment_methods.py` compares them with plain loops, and has what they all promise."""
+"""`"visionzip"` and `"holitom"` beside their authors' code, and by hand.
+
+`test_segment_methods.py` compares them with plain loops, in all families, and has what such methods promise."""
 
 import json
 from pathlib import Path
@@ -7,12 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Family, only
-from reference import new_tokens
-from test_cli import vidcom2
 from test_compression import DeviceReads
 from test_segment_methods import compressed, of_case
-from test_shipped_methods import check_alone
 
 from vidcom2 import CompressionSettings
 from vidcom2.modeling.methods import method_holitom
@@ -111,46 +108,10 @@ def test_visionzip_reads_nothing_from_the_device() -> None:
     assert reads.count == 0
 
 
-# -- in models --------------------------------------------------------------------------------------------------------
-
-IN_FAMILY = {
-    "visionzip": "llava_next_video",
-    "holitom": "llava_onevision",
-    "fastvid": "qwen2_5_vl",
-    "flashvid": "qwen3_vl",
-}
-every_method = pytest.mark.parametrize("method", IN_FAMILY)
+# -- in models ---------------------------------------------------------------------------------------------------------
 
 
-@every_method
-@only(lambda family, method: IN_FAMILY[method] == family.name)
-def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
-    inputs, call = family.one_video(), {"max_new_tokens": 4, "do_sample": False}
-    settings = {"compression_method": method}
-    got = family.model.generate(**inputs, retention_ratio=0.4, **settings, **call)
-    expected = new_tokens(family, inputs, 0.4, settings=settings, **call)
-    assert got[0, inputs["input_ids"].shape[1] :].tolist() == expected[0].tolist()
-
-
-@only(lambda family: family.name == "llava_video")
-@pytest.mark.slow
-def test_a_saved_model_contains_the_code_of_its_method(family: Family, tmp_path: Path) -> None:
-    """HoliTom's file needs the most others."""
-    folder, again = tmp_path / "repo", tmp_path / "again"
-    model = family.load(compression_method="holitom", retention_ratio=0.5)
-    model.save_pretrained(folder)
-    inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
-    check_alone(model, inputs, folder, again)
-    assert (again / "method_holitom.py").read_bytes() == (folder / "method_holitom.py").read_bytes()
-
-
-def test_explain_draws_the_selection(tmp_path: Path) -> None:
-    code, out, error = vidcom2("explain", "--compression-method", "holitom", "-o", tmp_path / "x.png")
-    assert code == 0, error
-    assert "holitom keeps 100 of 400 video tokens (25.0%)" in out
-
-
-@every_method
+@pytest.mark.parametrize("method", ["visionzip", "holitom", "fastvid", "flashvid"])
 def test_a_vision_method_that_gives_no_attention_is_refused(method: str) -> None:
     reason = (
         rf"`vision_method` is 'changed_patches', which gives no `tower_attention`, but `compression_method='{method}'"

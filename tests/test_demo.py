@@ -1,6 +1,5 @@
 """`vidcom2 demo` serves several users at once, and shows what `ask`, `run` and `explain` return."""
 
-import copy
 import dataclasses
 import shutil
 import socket
@@ -130,17 +129,6 @@ def test_further_questions_continue_the_conversation_of_each_side(family: Family
         out = family.model.generate(**inputs, max_new_tokens=NEW, do_sample=False, retention_ratio=ratio)
         new = out[0, inputs["input_ids"].shape[1] :]
         assert second.replies[side].text == family.processor.decode(new, skip_special_tokens=True)
-
-
-def test_a_tower_that_gives_no_attention_serves_the_methods_that_need_none(toy: Checkpoint) -> None:
-    model = copy.copy(toy.model)
-    model.config = copy.copy(toy.model.config)
-    model.config.vision_method = "changed_patches"
-    answerer = Answerer(dataclasses.replace(toy, model=model))
-    (turn,) = conversation(answerer, CLIPS[0].path, CLIPS[0].question, compression_method="evs")
-    assert turn.replies["few"].measured is not None
-    with pytest.raises(ValueError, match="'changed_patches', which gives no `tower_attention`"):
-        answerer.explanation(answerer.clip(str(CLIPS[0].path), 8), {"compression_method": "holitom"})
 
 
 def test_users_who_ask_at_once_get_the_answers_that_each_gets_alone(answerer: Answerer) -> None:
@@ -301,6 +289,16 @@ def test_a_method_gets_only_the_settings_that_it_reads(answerer: Answerer) -> No
         overrides = overrides_of(0.5, method, CONTROLS, chosen)
         answerer.settings(overrides)  # raises on a setting that the method does not read
         assert overrides["compression_positions"] == "original"
+
+
+def test_only_methods_whose_needs_the_tower_meets_are_offered(
+    answerer: Answerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answerer.methods(answerer.settings({})) == list(COMPRESSION_METHODS)
+    monkeypatch.setattr(answerer.model.config, "vision_method", "changed_patches")
+    offered = answerer.methods(answerer.settings({}))
+    assert set(COMPRESSION_METHODS) - set(offered) >= {"fastvid", "holitom"} and "vidcom2" in offered
+    assert answerer.clip(CLIPS[0].path, 4).encoded["few"].tokens[0].tower_attention is None
 
 
 def test_the_page_offers_positions_only_if_the_model_reads_them(family: Family) -> None:

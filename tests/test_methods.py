@@ -268,7 +268,7 @@ def test_the_row_of_a_method_of_this_project_is_true() -> None:
         assert row.bench, f"`vidcom2 bench` leaves out {row.name!r}"
 
 
-@pytest.mark.parametrize("name", ["dycoke", "evs"])
+@pytest.mark.parametrize("name", ["dycoke", "evs", "fastvid", "flashvid", "visionzip", "holitom"])
 def test_the_name_of_a_method_of_this_project_stands_only_in_its_row(name: str) -> None:
     """An exception is vLLM's own flag, which has a value "evs"."""
     root = Path(__file__).parents[1]
@@ -297,7 +297,8 @@ def test_a_method_reads_only_the_settings_that_its_row_declares(name: str) -> No
     read: set[str] = set()
     for rounding in ("ceil", "exact"):
         settings = CompressionSettings.as_dict(CompressionSettings()) | {"compression_rounding": rounding}
-        function_of(OWN[name])(VideoTokens(video_tokens()), Recorder(read=read, **settings))
+        video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 36, 5), (6, 6), torch.rand(4, 36))
+        function_of(OWN[name])(video, Recorder(read=read, **settings))
     # Frame Compression Adjustment reads two settings that have no effect on frames with equal scores.
     read -= {"compression_temperature", "compression_frame_score"} if name == "random" else set()
     assert read == {"retention_ratio", *OWN[name].settings}

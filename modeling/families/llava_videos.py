@@ -76,6 +76,14 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             ]
         return outputs, videos
 
+    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
+        if "tower_attention" in needs:
+            try:
+                self._attention(self._read_layers()[0])
+            except ValueError:
+                return False
+        return not set(needs) & set(VISION_METHODS[settings.vision_method].lacks)
+
     def _encode_frames(
         self, pixel_values_videos: Tensor, needs: Collection[str], **kwargs: Any
     ) -> tuple[ParentFeatures, dict[str, Sequence[Tensor]]]:

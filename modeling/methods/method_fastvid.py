@@ -9,15 +9,15 @@
 An anchor that n tokens join becomes w · anchor + (1 - w) · their mean, with w = max(1/(n + 1), β). That is the plain
 mean of all n + 1, unless the anchor's own weight would fall below β = 0.6.
 
-The authors published three versions (LunarShen/FastVID), which differ. This file follows that of LLaVA-Video, whose
-number of tokens is fixed, and departs from it so:
+The authors published three versions (LunarShen/FastVID), which differ. This file follows that for LLaVA-Video, with its
+script's constants. It departs from it so:
 
 - Their attention is that of SigLIP's pooling head, whose weights are not in checkpoints of the LLaVA families, and
   their frame features are what this head pools. The version for Qwen2.5-VL, which has no such head, takes the attention
   of the tower's last layer and the mean of a frame's tokens, and so does this file. There the mean query of a frame
   attends to means of 4 keys, while here the attention that all queries pay is averaged.
-- In Qwen2.5-VL they cut below 0.84, and frames that are almost equal to the next one keep nothing. Here it is the
-  paper's 0.9 in every family, and every frame keeps salient tokens, as in their LLaVA versions.
+- In Qwen2.5-VL they cut below 0.84, and frames that are almost equal to the next one keep nothing. Here a cut is below
+  0.9 in every family, and frames keep salient tokens alike, as in their versions for LLaVA.
 - Every frame there is granted ⌊R·M⌋ tokens. Here the video is granted max(T, ⌊R·T·M⌋), in shares of frames that differ
   by at most 1, so that methods are compared at equally many tokens. The number depends on sizes and ratio alone.
 - Above a ratio of about 45 %, the anchors of a long segment do not fit into every 4th frame, and their code for LLaVA
@@ -44,10 +44,10 @@ from .token_blocks import clear_tokens, token_centre_products
 from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
-ANCHOR_SHARE = 0.4  # d of the paper: the part of the kept tokens that are anchors
+ANCHOR_SHARE = 0.4  # d in their scripts: the part of the kept tokens that are anchors
 ANCHOR_INTERVAL = 4  # p: every how many frames of a segment there are anchors
 LEAST_ANCHOR_WEIGHT = 0.6  # β
-NEIGHBOURS = 4  # over which density is taken; in the released code
+NEIGHBOURS = 4  # over which density is taken, the token itself among them
 
 
 class Anchors(NamedTuple):

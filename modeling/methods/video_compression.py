@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-MERGE_BYTES = 64 * 2**20  # of merged features in float32 that are weighted at a time
+MERGE_BYTES = 16 * 2**20  # of features in float32 that are weighted at a time
 
 
 @dataclass(frozen=True)

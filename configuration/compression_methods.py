@@ -97,15 +97,7 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
         ),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
-        CompressionMethod(
-            "visionzip",
-            "method_visionzip.visionzip",
-            needs=("grid", "tower_attention"),
-            kept=BY_SIZES,
-            compiles=True,
-            bench=("visionzip",),
-        ),
-        # Where these cut a video depends on its content, so they read the device.
+        # All of these but VisionZip cut the video where its content says, and read the device for that.
         CompressionMethod(
             "fastvid",
             "method_fastvid.fastvid",
@@ -119,6 +111,14 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             needs=("grid", "tower_attention"),
             kept=BY_SIZES,
             bench=("flashvid",),
+        ),
+        CompressionMethod(
+            "visionzip",
+            "method_visionzip.visionzip",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("visionzip",),
         ),
         CompressionMethod(
             "holitom",

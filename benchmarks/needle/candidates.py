@@ -25,6 +25,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "EVS": {"compression_method": "evs"},
     "FastVID": {"compression_method": "fastvid"},
     "FlashVID": {"compression_method": "flashvid"},
+    "VisionZip": {"compression_method": "visionzip"},
+    "HoliTom": {"compression_method": "holitom"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
 # FastV drops after the first of the language model's eight layers. After the second it could not reach 15 %.

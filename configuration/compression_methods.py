@@ -19,7 +19,7 @@ NEEDS = ("grid", *TOWER_NEEDS)
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
-BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or one for each frame, or a whole frame
+BY_SIZES = "sizes"  # R·T·M, rounded, but at least one, or one for each frame, or a whole frame
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             compiles=False,  # a graph cannot make a random generator
             bench=("random",),
         ),
-        # These keep exactly R·T·M tokens, so there is nothing for `compression_rounding` to decide.
+        # These keep R·T·M tokens, so there is nothing for `compression_rounding` to decide.
         CompressionMethod(
             "uniform_frames",
             "method_uniform_frames.uniform_frames",
@@ -97,6 +97,16 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
         ),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
+        # Its loop over rounds would be a graph of thousands of steps.
+        CompressionMethod("coverage", "method_coverage.coverage", kept=BY_SIZES, bench=("coverage",)),
+        CompressionMethod(
+            "vcast",
+            "method_vcast.vcast",
+            settings=("compression_scoring",),
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("vcast",),
+        ),
         # All of these but VisionZip cut the video where its content says, and read the device for that.
         CompressionMethod(
             "fastvid",

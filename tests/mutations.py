@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 ALL_PASSED = 0  # exit code of pytest
 SECONDS_OF_A_RUN = 3600
 
-PROMPT, METHODS, ENCODING, FAMILIES, RECORDS = (
-    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families")),
-    "src/vidcom2/records",
+PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS, EVALUATION = (
+    *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families", "hosting")),
+    *(f"src/vidcom2/{room}" for room in ("records", "evaluation")),
 )
 
 
@@ -169,6 +169,46 @@ MUTATIONS = [
         "a token with a non-finite value is kept last",
         "compression",
     ),
+    of_the_model(
+        "curvature_is_ignored",
+        f"{METHODS}/method_vcast.py",
+        "kappa[1:-1] = 1 - (steps[:-1] * steps[1:]).sum(dim=-1)",
+        "pass",
+        'with `"vcast"` a frame at which the video turns keeps more tokens',
+        "vcast",
+    ),
+    of_the_model(
+        "the_ends_of_a_video_have_no_curvature",
+        f"{METHODS}/method_vcast.py",
+        "kappa = torch.ones_like(means[:, 0])",
+        "kappa = torch.zeros_like(means[:, 0])",
+        "the curvature is 1 at both ends",
+        "vcast",
+    ),
+    of_the_model(
+        "released_remainders_are_the_papers",
+        f"{METHODS}/method_vcast.py",
+        "granted = (total - whole.sum() - filled_before).clamp(min=0).minimum(room)",
+        "granted = (torch.arange(len(room), device=room.device) < total - whole.sum()).to(room.dtype)",
+        "V-CAST's code fills one frame after another",
+        "vcast",
+    ),
+    of_the_model(
+        "lengths_are_scaled_over_the_video",
+        f"{METHODS}/method_vcast.py",
+        "longest = norms.masked_fill(~finite, -math.inf).amax(dim=1, keepdim=True)",
+        "longest = norms.masked_fill(~finite, -math.inf).amax()",
+        "V-CAST scales the tokens' lengths within their frame",
+        "vcast",
+    ),
+    of_the_model(
+        "full_frames_lose_their_rest",
+        f"{METHODS}/exact_totals.py",
+        "factor = bend + torch.where(slope > 0, (total - at_bend.sum()) / slope.clamp(min=1e-300), 0.0)",
+        "factor = total / weights.sum()",
+        "what a full frame cannot take goes to the others",
+        "vcast",
+    ),
     # -- which features stay ------------------------------------------------------------------------------------------
     of_the_model(
         "a_deepstack_layer_is_not_gathered",
@@ -293,6 +333,38 @@ MUTATIONS = [
         "position_ids = order + offset * is_token",
         '`compression_positions="original"` leaves the gaps',
         "call_settings",
+    ),
+    of_the_model(
+        "gaps_in_positions_separate_prompts_without_a_cache",
+        f"{HOSTING}/prompt_extent.py",
+        "if is_unmasked and (has_empty_places or (has_gaps and cache is None)):",
+        "if is_unmasked and has_empty_places:",
+        "a prompt with gaps between its positions is one prompt without a cache too",
+        "call_settings",
+    ),
+    of_the_model(
+        "flash_attention_reads_empty_places_of_a_static_cache",
+        f"{HOSTING}/prompt_extent.py",
+        "has_empty_places = uses_flash and",
+        "has_empty_places = not uses_flash and",
+        "FlashAttention reads only what a static cache holds (on Transformers 5.19)",
+        "flash_attention",
+    ),
+    of_the_model(
+        "flash_attention_reads_no_cached_keys_of_a_prompt_with_gaps",
+        f"{HOSTING}/prompt_extent.py",
+        "num_keys = of_layers[0]",
+        "num_keys = num_queries",
+        "FlashAttention attends to the cached tokens before a prompt with gaps",
+        "flash_attention",
+    ),
+    of_the_model(
+        "flash_attention_continues_layers_of_different_lengths",
+        f"{HOSTING}/prompt_extent.py",
+        "if len(of_layers) > 1:",
+        "if False:",
+        "a cache whose layers hold different numbers of tokens is refused where FlashAttention could not read it",
+        "flash_attention",
     ),
     of_the_model(
         "media_after_a_turn_get_positions_of_text",
@@ -499,6 +571,46 @@ MUTATIONS = [
         "}",
         "questions that ended in an error are asked again",
         "many",
+        "evaluation",
+    ),
+    of_the_model(
+        "a_token_budget_does_not_lower_the_ratio",
+        "src/vidcom2/answering/candidates.py",
+        "return min(self.retention_ratio, self.token_budget / num_tokens)",
+        "return self.retention_ratio",
+        "a video of which a candidate would keep more than its budget gets the ratio that keeps as many",
+        "token_budget",
+    ),
+    of_the_model(
+        "a_token_budget_may_be_exceeded",
+        f"{EVALUATION}/batches.py",
+        "candidate.token_budget is not None and kept > candidate.token_budget",
+        "False",
+        "a method that keeps more than the budget is refused",
+        "token_budget",
+    ),
+    of_the_model(
+        "most_frames_are_the_reference",
+        "src/vidcom2/answering/candidates.py",
+        "reference = min(alike",
+        "reference = max(alike",
+        "numbers of frames are compared with the fewest",
+        "token_budget",
+    ),
+    of_the_model(
+        "structure_tokens_leave_the_prompt",
+        f"{EVALUATION}/batches.py",
+        "+ len(entering)",
+        "+ len(compression.indices)",
+        "the length of a prompt counts structure tokens",
+        "token_budget",
+    ),
+    of_the_model(
+        "a_batch_that_does_not_fit_is_given_up",
+        f"{EVALUATION}/evaluate.py",
+        "if len(together) > 1:",
+        "if False:",
+        "a batch that does not fit into memory is halved",
         "evaluation",
     ),
     of_the_model(

@@ -12,7 +12,9 @@ READ_BY_EVERY_METHOD = (
     "vision_chunk_frames",
     "vision_update_ratio",  # the vision method says whether it does
 )
-NEEDS = ("grid", "tower_states")
+# Of these fields of `VideoTokens`, a method names those that it looks at. The tower gives what is its own on request.
+TOWER_NEEDS = ("tower_states", "tower_attention")
+NEEDS = ("grid", *TOWER_NEEDS)
 
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
@@ -29,7 +31,7 @@ class CompressionMethod:
         function: (VideoTokens, CompressionSettings) -> VideoCompression. For this project's own methods it is the name
             "file.function" in `modeling/methods/`, so that the table can be read without torch.
         settings: the settings that it reads, besides those of `READ_BY_EVERY_METHOD`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it cannot do without: `"grid"`, `"tower_states"`.
+        needs: the fields of `VideoTokens` that it cannot do without, of `NEEDS`.
         kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if that is not known.
         compiles: whether `torch.compile` may take it into its graph, if its K follows from the sizes.
         bench: which variants of it `vidcom2 bench` compares by default, as `--method` names them.
@@ -93,10 +95,10 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             compiles=True,
             bench=("uniform_frames",),
         ),
-        # Its loop over rounds would be a graph of thousands of steps.
-        CompressionMethod("coverage", "method_coverage.coverage", kept=BY_SIZES, bench=("coverage",)),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
+        # Its loop over rounds would be a graph of thousands of steps.
+        CompressionMethod("coverage", "method_coverage.coverage", kept=BY_SIZES, bench=("coverage",)),
         CompressionMethod(
             "vcast",
             "method_vcast.vcast",
@@ -104,6 +106,36 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             kept=BY_SIZES,
             compiles=True,
             bench=("vcast",),
+        ),
+        # All of these but VisionZip cut the video where its content says, and read the device for that.
+        CompressionMethod(
+            "fastvid",
+            "method_fastvid.fastvid",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("fastvid",),
+        ),
+        CompressionMethod(
+            "flashvid",
+            "method_flashvid.flashvid",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("flashvid",),
+        ),
+        CompressionMethod(
+            "visionzip",
+            "method_visionzip.visionzip",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("visionzip",),
+        ),
+        CompressionMethod(
+            "holitom",
+            "method_holitom.holitom",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            bench=("holitom",),
         ),
     )
 }

@@ -16,6 +16,7 @@ class VisionMethod:
         settings: the settings that it reads. Methods that do not read them refuse any value but their default.
         towers: the `model_type` of the vision towers that it can run; None for every tower.
         group_frames: how many consecutive frames of a video it must see in one call. Chunks never split such a group.
+        lacks: what methods may need of the tower, of `TOWER_NEEDS`, and it cannot give.
     """
 
     name: str
@@ -23,6 +24,7 @@ class VisionMethod:
     settings: tuple[str, ...] = ()
     towers: tuple[str, ...] | None = None
     group_frames: int = 1
+    lacks: tuple[str, ...] = ()
 
     def reads(self, setting: str) -> bool:
         """Whether a value of this setting makes a difference, as far as it is for vision methods to say."""
@@ -46,6 +48,7 @@ VISION_METHODS: dict[str, VisionMethod] = {
             # are always computed: 69 % of the operations of SigLIP so400m's layers at 4 frames, 81 % at 8.
             # docs/needle.md measures every fourth frame in full.
             group_frames=4,
+            lacks=("tower_attention",),  # static patches have no queries
         ),
     )
 }

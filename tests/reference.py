@@ -12,6 +12,7 @@ from transformers import BatchFeature, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, compress
+from vidcom2.configuration.compression_methods import NEEDS
 
 
 def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:
@@ -35,7 +36,7 @@ def compressed_embeddings(
     """Return the embeddings (1, L', dim) of one prompt without its dropped tokens, and the positions (L',) that remain.
 
     This is a Python loop over the stock model's features and the published operator. It uses nothing of our classes but
-    the grids and the states of the tower, for methods that look at them.
+    the grids and what methods may ask of the tower.
 
     Args:
         kept_by: replaces the published operator. It takes tokens (T, M, dim) and a ratio, and returns an object whose
@@ -62,7 +63,7 @@ def compressed_embeddings(
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))
         if settings:
             _, seen = family.model.model.encode_videos(
-                settings=CompressionSettings(), with_tower_states=True, **family.videos_of(inputs)
+                settings=CompressionSettings(), needs=NEEDS, **family.videos_of(inputs)
             )
             frames = replace(seen[number], tokens=frames.tokens)
         compression = compress(frames, retention_ratio, **settings)

@@ -10,7 +10,7 @@ from conftest import Family, only
 from torch import Tensor
 from transformers import CompileConfig
 
-from vidcom2 import compress
+from vidcom2 import VideoTokens, compress
 
 EXACT = {"compression_rounding": "exact"}
 # One family with M-RoPE and one without, since each takes seconds.
@@ -41,13 +41,14 @@ def backend() -> CountingBackend:
     "settings",
     [EXACT, EXACT | {"compression_scoring": "released"}]
     + [EXACT | {"compression_window": 4}]
-    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "vcast")]
+    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "vcast", "visionzip")]
     + [{"compression_method": "vcast", "compression_scoring": "released"}],
     ids=lambda settings: ",".join(settings.values() if "compression_window" not in settings else ["window"]),
 )
 def test_the_operator_compiles_to_one_graph(settings: dict[str, Any], backend: CountingBackend) -> None:
     def indices(tokens: Tensor) -> Tensor:
-        return compress(tokens, **settings).indices
+        attention = tokens.norm(dim=-1)  # for a method that needs some
+        return compress(VideoTokens(tokens, (4, 4), None, (4, 4), attention), **settings).indices
 
     compiled = torch.compile(indices, fullgraph=True, backend=backend)
     for seed in range(4):

@@ -62,7 +62,7 @@ def test_encoding_in_chunks_gives_the_parents_features(family: Family, chunk: in
     expected = family.stock.model.get_video_features(**inputs, return_dict=True)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=False, **inputs
+            settings=CompressionSettings(vision_chunk_frames=chunk), needs=(), **inputs
         )
     assert seen == split([len(video.tokens) for video in videos], chunk)
     for ours, theirs in zip(all_features(outputs), all_features(expected), strict=True):
@@ -70,17 +70,18 @@ def test_encoding_in_chunks_gives_the_parents_features(family: Family, chunk: in
 
 
 @torch.no_grad()
-def test_encoding_in_chunks_gives_the_towers_states_too(family: Family) -> None:
+def test_encoding_in_chunks_gives_the_towers_states_and_attention_too(family: Family) -> None:
     inputs = family.videos_of(two_videos(family))
     (_, whole), (_, parts) = (
         family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=True, **inputs
+            settings=CompressionSettings(vision_chunk_frames=chunk), needs=("tower_states", "tower_attention"), **inputs
         )
         for chunk in (None, 3)
     )
     for ours, theirs in zip(parts, whole, strict=True):
         assert (ours.grid, ours.tower_grid) == (theirs.grid, theirs.tower_grid)
         torch.testing.assert_close(ours.tower_states, theirs.tower_states, **CLOSE)
+        torch.testing.assert_close(ours.tower_attention, theirs.tower_attention, **CLOSE)
         torch.testing.assert_close(ours.tokens, theirs.tokens, **CLOSE)
 
 
@@ -96,12 +97,12 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
     inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=True, **inputs
+            settings=CompressionSettings(vision_chunk_frames=chunk), needs=("tower_states", "tower_attention"), **inputs
         )
     assert seen == split([4, 2], chunk)
     for ours, theirs, video in zip(outputs.pooler_output, expected, videos, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
-        assert len(video.tower_states) == len(video.tokens) == 7
+        assert len(video.tower_states) == len(video.tower_attention) == len(video.tokens) == 7
 
 
 def test_repeated_frames_are_each_encoded_in_training(family: Family) -> None:
@@ -120,9 +121,7 @@ def test_training_in_chunks_gives_the_gradients_of_one_call(family: Family) -> N
     gradients = []
     for chunk in (3, None):
         model.zero_grad()
-        outputs, _ = model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), with_tower_states=False, **inputs
-        )
+        outputs, _ = model.encode_videos(settings=CompressionSettings(vision_chunk_frames=chunk), needs=(), **inputs)
         sum(video.square().sum() for video in outputs.pooler_output).backward()
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
     assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 10

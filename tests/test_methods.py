@@ -244,7 +244,10 @@ def test_a_taken_name_is_refused_even_to_a_function_of_the_same_name() -> None:
             r"`settings` of .* is \('temperature',\).*retention",
         ),
         ({"name": "mine", "settings": "retention_ratio"}, "`settings` of method 'mine' is 'retention_ratio'"),
-        ({"name": "mine", "needs": ("pixels",)}, r"`needs` of method 'mine' is \('pixels',\).*grid, tower_states"),
+        (
+            {"name": "mine", "needs": ("pixels",)},
+            r"`needs` of method 'mine' is \('pixels',\).*grid, tower_states, tower_attention",
+        ),
     ],
 )
 def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
@@ -265,7 +268,7 @@ def test_the_row_of_a_method_of_this_project_is_true() -> None:
         assert row.bench, f"`vidcom2 bench` leaves out {row.name!r}"
 
 
-@pytest.mark.parametrize("name", ["dycoke", "evs", "vcast", "coverage"])
+@pytest.mark.parametrize("name", ["dycoke", "evs", "vcast", "coverage", "fastvid", "flashvid", "visionzip", "holitom"])
 def test_the_name_of_a_method_of_this_project_stands_only_in_its_row(name: str) -> None:
     """Exceptions are vLLM's own flag, which has a value "evs", and the settings that are recommended."""
     root = Path(__file__).parents[1]
@@ -294,7 +297,8 @@ def test_a_method_reads_only_the_settings_that_its_row_declares(name: str) -> No
     read: set[str] = set()
     for rounding in ("ceil", "exact"):
         settings = CompressionSettings.as_dict(CompressionSettings()) | {"compression_rounding": rounding}
-        function_of(OWN[name])(VideoTokens(video_tokens()), Recorder(read=read, **settings))
+        video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 36, 5), (6, 6), torch.rand(4, 36))
+        function_of(OWN[name])(video, Recorder(read=read, **settings))
     # Frame Compression Adjustment reads two settings that have no effect on frames with equal scores.
     read -= {"compression_temperature", "compression_frame_score"} if name == "random" else set()
     assert read == {"retention_ratio", *OWN[name].settings}
@@ -424,9 +428,11 @@ def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
 
 def test_a_method_that_needs_more_than_a_tensor_refuses_a_tensor() -> None:
     use_method("inner_contrast")
-    with pytest.raises(ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states`.*Pass `VideoTokens`"):
+    with pytest.raises(
+        ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states` and `tower_attention`.*Pass"
+    ):
         compress(video_tokens(), compression_method="inner_contrast")
-    video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7))
+    video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7), torch.rand(4, 49))
     assert compress(video, compression_method="inner_contrast").frame_budgets.tolist() == [2] * 4
 
 

@@ -84,7 +84,7 @@ def test_tower_states_are_the_patches_row_by_row(family: Family) -> None:
     if hasattr(model.visual, "pos_embed"):
         nn.init.zeros_(model.visual.pos_embed.weight)
     pixels, inputs = videos_of_two_shapes(family)
-    _, videos = model.encode_videos(settings=CompressionSettings(), with_tower_states=True, **inputs)
+    _, videos = model.encode_videos(settings=CompressionSettings(), needs=("tower_states",), **inputs)
     convolution, processor = model.visual.patch_embed.proj, family.processor.video_processor
     weight, bias = convolution.weight, convolution.bias
     mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
@@ -98,7 +98,7 @@ def test_tower_states_are_the_patches_row_by_row(family: Family) -> None:
 @torch.no_grad()
 def test_tokens_are_merged_from_the_tower_states(family: Family) -> None:
     model, (_, inputs) = family.model.model, videos_of_two_shapes(family)
-    outputs, videos = model.encode_videos(settings=CompressionSettings(), with_tower_states=True, **inputs)
+    outputs, videos = model.encode_videos(settings=CompressionSettings(), needs=("tower_states",), **inputs)
     for video, pooled in zip(videos, outputs.pooler_output, strict=True):
         (rows, columns), (height, width) = video.grid, video.tower_grid
         assert (height, width) == (2 * rows, 2 * columns)
@@ -118,8 +118,8 @@ def test_tokens_are_merged_from_the_tower_states(family: Family) -> None:
 def test_tower_states_are_returned_on_request_and_change_no_token(family: Family) -> None:
     inputs = family.videos_of(family.one_video())
     (with_states,), (without,) = (
-        family.model.model.encode_videos(settings=CompressionSettings(), with_tower_states=w, **inputs)[1]
-        for w in (1, 0)
+        family.model.model.encode_videos(settings=CompressionSettings(), needs=needs, **inputs)[1]
+        for needs in (("tower_states",), ())
     )
     assert without.tower_states is None and without.tower_grid is None
     assert torch.equal(with_states.tokens, without.tokens)

@@ -25,6 +25,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform_frames": {"compression_method": "uniform_frames"},
     "DyCoke": {"compression_method": "dycoke"},
     "EVS": {"compression_method": "evs"},
+    "FastVID": {"compression_method": "fastvid"},
+    "FlashVID": {"compression_method": "flashvid"},
+    "VisionZip": {"compression_method": "visionzip"},
+    "HoliTom": {"compression_method": "holitom"},
 }
 NEWER_METHODS: dict[str, dict[str, Any]] = {
     "V-CAST": {"compression_method": "vcast"},

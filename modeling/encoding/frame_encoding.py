@@ -105,7 +105,7 @@ class FrameBuffers:
         rows_after: how many empty rows to leave behind the features of each video.
 
     Attributes:
-        videos: a tensor (T·M + rows_after, D) for each video.
+        videos: a tensor (T·M + rows_after, ...) for each video.
     """
 
     def __init__(self, plan: FramePlan, rows_after: int = 0):
@@ -113,13 +113,17 @@ class FrameBuffers:
         self.videos: list[Tensor] = []
 
     def put(self, run: Run, encoded: Tensor) -> None:
-        """Put the features (n, M, D) of a run in their place. Runs must come in the order of the plan."""
-        length, (num_rows, dim) = self.plan.lengths[run.video], encoded.shape[1:]
+        """Put the features (n, M, ...) of a run in their place. Runs must come in the order of the plan."""
+        length, (num_rows, *rest) = self.plan.lengths[run.video], encoded.shape[1:]
         if run.video == len(self.videos):
-            self.videos.append(encoded.new_empty(length * num_rows + self.rows_after, dim))
-        frames = self.videos[run.video][: length * num_rows].view(length, num_rows, dim)
+            self.videos.append(encoded.new_empty(length * num_rows + self.rows_after, *rest))
+        frames = self.videos[run.video][: length * num_rows].view(length, num_rows, *rest)
         repeated = len(run.shown) > len(run.frames)
         frames[_rows(run.shown)] = encoded[list(run.sources)] if repeated else encoded
+
+    def by_frame(self) -> list[Tensor]:
+        """Return the features (T, M, ...) of each video, if no rows follow them."""
+        return [video.unflatten(0, (length, -1)) for video, length in zip(self.videos, self.plan.lengths, strict=True)]
 
 
 def _rows(frames: Sequence[int]) -> slice | list[int]:

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -75,14 +75,14 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        with_tower_states: bool,
+        needs: Collection[str],
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """Encode videos as the settings say, and drop nothing.
 
         Args:
             settings: of these, those for the vision tower are read.
-            with_tower_states: whether the tokens must have `tower_states`.
+            needs: which fields the tokens must have, of those that methods may name as their `needs`.
             **kwargs: the parent's other arguments.
 
         Returns:
@@ -91,7 +91,8 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             among the features.
 
         Raises:
-            ValueError: on an empty video, or sizes that do not fit.
+            ValueError: on an empty video, sizes that do not fit, or a need that this tower or the settings for it
+                cannot meet.
         """
         raise NotImplementedError
 
@@ -113,6 +114,10 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # -----------------------------------------------------------------------------------------------------------------
 
     @can_return_tuple
+    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
+        """Return whether `encode_videos` can give a method's needs, with these settings for the vision tower."""
+        return True
+
     def get_video_features(self, *args: Any, **kwargs: Any) -> VidCom2VideoFeatures:
         """Encode videos and keep their distinctive tokens.
 
@@ -133,7 +138,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         if settings.retention_ratio < 1.0:
             check_not_exported()
         needs = COMPRESSION_METHODS[settings.compression_method].needs
-        outputs, videos = self.encode_videos(settings=settings, with_tower_states="tower_states" in needs, **kwargs)
+        outputs, videos = self.encode_videos(settings=settings, needs=needs, **kwargs)
         return self.compressed_features(outputs, videos, settings)
 
     def compressed_features(
@@ -188,7 +193,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             return self._encode(self._parents_encoder(), inputs)
         names = inspect.signature(super().get_video_features).parameters
         described = {name: inputs[name] for name in names if name in inputs}
-        outputs, _ = self.encode_videos(settings=settings, with_tower_states=False, **described)
+        outputs, _ = self.encode_videos(settings=settings, needs=(), **described)
         return outputs
 
     def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:

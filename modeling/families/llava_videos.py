@@ -2,16 +2,19 @@
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_methods import TOWER_NEEDS
+from ...configuration.compression_settings import CompressionSettings, check_gives
 from ...configuration.vision_methods import VISION_METHODS
 from ..encoding.frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
+from ..encoding.tower_attention import received_in_frames, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..encoding.vision_encoding import EncodeFrames, frames_encoder
 from ..hosting.parent_classes import ParentLlavaModel
@@ -42,7 +45,7 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        with_tower_states: bool,
+        needs: Collection[str],
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """Encode the pixels (num_videos, num_frames, channels, height, width) as the settings say.
@@ -55,70 +58,102 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
+        check_gives(VISION_METHODS[settings.vision_method], needs)
         num_frames = pixel_values_videos.shape[1]
         group_frames = VISION_METHODS[settings.vision_method].group_frames
         plan = plan_frames(pixel_values_videos.unbind(), settings.vision_chunk_frames, kwargs, group_frames)
         if plan.is_one_call and settings.vision_method == "full":
-            outputs, states = self._encode_frames(pixel_values_videos, with_tower_states, **kwargs)
+            outputs, of_tower = self._encode_frames(pixel_values_videos, needs, **kwargs)
         else:
-            outputs, states = self._encode_in_chunks(pixel_values_videos, plan, with_tower_states, settings, **kwargs)
+            outputs, of_tower = self._encode_in_chunks(pixel_values_videos, plan, needs, settings, **kwargs)
         side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
         videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
-        if with_tower_states:
-            patches = (math.isqrt(states[0].shape[1]),) * 2
+        for name, of_videos in of_tower.items():
+            patches = (math.isqrt(of_videos[0].shape[1]),) * 2
             videos = [
-                replace(video, tower_states=of_video, tower_grid=patches)
-                for video, of_video in zip(videos, states, strict=True)
+                replace(video, **{name: of_video}, tower_grid=patches)
+                for video, of_video in zip(videos, of_videos, strict=True)
             ]
         return outputs, videos
 
+    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
+        if "tower_attention" in needs:
+            try:
+                self._attention(self._read_layers()[0])
+            except ValueError:
+                return False
+        return not set(needs) & set(VISION_METHODS[settings.vision_method].lacks)
+
     def _encode_frames(
-        self, pixel_values_videos: Tensor, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ParentFeatures, Sequence[Tensor]]:
-        """Return the parent's features of videos and, if wanted, the tower's states (T, patches, V) of each video."""
-        outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
-        if not with_tower_states:
-            return outputs, []
-        # The states come from the output. A hook on a module that threads share would see the videos of all threads.
+        self, pixel_values_videos: Tensor, needs: Collection[str], **kwargs: Any
+    ) -> tuple[ParentFeatures, dict[str, Sequence[Tensor]]]:
+        """Return the parent's features of videos, and what is needed of the tower, by name: a (T, P, ...) of each."""
+        of_tower = {}
         layers, strategy = self._read_layers(**kwargs)
-        states = _of_patches(torch.cat([outputs.hidden_states[layer] for layer in layers], dim=-1), strategy)
-        return outputs, states.unflatten(0, pixel_values_videos.shape[:2]).unbind()
+        encode = partial(self.parent_video_features, pixel_values_videos=pixel_values_videos, **kwargs)
+        if "tower_attention" in needs:
+            received = partial(received_in_frames, has_class_token=strategy == "default")
+            outputs, of_tower["tower_attention"] = with_attention_received(encode, self._attention(layers), received)
+        else:
+            outputs = encode()
+        if "tower_states" in needs:
+            states = torch.cat([outputs.hidden_states[layer] for layer in layers], dim=-1)
+            of_tower["tower_states"] = _of_patches(states, strategy)
+        videos = pixel_values_videos.shape[:2]
+        return outputs, {name: of_frames.unflatten(0, videos).unbind() for name, of_frames in of_tower.items()}
+
+    def _attention(self, layers: Sequence[int]) -> Any:
+        """Return the attention of the last of these layers of the tower.
+
+        Raises:
+            ValueError: if the tower is not made like CLIP's and SigLIP's, or only its embeddings are read.
+        """
+        of_layers = getattr(getattr(self.vision_tower, "encoder", None), "layers", ())
+        last = max(range(len(of_layers) + 1)[layer] for layer in layers) if len(of_layers) else 0
+        attention = getattr(of_layers[last - 1], "self_attn", None) if last else None
+        if not all(hasattr(attention, name) for name in ("q_proj", "k_proj", "num_heads", "scale")):
+            raise ValueError(
+                f"the compression method needs `tower_attention`, but layer {last} of a "
+                f"{type(self.vision_tower).__name__}, the last one whose output is read, has no attention as CLIP and "
+                "SigLIP have it. Choose another `compression_method`."
+            )
+        return attention
 
     def _encode_in_chunks(
         self,
         pixel_values_videos: Tensor,
         plan: FramePlan,
-        with_tower_states: bool,
+        needs: Collection[str],
         settings: CompressionSettings,
         **kwargs: Any,
-    ) -> tuple[ParentFeatures, list[Tensor]]:
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
         """Return what `_encode_frames` returns, but for the tower's output. Encode one chunk of frames at a time."""
         encode = frames_encoder(settings)
         end = -1 if self.ends_with_newline else None
-        tokens, states = FrameBuffers(plan, rows_after=int(self.ends_with_newline)), FrameBuffers(plan)
+        tokens = FrameBuffers(plan, rows_after=int(self.ends_with_newline))
+        of_tower = {name: FrameBuffers(plan) for name in TOWER_NEEDS if name in needs}
         for runs in plan.chunks:
             frames = frames_of_runs(pixel_values_videos.unbind(), runs)
             lengths = [len(run.frames) for run in runs]
             if encode is None:
-                outputs, of_frames = self._encode_frames(frames[None], with_tower_states, **kwargs)
+                outputs, of_frames = self._encode_frames(frames[None], needs, **kwargs)
                 encoded_frames = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
                 del outputs  # and with it the tower's own states, before the next chunk is encoded
             else:
-                of_frames = [self._states_by(encode, frames, lengths, settings, **kwargs)]
-                encoded_frames = self.tokens_of_patches(of_frames[0])
+                states = self._states_by(encode, frames, lengths, settings, **kwargs)
+                encoded_frames, of_frames = self.tokens_of_patches(states), {"tower_states": [states]}
+                del states
             for run, encoded in zip(runs, encoded_frames.split(lengths), strict=True):
                 tokens.put(run, encoded)
-            if with_tower_states:
-                for run, encoded in zip(runs, of_frames[0].split(lengths), strict=True):
-                    states.put(run, encoded)
+            for name, buffers in of_tower.items():
+                for run, encoded in zip(runs, of_frames[name][0].split(lengths), strict=True):
+                    buffers.put(run, encoded)
             del of_frames
         if self.ends_with_newline:
             for video in tokens.videos:
                 video[-1] = self.image_newline
-        num_frames = pixel_values_videos.shape[1]
-        return VidCom2VideoFeatures(pooler_output=tokens.videos), [
-            video.unflatten(0, (num_frames, -1)) for video in states.videos
-        ]
+        outputs = VidCom2VideoFeatures(pooler_output=tokens.videos)
+        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
 
     def _states_by(
         self,

@@ -1,8 +1,9 @@
 """What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from ...configuration.compression_methods import TOWER_NEEDS
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
+from ..encoding.tower_attention import received_in_parts, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
@@ -52,7 +55,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        with_tower_states: bool,
+        needs: Collection[str],
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
@@ -60,7 +63,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
 
         Args:
             pixel_values_videos: (Σ t·h·w, channels · 2 · patch²) patches of all videos.
-            settings, with_tower_states: see `VideoFeaturesMixin.encode_videos`.
+            settings, needs: see `VideoFeaturesMixin.encode_videos`.
             video_grid_thw: (num_videos, 3) grids (t, h, w) of the videos, in patches.
 
         Raises:
@@ -82,48 +85,57 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         frames = [video.unflatten(0, (t, h * w)) for video, (t, h, w) in zip(of_videos, grids, strict=True)]
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
-            outputs, states = self._encode_frames(pixel_values_videos, video_grid_thw, with_tower_states, **kwargs)
+            outputs, of_tower = self._encode_frames(pixel_values_videos, video_grid_thw, needs, **kwargs)
         else:
-            outputs, states = self._encode_in_chunks(frames, video_grid_thw, plan, with_tower_states, **kwargs)
+            outputs, of_tower = self._encode_in_chunks(frames, video_grid_thw, plan, needs, **kwargs)
         size = self.config.vision_config.spatial_merge_size
         videos = [
             VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
             for video, (t, h, w) in zip(outputs.pooler_output, grids, strict=True)
         ]
-        if with_tower_states:
+        for name, of_videos in of_tower.items():
             videos = [
-                replace(video, tower_states=of_video, tower_grid=(h, w))
-                for video, of_video, (_, h, w) in zip(videos, states, grids, strict=True)
+                replace(video, **{name: of_video}, tower_grid=(h, w))
+                for video, of_video, (_, h, w) in zip(videos, of_videos, grids, strict=True)
             ]
         return outputs, videos
 
     def _encode_frames(
-        self, patches: Tensor, grid_thw: Tensor, with_tower_states: bool, **kwargs: Any
-    ) -> tuple[ParentFeatures, list[Tensor]]:
-        """Return the parent's features of videos, and if wanted the tower's states (t, h·w, V) of each video."""
-        outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
-        # The states come from the output. A hook would see the videos of all threads that share the module.
-        return outputs, self._row_by_row(outputs.last_hidden_state, grid_thw) if with_tower_states else []
+        self, patches: Tensor, grid_thw: Tensor, needs: Collection[str], **kwargs: Any
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
+        """Return the parent's features of videos, and what is needed of the tower, by name: a (t, h·w, ...) of each."""
+        of_tower = {}
+        encode = partial(self.parent_video_features, pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
+        if "tower_attention" in needs:
+            attention = self.visual.blocks[-1].attn
+            outputs, received = with_attention_received(encode, attention, received_in_parts)
+            videos = self._row_by_row(received[:, None], grid_thw)
+            of_tower["tower_attention"] = [video[..., 0] / video.shape[1] for video in videos]  # a mean over the frame
+        else:
+            outputs = encode()
+        if "tower_states" in needs:
+            of_tower["tower_states"] = self._row_by_row(outputs.last_hidden_state, grid_thw)
+        return outputs, of_tower
 
     def _encode_in_chunks(
         self,
         videos: Sequence[Tensor],
         video_grid_thw: Tensor,
         plan: FramePlan,
-        with_tower_states: bool,
+        needs: Collection[str],
         **kwargs: Any,
-    ) -> tuple[ParentFeatures, list[Tensor]]:
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
         """Return what `_encode_frames` does, but encode the patches (t, h·w, ...) of each video a few frames at a time.
 
         The tower's own output is left out.
         """
         grids = video_grid_thw.tolist()
-        tokens, states = FrameBuffers(plan), FrameBuffers(plan)
+        tokens, of_tower = FrameBuffers(plan), {name: FrameBuffers(plan) for name in TOWER_NEEDS if name in needs}
         deepstack: list[FrameBuffers] | None = None  # One for each of the first decoder layers, if these get features.
         for runs in plan.chunks:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
-            outputs, of_runs = self._encode_frames(patches, grid, with_tower_states, **kwargs)
+            outputs, of_runs = self._encode_frames(patches, grid, needs, **kwargs)
             layers = outputs.get("deepstack_features")
             if deepstack is None and layers is not None:
                 deepstack = [FrameBuffers(plan) for _ in layers]
@@ -132,12 +144,13 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             for buffers, of_layer in zip(every, features, strict=True):
                 for run, encoded in zip(runs, of_layer, strict=True):
                     buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
-            for run, encoded in zip(runs, of_runs):
-                states.put(run, encoded)
+            for name, buffers in of_tower.items():
+                for run, encoded in zip(runs, of_runs[name], strict=True):
+                    buffers.put(run, encoded)
             del outputs, layers, features, of_runs  # This frees the tower's own states before the next chunk.
-        whole = [video.unflatten(0, (length, -1)) for video, length in zip(states.videos, plan.lengths)]
         of_layers = None if deepstack is None else [tuple(buffers.videos) for buffers in deepstack]
-        return VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers), whole
+        outputs = VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers)
+        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
 
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
         """Put the tower's states (Σ t·h·w, V) in order, row by row: (t, h·w, V) for each video.

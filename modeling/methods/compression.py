@@ -19,10 +19,14 @@ from ...configuration.compression_settings import SETTING_NAMES, CompressionSett
 from .method_coverage import coverage
 from .method_dycoke import dycoke
 from .method_evs import evs
+from .method_fastvid import fastvid
+from .method_flashvid import flashvid
+from .method_holitom import holitom
 from .method_random import random_tokens
 from .method_uniform_frames import uniform_frames
 from .method_vcast import vcast
 from .method_vidcom2 import vidcom2
+from .method_visionzip import visionzip
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
@@ -35,7 +39,20 @@ def function_of(row: CompressionMethod) -> Method:
 
 
 _FUNCTIONS = {
-    function.__name__: function for function in (coverage, dycoke, evs, random_tokens, uniform_frames, vcast, vidcom2)
+    function.__name__: function
+    for function in (
+        coverage,
+        dycoke,
+        evs,
+        fastvid,
+        flashvid,
+        holitom,
+        random_tokens,
+        uniform_frames,
+        vcast,
+        vidcom2,
+        visionzip,
+    )
 }
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]
@@ -124,7 +141,7 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     _check_video_tokens(video.tokens)
     method = COMPRESSION_METHODS[settings.compression_method]
     _check_needs(method, video)
-    with _without_autocast(video.tokens.device.type):
+    with without_autocast(video.tokens.device.type):
         if settings.retention_ratio == 1.0:
             compression = _whole(method, video, settings)
         elif method.is_own:
@@ -173,7 +190,7 @@ def register_compression_method(
 
     Args:
         settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it looks at, of `"grid"` and `"tower_states"`.
+        needs: the fields of `VideoTokens` that it looks at, of `"grid"`, `"tower_states"` and `"tower_attention"`.
 
     Raises:
         ValueError: if another function has the name, if a setting or a need is not known, or if what is registered is
@@ -233,7 +250,7 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def _without_autocast(device_type: str) -> AbstractContextManager:
+def without_autocast(device_type: str) -> AbstractContextManager:
     """Switch autocast off. In mixed-precision training it would compute the matrix products in half precision."""
     if not torch.amp.is_autocast_available(device_type):
         return nullcontext()

@@ -42,7 +42,7 @@ def register_score_method(
             `compression_temperature`, `compression_rounding` and `compression_frame_score`. With `"video"`, those of
             the whole video: the best ⌊R·T·M⌋ tokens stay, at least one, and a frame may keep nothing.
         settings: names of the settings that the function takes.
-        needs: `"grid"` and `"tower_states"`, if the function reads these fields of `VideoTokens`.
+        needs: `"grid"`, `"tower_states"` and `"tower_attention"`, if the function reads these fields of `VideoTokens`.
 
     Raises:
         ValueError: as in `register_compression_method`, and if the ranking is unknown or the function does not take the

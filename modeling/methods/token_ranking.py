@@ -45,3 +45,8 @@ def most_unique_tokens_of_video(token_scores: Tensor, num_kept: int) -> tuple[Te
     indices = most_unique_tokens(token_scores.reshape(1, -1), whole, num_kept)
     budgets = torch.zeros(num_frames, dtype=torch.int64, device=token_scores.device)
     return indices, budgets.index_add_(0, indices // tokens_per_frame, torch.ones_like(indices))
+
+
+def mask_of(indices: Tensor, like: Tensor) -> Tensor:
+    """Return a bool mask of the shape of `like`, (T, M), that is true at these indices into the T·M tokens."""
+    return torch.zeros(like.numel(), dtype=torch.bool, device=like.device).index_fill(0, indices, True).view_as(like)

@@ -5,10 +5,13 @@ families two, which share their tokens.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+MERGE_BYTES = 16 * 2**20  # of features in float32 that are weighted at a time
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,46 @@ class VideoTokens:
             known.
         tower_states: (T, P, V) the vision tower's state of each patch of a frame, row by row, before the states are
             projected and pooled to tokens. None unless the method's registration asks for them.
-        tower_grid: rows and columns of a frame's patches, P = rows · columns; None if `tower_states` is None.
+        tower_attention: (T, P) float32, how much attention each patch of a frame receives in the last layer of the
+            vision tower whose output the model uses: its weights, a mean over the heads and over the frame's patches
+            that pay it. In a tower with a class token, CLIP's, it is what the class token pays. Row by row, and None
+            unless the method's registration asks for it. `per_token` turns it into values of tokens.
+        tower_grid: rows and columns of a frame's patches, P = rows · columns; None if nothing of the tower is given.
     """
 
     tokens: Tensor
     grid: tuple[int, int] | None = None
     tower_states: Tensor | None = None
     tower_grid: tuple[int, int] | None = None
+    tower_attention: Tensor | None = None
+
+    def per_token(self, of_patches: Tensor) -> Tensor:
+        """Pool a value of each patch, (T, P), to one of each token, (T, M) float32, as the model pools patches.
+
+        A token has the mean of the block of patches that it stands for. Rows and columns of patches that are left over
+        at the end belong to no token. Where the sides of the grids have no such ratio, as 27 patches and 14 tokens,
+        the model interpolates, and so does this.
+
+        Raises:
+            ValueError: if `grid` or `tower_grid` is not known, or does not fit.
+        """
+        if (
+            self.grid is None
+            or self.tower_grid is None
+            or of_patches.shape != (len(self.tokens), prod(self.tower_grid))
+        ):
+            raise ValueError(
+                f"`of_patches` has shape {tuple(of_patches.shape)}, but must be (T, P) for a video of "
+                f"{len(self.tokens)} frames with `grid` {self.grid} and `tower_grid` {self.tower_grid}, which must be "
+                "known. Pass `VideoTokens` with both grids; models do."
+            )
+        of_patches = of_patches.float().unflatten(1, self.tower_grid)[:, None]
+        block = max(1, self.tower_grid[0] // self.grid[0])
+        if self.grid == tuple(side // block for side in self.tower_grid):
+            pooled = nn.functional.avg_pool2d(of_patches, block)
+        else:
+            pooled = nn.functional.interpolate(of_patches, size=self.grid, mode="bilinear")
+        return pooled.flatten(1)
 
 
 class TokenMerge(NamedTuple):
@@ -134,7 +170,10 @@ class VideoCompression:
         """
         if self.merge is None:
             return features[self.indices]
-        outputs, inputs, weights = self.merge
-        weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
         merged = torch.zeros(len(self.indices), *features.shape[1:], dtype=torch.float32, device=features.device)
-        return merged.index_add(0, outputs, weighted).to(features.dtype)
+        # A token may enter many means, so all entries at once could be many times as large as the video.
+        step = max(1, MERGE_BYTES // (4 * features[0].numel()))
+        for outputs, inputs, weights in zip(*(part.split(step) for part in self.merge)):
+            weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
+            merged.index_add_(0, outputs, weighted)
+        return merged.to(features.dtype)

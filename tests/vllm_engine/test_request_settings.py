@@ -24,6 +24,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"compression_method": "dycoke", "retention_ratio": 0.1}, "`retention_ratio"),
     ({"compression_method": "evs", "compression_window": 3}, "`compression_window` is 3, but"),
     ({"compression_temperature": 0}, "`compression_temperature` is 0"),
+    (
+        {"compression_method": "visionzip"},
+        "`compression_method` is 'visionzip', which needs `tower_attention`, but vLLM",
+    ),
     ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches' .* vision tower"),
     ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
     ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),

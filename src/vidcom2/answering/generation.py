@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
+from ..configuration.vision_methods import VISION_METHODS
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.video_compression import VideoTokens
 from .prompting import video_arguments
@@ -70,14 +71,10 @@ class EncodedVideos:
             pooler_output=tuple(each.to(device) for each in self.outputs.pooler_output),
             deepstack_features=None if layers is None else [tuple(each.to(device) for each in one) for one in layers],
         )
-        tokens = [
-            replace(
-                video,
-                tokens=video.tokens.to(device),
-                tower_states=None if video.tower_states is None else video.tower_states.to(device),
-            )
-            for video in self.tokens
-        ]
+        tokens = []
+        for video in self.tokens:
+            of_tower = {name: value.to(device) for name in TOWER_NEEDS if (value := getattr(video, name)) is not None}
+            tokens.append(replace(video, tokens=video.tokens.to(device), **of_tower))
         return replace(self, inputs={}, outputs=outputs, tokens=tokens)
 
 
@@ -115,8 +112,9 @@ def encode(
     """
     described = video_arguments(model, inputs)
     compared = (settings.compression_method, *methods)
-    with_tower_states = any("tower_states" in COMPRESSION_METHODS[method].needs for method in compared)
-    outputs, tokens = model.model.encode_videos(settings=settings, with_tower_states=with_tower_states, **described)
+    needs = {need for method in compared for need in COMPRESSION_METHODS[method].needs}
+    needs -= {*VISION_METHODS[settings.vision_method].lacks}  # the methods that need these refuse the videos later
+    outputs, tokens = model.model.encode_videos(settings=settings, needs=needs, **described)
     # Drop the tower's own states, which would fill the memory for a batch of videos.
     kept = VidCom2VideoFeatures(
         pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")

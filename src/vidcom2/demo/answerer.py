@@ -104,6 +104,11 @@ class Answerer:
         """Return the model's settings, changed by those of a call. Raises a ValueError if these are refused."""
         return self.model.config.compression_settings(**overrides)
 
+    def methods(self, settings: CompressionSettings) -> list[str]:
+        """Return the methods that the model can run on clips that are encoded with these settings."""
+        model = self.model.model
+        return [name for name, method in COMPRESSION_METHODS.items() if model.can_meet(method.needs, settings)]
+
     # -----------------------------------------------------------------------------------------------------------------
     # Clips
     # -----------------------------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ class Answerer:
             on_device["pixel_values_videos"] = on_device["pixel_values_videos"].to(self.model.dtype)
             for each in settings:
                 watch = Stopwatch(self.model)
-                videos = encode(self.model, on_device, each, COMPRESSION_METHODS, watch)
+                videos = encode(self.model, on_device, each, self.methods(each), watch)
                 results.append((videos.on(CPU), watch.seconds()["vision"]))
         return results
 

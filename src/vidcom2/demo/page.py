@@ -7,7 +7,6 @@ from typing import Any
 import gradio as gr
 import jinja2
 
-from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
@@ -107,7 +106,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 min_width=260,
             )
             method = gr.Dropdown(
-                list(COMPRESSION_METHODS),
+                answerer.methods(at_first),
                 value=at_first.compression_method,
                 label="Compression method",
                 info="It chooses which tokens are kept.",

@@ -109,6 +109,10 @@ def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()
     return Encoded(inputs, videos, seconds, wall_seconds, peak_memory(device) if peak_is_known else None)
 
 
+def _refused(error: ValueError) -> MethodRefused:
+    return MethodRefused(" ".join(str(error).split()))
+
+
 def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: Encoded) -> Turn:
     """Compress an encoded video and generate. Together with `encode` this is all that `generate` does given pixels.
 
@@ -116,7 +120,10 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         MethodRefused: if the candidate's method refuses.
     """
     model, device = checkpoint.model, checkpoint.model.device
-    settings = model.config.compression_settings(**candidate.overrides)
+    try:
+        settings = model.config.compression_settings(**candidate.overrides)
+    except ValueError as error:
+        raise _refused(error) from error
     features, kept_share = encoded.videos.outputs, 1.0
     peak_is_known = reset_peak_memory(device)
     watch = Stopwatch(model)
@@ -127,7 +134,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         try:
             features = compress(model, encoded.videos, settings, watch)
         except ValueError as error:
-            raise MethodRefused(" ".join(str(error).split())) from error
+            raise _refused(error) from error
         kept_share = len(features.video_compressions[0].indices) / features.video_compressions[0].num_tokens
     new = generate(
         model,

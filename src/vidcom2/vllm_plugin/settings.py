@@ -12,7 +12,7 @@ import torch
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
 from vllm.transformers_utils.config import uses_mrope
 
-from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
 from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoTokens
@@ -46,10 +46,11 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
             "depend on what a video shows, but vLLM counts them before it has seen the video. Set it to "
             """"exact" in config.json, with `--hf-overrides '{"compression_rounding": "exact"}'`, or in the request."""
         )
-    if "tower_states" in method.needs:
+    of_tower = [need for need in TOWER_NEEDS if need in method.needs]
+    if of_tower:
         raise ValueError(
-            f"`compression_method` is {method.name!r}, which needs states of the vision tower, but vLLM does not give "
-            "access to them. Choose another method."
+            f"`compression_method` is {method.name!r}, which needs {' and '.join(f'`{need}`' for need in of_tower)}, "
+            "but vLLM gives no access to the inside of its vision tower. Choose another method."
         )
     if settings.vision_method != "full":
         raise ValueError(

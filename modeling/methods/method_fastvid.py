@@ -1,0 +1,186 @@
+"""`compression_method="fastvid"`: FastVID (Shen et al., NeurIPS 2025, arXiv 2503.11187).
+
+    DySeg   cuts the video into segments of similar frames (`dynamic_segments.py`).
+    ATS     keeps in each frame the tokens that receive most of the vision tower's attention: 60 % of what stays.
+    DTM     gives the other 40 % of a segment's tokens to its anchor frames: its last frame, and every 4th before it.
+            The density peaks among their tokens that are not salient become anchors. All other tokens of the segment
+            are merged, in each of its anchor frames anew, into the anchor that they are most similar to.
+
+An anchor that n tokens join becomes w · anchor + (1 - w) · their mean, with w = max(1/(n + 1), β). That is the plain
+mean of all n + 1, unless the anchor's own weight would fall below β = 0.6.
+
+The authors published three versions (LunarShen/FastVID), which differ. This file follows that for LLaVA-Video, with its
+script's constants. It departs from it so:
+
+- Their attention is that of SigLIP's pooling head, whose weights are not in checkpoints of the LLaVA families, and
+  their frame features are what this head pools. The version for Qwen2.5-VL, which has no such head, takes the attention
+  of the tower's last layer and the mean of a frame's tokens, and so does this file. There the mean query of a frame
+  attends to means of 4 keys, while here the attention that all queries pay is averaged.
+- In Qwen2.5-VL they cut below 0.84, and frames that are almost equal to the next one keep nothing. Here a cut is below
+  0.9 in every family, and frames keep salient tokens alike, as in their versions for LLaVA.
+- Every frame there is granted ⌊R·M⌋ tokens. Here the video is granted max(T, ⌊R·T·M⌋), in shares of frames that differ
+  by at most 1, so that methods are compared at equally many tokens. The number depends on sizes and ratio alone.
+- Above a ratio of about 45 %, the anchors of a long segment do not fit into every 4th frame, and their code for LLaVA
+  fails. Here such a segment has anchors in more frames: in every 3rd, every 2nd, or every one.
+- Density has no random noise (`density_peaks.py`), and a frame may have fewer than 4 tokens. In ties, the earlier token
+  or anchor is taken. A token with a non-finite value enters no mean, is kept last, and is merged into nothing.
+
+Cost: in a segment of N tokens that gets A anchors, comparing takes N·A·D multiplications. This is the largest term, and
+quadratic in the segment. Density takes M²·D in each anchor frame. The memory beside the tokens is that of a segment's
+similarities to the anchors of one frame. The device is read several times in each segment.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...configuration.compression_settings import CompressionSettings
+from .density_peaks import density_peaks
+from .dynamic_segments import dynamic_segments, frame_means
+from .exact_totals import REMAINDER_NOISE, equal_shares, exact_total
+from .token_blocks import clear_tokens, token_centre_products
+from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
+from .video_compression import TokenMerge, VideoCompression, VideoTokens
+
+ANCHOR_SHARE = 0.4  # d in their scripts: the part of the kept tokens that are anchors
+ANCHOR_INTERVAL = 4  # p: every how many frames of a segment there are anchors
+LEAST_ANCHOR_WEIGHT = 0.6  # β
+NEIGHBOURS = 4  # over which density is taken, the token itself among them
+
+
+class Anchors(NamedTuple):
+    """The anchors of one frame, and what is merged into them.
+
+    Attributes:
+        indices: (A,) int64, ascending, into the T·M tokens.
+        weights: (A,) float32: the weight of each anchor in its mean.
+        members: (N,) int64 into the T·M tokens: those that are merged.
+        of_members: (N,) int64 into the A anchors: which one each member is merged into.
+        member_weights: (N,) float32.
+    """
+
+    indices: Tensor
+    weights: Tensor
+    members: Tensor
+    of_members: Tensor
+    member_weights: Tensor
+
+
+def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """Keep each frame's most attended tokens, and each segment's anchors with what is merged into them."""
+    num_frames, tokens_per_frame, _ = video.tokens.shape
+    total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
+    if total == num_frames * tokens_per_frame:
+        return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
+    assert video.tower_attention is not None  # as the method's row says
+    attention = video.per_token(video.tower_attention)
+    _, finite, means = frame_means(video.tokens)
+    segments = dynamic_segments(means)
+    salient_budgets, anchor_budgets = segment_budgets(segments, equal_shares(total, num_frames), tokens_per_frame)
+
+    salient = salient_tokens(attention, finite, salient_budgets)
+    mergeable = finite & ~salient
+    found = [
+        anchors_of_frame(video.tokens, segment, frame, anchor_budgets[frame], salient, mergeable)
+        for segment in segments
+        for frame in range(segment.start, segment.stop)
+        if anchor_budgets[frame]
+    ]
+    return merged_compression(salient, found)
+
+
+def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: int) -> tuple[list[int], list[int]]:
+    """Return how many salient tokens, and how many anchors, each frame keeps.
+
+    Args:
+        shares: (T) how many tokens each frame would keep of its own.
+        tokens_per_frame: M, the most that a frame can keep.
+    """
+    salient: list[int] = []
+    anchors: list[int] = []
+    for segment in segments:
+        granted, length = sum(shares[segment]), segment.stop - segment.start
+        num_anchors = math.floor(granted * ANCHOR_SHARE + REMAINDER_NOISE)
+        others = earlier_first(granted - num_anchors, length)
+        spaced = (anchors_every(interval, num_anchors, length) for interval in range(ANCHOR_INTERVAL, 0, -1))
+        # In every frame they always fit, because a segment is granted at most all its tokens.
+        fitting = (each for each in spaced if max(map(sum, zip(each, others))) <= tokens_per_frame)
+        anchors += next(fitting)
+        salient += others
+    return salient, anchors
+
+
+def anchors_every(interval: int, number: int, length: int) -> list[int]:
+    """Divide anchors among the last frame of a segment and every so many before it; the later ones get what is over."""
+    places = range(length - 1, -1, -interval)
+    at = dict(zip(places, earlier_first(number, len(places))))
+    return [at.get(frame, 0) for frame in range(length)]
+
+
+def earlier_first(total: int, number: int) -> list[int]:
+    """Divide a total into `number` whole parts that differ by at most 1, the larger ones first."""
+    return [total // number + (place < total % number) for place in range(number)]
+
+
+def salient_tokens(attention: Tensor, finite: Tensor, budgets: list[int]) -> Tensor:
+    """Return a mask (T, M) of the tokens of each frame that receive most attention (ATS)."""
+    scores = attention.nan_to_num(nan=-1.0).masked_fill(~finite, -math.inf)
+    indices = most_unique_tokens(scores, torch.tensor(budgets, device=scores.device), sum(budgets))
+    return torch.zeros_like(finite).flatten().index_fill_(0, indices, True).view_as(finite)
+
+
+def anchors_of_frame(
+    tokens: Tensor, segment: slice, frame: int, number: int, salient: Tensor, mergeable: Tensor
+) -> Anchors:
+    """Choose the anchors of one frame, and merge the tokens of its segment into them (DTM).
+
+    Args:
+        tokens: (T, M, D), any float dtype.
+        salient: (T, M) bool: the tokens that are kept in any case.
+        mergeable: (T, M) bool: the tokens that may be merged.
+    """
+    tokens_per_frame = tokens.shape[1]
+    of_frame = clear_tokens(tokens[frame].float(), ~mergeable[frame])
+    scores, _ = density_peaks(of_frame, mergeable[frame], NEIGHBOURS)
+    scores = scores.masked_fill(salient[frame], -math.inf)  # below the tokens that are not finite
+    places, _ = most_unique_tokens_of_video(scores[None], number)
+
+    rest = mergeable[segment].clone()
+    rest[frame - segment.start, places] = False
+    centres = of_frame[places]
+    products = token_centre_products(tokens[segment], centres.expand(len(rest), -1, -1))
+    lengths = torch.linalg.vector_norm(centres, dim=-1)
+    similarity = torch.where(lengths > 0, products / lengths, 0.0)  # the token's own length does not change the order
+    is_finite = mergeable[frame, places]
+    nearest = similarity.masked_fill(~is_finite, -math.inf).argmax(dim=-1)  # of equal ones the first
+    members = (rest & is_finite.any()).flatten().nonzero().flatten()
+    of_members = nearest.flatten()[members]
+
+    counts = torch.zeros_like(lengths).index_add_(0, of_members, torch.ones_like(of_members, dtype=torch.float32))
+    weights = (1 / (counts + 1)).clamp(min=LEAST_ANCHOR_WEIGHT).masked_fill(counts == 0, 1.0)
+    return Anchors(
+        places + frame * tokens_per_frame,
+        weights,
+        members + segment.start * tokens_per_frame,
+        of_members,
+        ((1 - weights) / counts)[of_members],
+    )
+
+
+def merged_compression(salient: Tensor, found: list[Anchors]) -> VideoCompression:
+    """Make the compression that keeps salient tokens (T, M) as they are, and anchors as means."""
+    kept = salient.clone()
+    for anchors in found:
+        kept.view(-1)[anchors.indices] = True
+    number_of = kept.flatten().cumsum(0) - 1  # the number that a kept token has among all kept ones
+    alone = salient.flatten().nonzero().flatten()
+    outputs, inputs, weights = [number_of[alone]], [alone], [torch.ones_like(alone, dtype=torch.float32)]
+    for anchors in found:
+        numbers = number_of[anchors.indices]
+        outputs += [numbers, numbers[anchors.of_members]]
+        inputs += [anchors.indices, anchors.members]
+        weights += [anchors.weights, anchors.member_weights]
+    merge = TokenMerge(torch.cat(outputs), torch.cat(inputs), torch.cat(weights))
+    return VideoCompression.of_mask(kept, merge=merge)

@@ -40,6 +40,18 @@ def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
     return json.loads((RESULTS / toy / f"{group}.json").read_text())
 
 
+def load_leaderboard(toy: str = TOY.name) -> dict[str, Any]:
+    """Return both groups of the leaderboard as one. They answer the same questions.
+
+    Raises:
+        ValueError: if their questions are not the same.
+    """
+    by_tokens, by_attention = load("leaderboard", toy), load("leaderboard_attention", toy)
+    if by_tokens["all"][0] != by_attention["all"][0]:
+        raise ValueError(f"the groups of the leaderboard of {toy!r} differ with all tokens. Run both again.")
+    return by_tokens | {"all": by_tokens["all"] + by_attention["all"][1:]}
+
+
 def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
     """Make the table method × the paper's two ratios, with right answers and their difference from all tokens."""
     whole, *rows = methods["all"]
@@ -225,10 +237,10 @@ def blocks() -> dict[str, str]:
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "tower": lambda: towers(load("tower")),
-        "leaderboard": lambda: leaderboard(load("leaderboard")),
-        "leaderboard-kinds": lambda: leaderboard_by_kind(load("leaderboard")),
-        "leaderboard-qwen3-vl": lambda: leaderboard(load("leaderboard", QWEN)),
-        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load("leaderboard", QWEN)),
+        "leaderboard": lambda: leaderboard(load_leaderboard()),
+        "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
+        "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
+        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
         "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
         "published": published,
     }

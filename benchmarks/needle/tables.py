@@ -243,7 +243,6 @@ def blocks() -> dict[str, str]:
         "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
         "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
         "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
-        "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
         "published": published,
     }
     return {name: make() for name, make in made.items()}

@@ -250,7 +250,7 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
     return function.__module__, function.__qualname__
 
 
-def without_autocast(device_type: str) -> AbstractContextManager:
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Switch autocast off. In mixed-precision training it would compute the matrix products in half precision."""
     if not torch.amp.is_autocast_available(device_type):
         return nullcontext()

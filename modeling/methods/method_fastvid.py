@@ -159,7 +159,7 @@ def anchors_of_frame(
     of_members = nearest.flatten()[members]
 
     counts = torch.zeros_like(lengths).index_add_(0, of_members, torch.ones_like(of_members, dtype=torch.float32))
-    weights = (1 / (counts + 1)).clamp(min=LEAST_ANCHOR_WEIGHT).masked_fill(counts == 0, 1.0)
+    weights = (1 / (counts + 1)).clamp(min=LEAST_ANCHOR_WEIGHT)
     return Anchors(
         places + frame * tokens_per_frame,
         weights,

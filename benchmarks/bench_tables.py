@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vidcom2.evaluation.report import pipes
+from vidcom2.evaluation.tables import pipes
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
 from vidcom2.measuring.results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
 from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table

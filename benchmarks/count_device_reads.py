@@ -54,6 +54,7 @@ def rows() -> Iterator[dict[str, Any]]:
         {"compression_method": "uniform_frames"},
         {"compression_method": "dycoke"},
         {"compression_method": "evs"},
+        {"compression_method": "vcast"},
     ):
         vidcom2.compress(tokens, 0.25, **settings)  # the first call sets things up, and does not count
         with counted_waits() as places:

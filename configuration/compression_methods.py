@@ -19,7 +19,7 @@ NEEDS = ("grid", *TOWER_NEEDS)
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
-BY_SIZES = "sizes"  # ⌊R·T·M⌋, but at least one, or one for each frame, or a whole frame
+BY_SIZES = "sizes"  # R·T·M, rounded, but at least one, or one for each frame, or a whole frame
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             compiles=False,  # a graph cannot make a random generator
             bench=("random",),
         ),
-        # These keep exactly R·T·M tokens, so there is nothing for `compression_rounding` to decide.
+        # These keep R·T·M tokens, so there is nothing for `compression_rounding` to decide.
         CompressionMethod(
             "uniform_frames",
             "method_uniform_frames.uniform_frames",
@@ -97,15 +97,17 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
         ),
         CompressionMethod("dycoke", "method_dycoke.dycoke", kept=BY_SIZES, compiles=True, bench=("dycoke",)),
         CompressionMethod("evs", "method_evs.evs", kept=BY_SIZES, compiles=True, bench=("evs",)),
+        # Its loop over rounds would be a graph of thousands of steps.
+        CompressionMethod("coverage", "method_coverage.coverage", kept=BY_SIZES, bench=("coverage",)),
         CompressionMethod(
-            "visionzip",
-            "method_visionzip.visionzip",
-            needs=("grid", "tower_attention"),
+            "vcast",
+            "method_vcast.vcast",
+            settings=("compression_scoring",),
             kept=BY_SIZES,
             compiles=True,
-            bench=("visionzip",),
+            bench=("vcast",),
         ),
-        # Where these cut a video depends on its content, so they read the device.
+        # All of these but VisionZip cut the video where its content says, and read the device for that.
         CompressionMethod(
             "fastvid",
             "method_fastvid.fastvid",
@@ -119,6 +121,14 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             needs=("grid", "tower_attention"),
             kept=BY_SIZES,
             bench=("flashvid",),
+        ),
+        CompressionMethod(
+            "visionzip",
+            "method_visionzip.visionzip",
+            needs=("grid", "tower_attention"),
+            kept=BY_SIZES,
+            compiles=True,
+            bench=("visionzip",),
         ),
         CompressionMethod(
             "holitom",

@@ -84,10 +84,13 @@ class CompressionSettings:
         retention_ratio: fraction of the video tokens kept, R in the paper, in (0, 1]. 1.0 keeps everything.
         compression_method: which tokens stay: those of `"vidcom2"`; tokens at random (`"random"`, a baseline in the
             paper's Table 1); all tokens of fewer frames (`"uniform_frames"`); those that do not repeat earlier frames
-            (`"dycoke"`, DyCoke's temporal merging, and `"evs"`, Efficient Video Sampling); those that the vision tower
-            attends to, and means of the others (`"fastvid"` and `"flashvid"`); or those of a method that
+            (`"dycoke"`, DyCoke's temporal merging, and `"evs"`, Efficient Video Sampling); those that stand out in
+            their frame, more of them where the video turns (`"vcast"`, V-CAST); those that leave no part of the video
+            far from a kept one (`"coverage"`); those that the vision tower attends to, and means of the others
+            (`"fastvid"`, `"flashvid"`, `"visionzip"` and `"holitom"`); or those of a method that
             `register_compression_method` added. A method reads the settings that its row of the table names.
-        compression_scoring: `"paper"` for Algorithm 1, `"released"` for what the authors' published code computes.
+        compression_scoring: `"paper"` for Algorithm 1, or for V-CAST, `"released"` for what the authors' published code
+            computes.
         compression_rounding: how r_t·M becomes a frame's budget: `"ceil"` as in the paper, `"round"` as in the released
             code, `"exact"` for a total that depends on the sizes alone.
         compression_temperature: τ of Eq. 5; smaller values concentrate the budget on the most unique frames.

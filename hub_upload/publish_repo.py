@@ -14,7 +14,7 @@ from ..errors import OptionError
 from ..explain.explanation import draw_png, explain
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import digest, model_files
-from ..tiny.toy import DEMO_VIDEO
+from ..toys import DEMO_VIDEO
 from ..video.reading import read_video
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .model_card import CardOptions, missing_in_card, read_result

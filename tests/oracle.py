@@ -1,9 +1,10 @@
-"""Two independent implementations of VidCom² that `vidcom2.compress` is compared with.
+"""Independent implementations of VidCom² and V-CAST that `vidcom2.compress` is compared with.
 
 - `oracle_compress` takes every setting, in slow plain loops in float64. It was written from the paper (Section 3.2,
   Algorithm 1) and facts/released_code.md, not from the operator, with which it shares no code.
 - `released_reference` is the released algorithm in plain torch and the model's dtype, as a user would write it. The
   golden file pins it, and benchmarks/benchmark_compress.py measures against it.
+- `oracle_vcast` is V-CAST in slow plain loops in float64. A golden file pins it too.
 """
 
 import math
@@ -188,14 +189,19 @@ def whole_budgets(
 
 
 def exact_budgets(wanted: Vector, tokens_per_frame: int, retention_ratio: float) -> tuple[list[int], float]:
-    """Scale `wanted` until it adds up to K within [1, M], then hand out whole tokens by largest remainder."""
+    """Return budgets in [1, M] that add up to K of `compression_rounding="exact"`."""
+    total = expected_exact_total(len(wanted), tokens_per_frame, retention_ratio)
+    return shares_by_largest_remainder(wanted, total, 1, tokens_per_frame)
+
+
+def shares_by_largest_remainder(wanted: Vector, total: int, least: int, most: int) -> tuple[list[int], float]:
+    """Scale `wanted` until it adds up to the total within the bounds, then hand out tokens by largest remainder."""
     num_frames = len(wanted)
-    total = expected_exact_total(num_frames, tokens_per_frame, retention_ratio)
 
     def clipped(factor: float) -> Vector:
-        return [min(max(factor * value, 1.0), float(tokens_per_frame)) for value in wanted]
+        return [min(max(factor * value, float(least)), float(most)) for value in wanted]
 
-    low, high = 0.0, tokens_per_frame / min(wanted)  # everything at 1, everything at M
+    low, high = 0.0, most / min(wanted)  # everything at the lower bound, everything at the upper one
     for _ in range(300):
         middle = (low + high) / 2
         if math.fsum(clipped(middle)) < total:
@@ -217,7 +223,7 @@ def exact_budgets(wanted: Vector, tokens_per_frame: int, retention_ratio: float)
         budgets[winner] += 1
 
     margin = min(
-        (abs(share - round(share)) for share in shares if 1 < share < tokens_per_frame),
+        (abs(share - round(share)) for share in shares if least < share < most),
         default=math.inf,
     )
     denied = [remainders[t] for t in range(num_frames) if t not in granted]
@@ -266,3 +272,80 @@ def released_reference(video_tokens: Tensor, retention_ratio: float = 0.25) -> R
 def gaussian_similarity(tokens: Tensor, centre: Tensor) -> Tensor:
     distance = (tokens - centre).norm(dim=-1)
     return sum(torch.exp(-(distance**2) / (2 * width)) for width in GAUSSIAN_WIDTHS)
+
+
+class OracleVcast(NamedTuple):
+    """What `compression_method="vcast"` should return, and how clear-cut it is, as in `OracleCompression`."""
+
+    indices: list[int]
+    frame_budgets: list[int]
+    curvature: list[float]
+    token_scores: list[list[float]]  # -inf for a token with a non-finite value
+    budget_margin: float
+    token_margin: float  # the smallest gap between the score of a kept token and that of a dropped one of its frame
+
+
+def oracle_vcast(video_tokens: Tensor, retention_ratio: float, compression_scoring: str = "paper") -> OracleVcast:
+    """Run V-CAST on `video_tokens` (num_frames, tokens_per_frame, dim) in float64."""
+    video: list[list[Vector]] = video_tokens.double().tolist()
+    num_frames, tokens_per_frame, dim = video_tokens.shape
+    finite = [[all(map(math.isfinite, token)) for token in frame] for frame in video]
+    means = [mean(finite_tokens(video, finite, [t])) or [0.0] * dim for t in range(num_frames)]
+
+    path = [scaled_to_one(centre) for centre in means]
+    curvature = [1.0] * num_frames
+    for t in range(1, num_frames - 1):
+        step_in = scaled_to_one([x - y for x, y in zip(path[t], path[t - 1])])
+        step_out = scaled_to_one([x - y for x, y in zip(path[t + 1], path[t])])
+        curvature[t] = 1.0 - dot(step_in, step_out)
+
+    total = max(num_frames, round(retention_ratio * num_frames * tokens_per_frame)) - num_frames
+    exponentials = [math.exp(kappa / 0.7) for kappa in curvature]
+    weights = [value / math.fsum(exponentials) for value in exponentials]
+    share = shares_by_largest_remainder if compression_scoring == "paper" else shares_one_frame_after_another
+    shares, budget_margin = share(weights, total, 0, tokens_per_frame - 1)
+
+    indices: list[int] = []
+    token_scores: list[list[float]] = []
+    token_margin = math.inf
+    for t, frame in enumerate(video):
+        lengths = [math.sqrt(dot(token, token)) for token in finite_tokens(video, finite, [t])]
+        row = []
+        for token, is_finite in zip(frame, finite[t]):
+            score = -math.inf
+            if is_finite:
+                activation = (math.sqrt(dot(token, token)) - min(lengths)) / (max(lengths) - min(lengths) + 1e-6)
+                score = 1 - cosine(token, means[t]) + activation
+            row.append(score)
+        best_first = sorted(range(tokens_per_frame), key=lambda m: (-row[m], m))
+        kept, dropped = best_first[: 1 + shares[t]], best_first[1 + shares[t] :]
+        if dropped and row[kept[-1]] > -math.inf:
+            token_margin = min(token_margin, row[kept[-1]] - row[dropped[0]])
+        indices += [t * tokens_per_frame + m for m in sorted(kept)]
+        token_scores.append(row)
+    return OracleVcast(indices, [1 + each for each in shares], curvature, token_scores, budget_margin, token_margin)
+
+
+def scaled_to_one(vector: Vector) -> Vector:
+    """Scale a vector to length 1, but lengthen none of less than 1e-6 by more than a million."""
+    length = max(math.sqrt(dot(vector, vector)), 1e-6)
+    return [x / length for x in vector]
+
+
+def shares_one_frame_after_another(weights: Vector, total: int, least: int, most: int) -> tuple[list[int], float]:
+    """Round shares down, and give what is left to the frame of the largest fraction until it is full, then the next."""
+    wanted = [weight * total for weight in weights]
+    shares = [math.floor(value + ARITHMETIC_NOISE) for value in wanted]
+    fractions = [value - share for value, share in zip(wanted, shares)]
+    margin = min((abs(value - round(value)) for value in wanted), default=math.inf)
+    shares = [min(max(share, least), most) for share in shares]
+    while sum(shares) < total:
+        open_frames = [t for t in range(len(shares)) if shares[t] < most]
+        winner = open_frames[0]
+        for t in open_frames:
+            if fractions[t] > fractions[winner] + ARITHMETIC_NOISE:  # only a clearly larger one beats an earlier frame
+                winner = t
+        others = [fractions[winner] - fractions[t] for t in open_frames if t != winner]
+        margin = min([margin, *others])
+        shares[winner] += 1
+    return shares, margin

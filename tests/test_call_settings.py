@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import MODELS, RETENTION_RATIO
+from models import MODELS, RETENTION_RATIO, make_video
 from reference import compressed_embeddings
 from test_generate import batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
@@ -150,14 +150,15 @@ def test_turns_and_loops_continue_as_from_scratch_with_either_positions(family: 
 
 
 @only(lambda family: not family.mrope)
-def test_original_positions_are_refused_where_gaps_mean_several_prompts(family: Family) -> None:
-    inputs = family.one_video()
-    with pytest.raises(ValueError, match="without a cache Transformers"):
-        run(family.model, inputs, compression_positions="original", use_cache=False)
-    model = family.load(retention_ratio=RETENTION_RATIO)
-    model.config.get_text_config()._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match=r'leaves gaps.*attn_implementation="sdpa"'):
-        model(**inputs, compression_positions="original")
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_original_positions_without_a_cache_equal_those_with_one(family: Family, attention: str, rows: int) -> None:
+    """There Transformers would take the gaps for the ends of several prompts in a row."""
+    model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation=attention)
+    inputs = family.inputs(*[family.prompt("What happens?", videos=1)] * rows, videos=[make_video(0)] * rows)
+    settings = {"compression_positions": "original", "return_dict_in_generate": True, "output_logits": True}
+    with_cache, without = (run(model, inputs, use_cache=each, **settings) for each in (True, False))
+    torch.testing.assert_close(without.logits, with_cache.logits, rtol=0, atol=1e-5)
 
 
 # -- lengths ----------------------------------------------------------------------------------------------------------

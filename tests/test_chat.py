@@ -14,7 +14,7 @@ from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError
-from vidcom2.tiny.toy import DEMO_VIDEO, toy_clips
+from vidcom2.toys import DEMO_VIDEO, TOY
 from vidcom2.video.reading import read_video
 
 
@@ -55,7 +55,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
 def test_the_chat_template_ends_each_answer_once() -> None:
     checkpoint = load_checkpoint()
     conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 16), max_new_tokens=8)
-    clip = toy_clips()[0]
+    clip = TOY.clips[0]
     assert conversation.ask(clip.question) == clip.answer
     conversation.ask("Which colour?")
     text = checkpoint.processor.decode(conversation.ids[0]).replace("<video>", "")
@@ -74,7 +74,7 @@ def test_a_question_that_cannot_be_asked_leaves_the_conversation_as_it_was() -> 
 
 
 def test_chat_answers_lines_until_quit_or_the_end_of_the_input() -> None:
-    clip = toy_clips()[0]
+    clip = TOY.clips[0]
     code, shown, error = chat(f"{clip.question}\n\nA <video>?\n{clip.question}\n/quit\nWhat?\n", clip.path)
     assert code == 0 and shown.splitlines().count(clip.answer) == 2
     assert shown.count("tokens in the KV cache") == 2 and error.count("Error: the question contains '<video>'") == 1

@@ -32,8 +32,9 @@ from vidcom2.errors import OptionError
 from vidcom2.families import FAMILIES
 from vidcom2.measuring.results import write_results
 from vidcom2.measuring.tables import notes
+from vidcom2.recommended import RECOMMENDED
 from vidcom2.tiny.checkpoints import tiny_llava_onevision
-from vidcom2.tiny.toy import toy_clips
+from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> Non
     assert "Demo" in shown and "is a toy" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
     for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
-    clip = toy_clips()[0]
+    clip = TOY.clips[0]
     said = dict(re.findall(r"^(?:Answer of )?(Prompt|Truth|[\w.= ]+?)(?: \([^)]*\)\n|  +)(.+)$", shown, re.M))
     assert (said["Prompt"], said["Truth"]) == (clip.question, clip.answer)
     assert said["all tokens"] == said["retention_ratio=0.25"] == clip.answer != said["uniform_frames"]
@@ -167,6 +168,29 @@ def test_the_verdict_of_eval_names_the_best_method_of_each_ratio() -> None:
         "little: see the intervals"
     )
     assert verdict_of_eval(results[:1]) is None
+
+
+def frames_result(method: str, frames: int, accuracy: float | None, difference: float | None, questions: int) -> dict:
+    low, high = (None, None) if difference is None else (difference - 0.05, difference + 0.05)
+    compared = {"difference": difference, "difference_low": low, "difference_high": high}
+    return {"method": method, "num_frames": frames, "accuracy": accuracy, "questions": questions, **compared}
+
+
+def test_the_verdict_of_a_budget_names_the_best_number_of_frames() -> None:
+    results = [
+        frames_result("all tokens", 8, 0.7, None, 100),
+        frames_result("vidcom2", 16, 0.76, 0.06, 100),
+        frames_result("evs", 16, 0.69, -0.01, 100),
+        frames_result("dycoke", 64, None, None, 0) | {"refused": "why"},
+    ]
+    assert verdict_of_eval(results) == (
+        "Most right answers: vidcom2 with 16 frames, 76.0 %; +6.0 [+1.0, +11.0] points against the fewest frames"
+    )
+    assert verdict_of_eval([results[0] | {"questions": 3}, results[2]]) == (
+        "Most right answers: all tokens with 8 frames, 70.0 %; evs with 16 frames has −1.0 [−6.0, +4.0] points against "
+        "that. 3 questions tell little: see the intervals"
+    )
+    assert verdict_of_eval(results[-1:]) is None
 
 
 def bench_row(method: str, ratio: float, frames: int, tokens: int, seconds: float | None) -> dict:
@@ -315,6 +339,24 @@ def test_settings_that_are_not_given_come_from_the_checkpoint(tiny_folder: Path,
     assert load_checkpoint(str(tiny_folder)).model.config.retention_ratio == 0.25
 
 
+def test_the_recommended_settings_are_one_flag_and_one_mapping(tiny_folder: Path) -> None:
+    run = json.loads(vidcom2("run", "--model", tiny_folder, "--recommended", *FAST, "--json")[1])
+    config = load_checkpoint(str(tiny_folder), **RECOMMENDED).model.config
+    for name, value in RECOMMENDED.items():
+        assert run["settings"][name] == getattr(config, name) == value != getattr(CompressionSettings(), name)
+    given = ["--recommended", "--compression-positions", "consecutive"]
+    run = json.loads(vidcom2("run", "--model", tiny_folder, *given, *FAST, "--json")[1])
+    assert run["settings"]["compression_positions"] == "consecutive"
+    assert run["settings"]["compression_method"] == RECOMMENDED["compression_method"]
+
+
+def test_a_toy_is_named_like_a_model() -> None:
+    _, shown, _ = vidcom2("run", "--model", "toy:llava_onevision", "--repeats", 1)
+    assert "is a toy LLaVA-OneVision" in shown and TOY.clips[0].question in shown
+    code, _, error = vidcom2("run", "--model", "toy:qwen3vl", *FAST)
+    assert code == 2 and "the toys are toy:llava_onevision, toy:qwen3_vl. Did you mean 'qwen3_vl'?" in error
+
+
 def test_an_unknown_setting_is_refused_by_name(tiny_folder: Path) -> None:
     with pytest.raises(OptionError, match=r"'compression_speed' is not a setting of VidCom².*compression_rounding"):
         load_checkpoint(str(tiny_folder), compression_speed=2)
@@ -397,7 +439,7 @@ def test_explain_compares_up_to_four_ways_on_a_page(tmp_path: Path) -> None:
     code, shown, _ = vidcom2(*given, *ways)
     assert code == 0 and re.findall(r"at retention_ratio=([\d.]+)", shown) == ["0.25", "0.25", "0.5", "0.75"]
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert f"<title>{toy_clips()[0].path.name}: " in page and "random at 0.75" in page
+    assert f"<title>{TOY.clips[0].path.name}: " in page and "random at 0.75" in page
     for more, message in (
         (["--compare", "0.1"] * 4, "`--compare` is given 4 times, but a page shows 4 at most"),
         (["--compare", "evz"], "`--compare` is 'evz', .*Did you mean 'evs'"),

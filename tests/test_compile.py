@@ -41,7 +41,8 @@ def backend() -> CountingBackend:
     "settings",
     [EXACT, EXACT | {"compression_scoring": "released"}]
     + [EXACT | {"compression_window": 4}]
-    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "visionzip")],
+    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "vcast", "visionzip")]
+    + [{"compression_method": "vcast", "compression_scoring": "released"}],
     ids=lambda settings: ",".join(settings.values() if "compression_window" not in settings else ["window"]),
 )
 def test_the_operator_compiles_to_one_graph(settings: dict[str, Any], backend: CountingBackend) -> None:

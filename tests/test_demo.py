@@ -28,12 +28,12 @@ from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of
 from vidcom2.demo.conversation import NO_CLIP, NO_QUESTION, Turns, asked, earlier_of
 from vidcom2.demo.rendering import frames_html, turns_html
 from vidcom2.explain.explanation import explain
-from vidcom2.tiny.toy import toy_clips
+from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 
 gradio = pytest.importorskip("gradio")
 
-CLIPS = toy_clips()
+CLIPS = TOY.clips
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NEW = 8
 

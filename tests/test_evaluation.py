@@ -22,7 +22,8 @@ from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.questions import Question, named_choice, normalised, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
-from vidcom2.evaluation.evaluate import compressed_answers, evaluate
+from vidcom2.evaluation.batches import compressed_answers
+from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import paired_interval, summary, wilson, write_results
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.records.jsonl import append_rows
@@ -249,11 +250,15 @@ def test_the_batch_size_does_not_change_the_answers(checkpoint: Checkpoint, tmp_
 
 def test_the_setting_of_positions_reaches_generate(folder: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(str(folder), device="cpu")
-    checkpoint.model.generation_config.use_cache = False  # without a cache the model refuses gaps between positions
-    candidates = candidates_of("vidcom2,vidcom2:compression_positions=original", "0.5")
-    (row,) = evaluate(checkpoint, asked("0 4"), candidates, tmp_path / "a", max_new_tokens=2, read=read)
-    assert "text" in row["answers"]["vidcom2 0.5"]
-    assert '`compression_positions="original"` leaves gaps' in row["answers"][candidates[1].label]["refused"]
+    has_gaps = []
+    checkpoint.model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: has_gaps.append(bool((kwargs["position_ids"].diff() > 1).any())), with_kwargs=True
+    )
+    for positions in ("consecutive", "original"):
+        has_gaps.clear()
+        candidates = candidates_of(f"vidcom2:compression_positions={positions}", "0.5")
+        evaluate(checkpoint, asked("0 4"), candidates, tmp_path / positions, max_new_tokens=2, read=read)
+        assert any(has_gaps) == (positions == "original")
 
 
 def test_a_candidate_may_be_a_function(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -332,9 +337,26 @@ def test_running_out_of_memory_gives_an_error_row_and_a_bug_is_raised(checkpoint
     full = torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
     rows = evaluate(checkpoint, questions, failing(full), tmp_path / "a", batch_size=2, read=read)
     assert "answers" in rows[0] and "answers" in rows[1]
-    assert rows[2]["error"].startswith("out of memory (CUDA out of memory. Tried.). Take fewer frames")
+    assert rows[2]["error"].startswith(
+        "out of memory (CUDA out of memory. Tried.) for this question alone. Start again"
+    )
     with pytest.raises(KeyError):
         evaluate(checkpoint, questions, failing(KeyError("x")), tmp_path / "b", batch_size=2, read=read)
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_halved(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    sizes = []
+
+    def answer(model: Any, batch: Batch, max_new_tokens: int) -> Any:
+        sizes.append(len(batch.videos))
+        if len(batch.videos) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return compressed_answers(model, batch, model.config.compression_settings(), max_new_tokens)
+
+    questions, candidates = asked("0 4", "1 4", "2 4", "3 4", "4 4", "5 4"), [Candidate("large", 0.5, answer=answer)]
+    rows = evaluate(checkpoint, questions, candidates, tmp_path / "a", batch_size=5, max_new_tokens=2, read=read)
+    assert sizes == [5, 2, 2, 2] and all("answers" in row for row in rows)
+    assert [row["id"] for row in read_lines(tmp_path / "a")] == [question.id for question in questions]
 
 
 @pytest.mark.usefixtures("methods_restored")

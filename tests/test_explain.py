@@ -323,6 +323,13 @@ def test_bars_of_compared_ways_have_one_scale(tmp_path: Path) -> None:
     assert list(map(float, bars)) == [12.5, 100.0, 25.0, 50.0]  # a frame's two ways stand beside each other
 
 
+def test_a_page_says_why_u_is_negative_only_where_it_is(tmp_path: Path) -> None:
+    below = explained(2)
+    above = explained(2, frame_uniqueness=-below.frame_uniqueness, token_uniqueness=-below.token_uniqueness)
+    for drawn, said in (([below], True), ([above, below], True), ([above], False)):
+        assert ("Why is u negative?" in page_of(drawn, tmp_path)[0]) == said
+
+
 def test_a_page_follows_dark_mode_and_works_by_touch_and_by_keyboard(tmp_path: Path) -> None:
     text, page = page_of(explained(2), tmp_path)
     assert "@media (prefers-color-scheme: dark)" in text and {"light dark"} <= set(page.all("meta", "content"))

@@ -12,7 +12,7 @@ from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import CheckpointError
 from vidcom2.records import fingerprints
 from vidcom2.records.fingerprints import digest, fingerprint, model_files, model_identity
-from vidcom2.tiny.toy import TOY_NAME, toy_clips
+from vidcom2.toys import TOY
 
 COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
 
@@ -39,7 +39,7 @@ def test_a_folder_is_identified_by_its_path_and_its_files(folder: Path, tmp_path
 
 def test_the_toy_is_identified_by_its_files_wherever_it_is_installed() -> None:
     identity = model_identity(None)
-    assert identity["model"] == TOY_NAME and "model.safetensors" in identity["model_files"]
+    assert identity["model"] == TOY.title and "model.safetensors" in identity["model_files"]
     assert all(each.startswith("sha256 ") for each in identity["model_files"].values())
     assert load_checkpoint(device="cpu").identity == identity
 
@@ -79,7 +79,7 @@ def test_a_hub_repo_is_identified_by_its_commit(folder: Path, tmp_path: Path, mo
         model_identity("org/tiny", "v1")
 
     output = tmp_path / "a.jsonl"
-    requests = write_lines(tmp_path / "requests.jsonl", {"video": str(toy_clips()[0].path), "prompt": "What?"})
+    requests = write_lines(tmp_path / "requests.jsonl", {"video": str(TOY.clips[0].path), "prompt": "What?"})
     small = ["--num-frames", 4, "--max-new-tokens", 1, "--device", "cpu"]
     arguments = ["run", "--model", "org/tiny", "--requests", requests, "-o", output, *small]
     assert [vidcom2(*arguments)[0] for _ in range(2)] == [0, 0]

@@ -9,7 +9,7 @@ from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
 from oracle import oracle_compress
 from reference import compressed_embeddings, new_tokens, position_arguments, tokens_without_cache
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     BatchFeature,
     DynamicCache,
@@ -22,7 +22,6 @@ from transformers import (
     StoppingCriteriaList,
     TextStreamer,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 
@@ -636,32 +635,6 @@ def test_flash_attention_2_without_its_package_raises_the_parents_import_error(f
             model_class.from_pretrained(family.folder, attn_implementation="flash_attention_2")
         messages.append(str(error.value))
     assert messages[0].replace(family.case.stock_class.__name__, family.case.model_class.__name__) == messages[1]
-
-
-def test_a_kernel_called_like_flash_attention_gives_the_same_tokens(
-    family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such a kernel is causal by itself. Its mask is the padding of the compressed prompt, or None."""
-    seen = []
-
-    def emulated(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
-        assert mask is None or mask.shape == (len(key), key.shape[2])
-        seen.append(mask is not None)
-        causal = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
-        allowed = causal if mask is None else causal & mask.bool()[:, None, None]
-        allowed = allowed | ~allowed.any(-1, keepdim=True)  # rows of padding, whose output does not matter
-        out = nn.functional.scaled_dot_product_attention(
-            query, key, value, allowed, scale=kwargs["scaling"], enable_gqa=True
-        )
-        return out.transpose(1, 2), None
-
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", emulated)
-    model, (both, alone) = family.load(retention_ratio=RETENTION_RATIO), batch_of_two(family)
-    model.config.get_text_config()._attn_implementation = "flash_attention_2"
-    for inputs in (both, alone[0]):
-        seen.clear()
-        assert torch.equal(run(model, inputs), run(family.model, inputs))
-        assert seen and any(seen) is (inputs is both)
 
 
 @pytest.mark.cuda

@@ -24,7 +24,7 @@ from test_cli import vidcom2
 from transformers import ProcessorMixin
 
 from vidcom2.shipping.shipped_code import LICENSE, code_of
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 
 RATIO, NEW_RATIO, CALL_RATIO = 0.5, 0.25, 0.1  # of tag v1, of main, of a single call
 GENERATE = "org/generate"

@@ -33,7 +33,7 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.records.answer_file import AnswerFile
 from vidcom2.records.jsonl import as_line
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError
 
 TOKENS = dict.fromkeys(("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens"))

@@ -15,7 +15,7 @@ from benchmarks.needle.videos import BACKGROUNDS, COLOURS, LEVELS, SIZE, Needle,
 from benchmarks.pages import ROOT, filled, tables_in
 from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.tiny.toy import TOY_FOLDER, toy_clips
+from vidcom2.toys import TOY
 from vidcom2.video.reading import Video
 
 SEEN = 45.0  # a pixel this close to a colour, in RGB, has that colour
@@ -109,8 +109,8 @@ def test_questions_without_a_clear_answer_are_not_asked() -> None:
 
 
 def test_the_toy_is_small_and_records_its_provenance(toy: Checkpoint) -> None:
-    provenance = json.loads((TOY_FOLDER / "provenance.json").read_text())
-    assert (TOY_FOLDER / "model.safetensors").stat().st_size <= 4e6
+    provenance = json.loads((TOY.folder / "provenance.json").read_text())
+    assert (TOY.folder / "model.safetensors").stat().st_size <= 4e6
     assert provenance["parameters"] == sum(each.numel() for each in toy.model.parameters()) <= 1e6
     assert toy.model.dtype == torch.float32
 
@@ -124,7 +124,7 @@ def answered(toy: Checkpoint, needle: Needle, question: str, **settings: Any) ->
 @pytest.mark.slow
 def test_the_toy_answers_as_often_rightly_as_its_provenance_says(toy: Checkpoint) -> None:
     """The videos differ from those of the provenance, and `ask` replaces logits."""
-    stated = json.loads((TOY_FOLDER / "provenance.json").read_text())["accuracy with all tokens"]
+    stated = json.loads((TOY.folder / "provenance.json").read_text())["accuracy with all tokens"]["16"]
     right: dict[str, list[bool]] = {}
     for number in range(12):
         needle = make_needle((8, number), list(LEVELS)[number % len(LEVELS)], split="test")
@@ -136,7 +136,7 @@ def test_the_toy_answers_as_often_rightly_as_its_provenance_says(toy: Checkpoint
         assert sum(hits) >= expected - spread - 2, (kind, sum(hits), len(hits), stated[kind])
 
 
-@pytest.mark.parametrize("clip", toy_clips(), ids=lambda clip: clip.path.stem)
+@pytest.mark.parametrize("clip", TOY.clips, ids=lambda clip: clip.path.stem)
 def test_the_sample_clips_get_the_answers_that_the_demo_claims(toy: Checkpoint, clip: Any) -> None:
     video = read_video(str(clip.path), 16)
 

@@ -1,4 +1,7 @@
-"""`"uniform_frames"`, `"dycoke"` and `"evs"`: beside results by hand, beside plain loops, and in every family."""
+"""`"uniform_frames"`, `"dycoke"` and `"evs"`: beside results by hand, beside plain loops, and in every family.
+
+What every method whose K follows from the sizes promises is tested here for `"vcast"` too, the rest in test_vcast.py.
+"""
 
 import itertools
 import math
@@ -27,8 +30,8 @@ from vidcom2.modeling.methods.method_uniform_frames import evenly_spaced
 from vidcom2.shipping.shipped_code import code_of
 from vidcom2.video.timeline import evenly_spaced as evenly_spaced_in_time
 
-METHODS = ("uniform_frames", "dycoke", "evs")
-IN_TIME = ("dycoke", "evs")  # the methods that compare frames
+METHODS = ("uniform_frames", "dycoke", "vcast", "evs")
+IN_TIME = ("dycoke", "evs")  # the methods that compare tokens at the same place of two frames
 RATIOS = (0.25, 0.3, 0.475, 0.5, 0.77, 0.999)
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -246,7 +249,7 @@ def test_uniform_frames_ignores_the_content() -> None:
     assert indices(tokens, 0.3, "uniform_frames") == expected
 
 
-# -- what all three promise -------------------------------------------------------------------------------------------
+# -- what all of them promise -----------------------------------------------------------------------------------------
 
 
 @every_method
@@ -257,7 +260,13 @@ def test_the_number_of_kept_tokens_depends_only_on_the_sizes(method: str) -> Non
         total = math.floor(round(ratio * num_frames * per_frame, 6))
         if method == "dycoke" and total < whole * per_frame:
             continue
-        expected = {"evs": max(per_frame, total), "uniform_frames": len(exact), "dycoke": total}[method]
+        rounded = max(num_frames, round(ratio * num_frames * per_frame))
+        expected = {
+            "evs": max(per_frame, total),
+            "uniform_frames": len(exact),
+            "dycoke": total,
+            "vcast": rounded,
+        }[method]
         # A meta tensor has no values, so reading one raises an error.
         on_meta = compress(torch.empty(num_frames, per_frame, 2, device="meta"), ratio, compression_method=method)
         assert on_meta.indices.shape == (expected,) and on_meta.frame_budgets.shape == (num_frames,)
@@ -267,10 +276,16 @@ def test_the_number_of_kept_tokens_depends_only_on_the_sizes(method: str) -> Non
             assert evs_total(num_frames, per_frame, ratio) == expected
 
 
-@in_time
-def test_nothing_is_read_from_the_device(method: str) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"compression_method": name} for name in (*IN_TIME, "vcast")),
+        {"compression_method": "vcast", "compression_scoring": "released"},
+    ],
+)
+def test_nothing_is_read_from_the_device(settings: dict[str, str]) -> None:
     with DeviceReads() as reads:
-        compress(torch.randn(8, 9, 4), 0.5, compression_method=method)
+        compress(torch.randn(8, 9, 4), 0.5, **settings)
     assert reads.count == 0
 
 
@@ -330,6 +345,8 @@ def test_settings_of_other_methods_are_refused(method: str) -> None:
 # -- in models --------------------------------------------------------------------------------------------------------
 
 
+# `"vcast"` runs in one family of either kind of positions, since frames that keep some tokens are those of `"dycoke"`.
+@only(lambda family, method: method != "vcast" or family.name in ("llava_onevision", "qwen3_vl"))
 @every_method
 def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
     inputs, call = family.one_video(), {"max_new_tokens": 4, "do_sample": False}
@@ -341,13 +358,13 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
         **family.videos_of(inputs), retention_ratio=0.4, **settings
     ).video_compressions[0]
     per_frame, frames = family.case.tokens_per_frame, family.case.scored_frames(8)
-    assert len(compression.indices) == math.floor(0.4 * frames * per_frame)
-    if method != "dycoke":
+    assert len(compression.indices) == (round if method == "vcast" else math.floor)(0.4 * frames * per_frame)
+    if method in ("uniform_frames", "evs"):
         assert compression.frame_budgets[0] == per_frame and 0 in compression.frame_budgets
 
 
 # Each case starts a process, which takes long, so each method runs in one family.
-PAIRS = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "evs": "llava_onevision"}
+PAIRS = {"uniform_frames": "qwen2_vl", "dycoke": "llava_video", "vcast": "qwen3_vl", "evs": "llava_onevision"}
 
 
 @only(lambda family, method: PAIRS[method] == family.name)

@@ -19,7 +19,7 @@ from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
 from vidcom2.tiny.checkpoints import tiny_llava_onevision, tiny_qwen3_vl
 from vidcom2.tiny.llava_video import tiny_llava_video
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -167,6 +167,8 @@ def test_the_commands_run(checkpoints: dict[str, Path], tmp_path: Path, monkeypa
     for command in commands:
         code, _, error = vidcom2(*shlex.split(stand_in(command, checkpoints, tmp_path))[1:])
         assert code == 0, error
+    for block in blocks("python", pages[0]):  # it asks the questions of that page
+        exec(compile(stand_in(block, checkpoints, tmp_path), "docs/evaluation.md", "exec"), {})
 
 
 def test_the_figures_shown_are_those_of_the_demo() -> None:

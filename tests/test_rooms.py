@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling"),
-    *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".finding_checkpoints", ".placement", ".devices"),
+    *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
+    *(".placement", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),

@@ -15,7 +15,7 @@ from vidcom2.answering.comparison import run
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.configuration.compression_settings import CompressionSettings
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import Video, read_video
 
 SECONDS = {

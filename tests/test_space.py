@@ -29,7 +29,7 @@ from vidcom2.hub_upload.publish_options import PublishOptions
 from vidcom2.hub_upload.publish_repo import prepare
 from vidcom2.hub_upload.publishing import Published, publish
 from vidcom2.repo_shape import listed_files
-from vidcom2.tiny.toy import TOY_FOLDER, toy_clips
+from vidcom2.toys import TOY
 
 gradio = pytest.importorskip("gradio")
 
@@ -41,7 +41,7 @@ ON_HUB = f"spaces/{SPACE}"
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
     monkeypatch.setattr(publishing, "PAUSES", (0.0, 0.0))
     with LoopbackHub(tmp_path / "hub") as hub, hub.online(tmp_path / "home"):
-        hub.seed(MODEL, TOY_FOLDER)
+        hub.seed(MODEL, TOY.folder)
         yield hub
 
 
@@ -180,7 +180,7 @@ def test_calls_of_the_model_can_be_sent_to_another_process() -> None:
 
         return call
 
-    clip, checkpoint = toy_clips()[1], load_checkpoint(device="cpu")
+    clip, checkpoint = TOY.clips[1], load_checkpoint(device="cpu")
     for on_device in (sent, lambda function: function):
         *_, (turn,) = asked(Answerer(checkpoint, on_device), str(clip.path), 8, clip.question, {}, 8)
         assert [reply.text for reply in turn.replies.values()] == [clip.answer] * 2, turn

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
 from vidcom2.tiny.checkpoints import QWEN2_VL_TOKENS, tiny_tokenizer
-from vidcom2.tiny.toy import DEMO_VIDEO
+from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 
 CONSTANT = [i / 25 for i in range(60)]

@@ -447,5 +447,5 @@ def test_a_llava_with_another_tower_refuses_the_vision_method() -> None:
 
 
 def test_every_compression_method_accepts_the_vision_method() -> None:
-    for method in ("vidcom2", "random", "uniform_frames", "dycoke", "evs"):
+    for method in ("vidcom2", "random", "uniform_frames", "dycoke", "evs", "vcast", "coverage"):
         assert CompressionSettings(compression_method=method, **changed_patches(0.5)).vision_update_ratio == 0.5

@@ -1,4 +1,4 @@
-"""Run the whole benchmark with one command: test set, answers, tables and plots. With `--train`, train the model first.
+"""Run the whole benchmark with one command: test set, answers, tables and plots. With `--train`, train the toys first.
 
     python -m benchmarks.needle WORK_FOLDER [--train]
 
@@ -10,18 +10,21 @@ from typing import Annotated
 
 import typer
 
+from vidcom2.toys import TOYS
+
 from . import compare, dataset, ship, tables, train
 
 
 def main(
-    work: Annotated[Path, typer.Argument(help="Folder for all intermediate files, about 4 GB.")],
-    training: Annotated[bool, typer.Option("--train", help="Train the model from scratch, and ship it.")] = False,
+    work: Annotated[Path, typer.Argument(help="Folder for all intermediate files, about 8 GB.")],
+    training: Annotated[bool, typer.Option("--train", help="Train the toys from scratch, and ship them.")] = False,
 ) -> None:
-    if training:
-        train.main(work / "training", work / "model")
-        ship.main(work / "model", work / "training")
+    for toy in TOYS if training else ():
+        train.main(toy, work / toy / "training", work / toy / "model")
+        ship.main(toy, work / toy / "model", work / toy / "training")
     dataset.main(work / "data")
-    compare.main(work / "data", work / "answers")
+    for toy in TOYS:
+        compare.main(work / "data", work / "answers", toy)
     tables.main()
 
 

@@ -7,10 +7,12 @@ from torch import Tensor, cat, full, stack
 
 from vidcom2.answering.candidates import Candidate
 from vidcom2.answering.generation import Batch
+from vidcom2.toys import Toy
 
 from ..baselines import BASELINES
 
-RATIOS = (0.5, 0.25, 0.15, 0.1)
+RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
+LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
 UPDATE_RATIOS = (1.0, 0.5, 0.25, 0.1)  # the others are compared with the first
@@ -25,20 +27,28 @@ METHODS: dict[str, dict[str, Any]] = {
     "EVS": {"compression_method": "evs"},
     "FastVID": {"compression_method": "fastvid"},
     "FlashVID": {"compression_method": "flashvid"},
+    "VisionZip": {"compression_method": "visionzip"},
+    "HoliTom": {"compression_method": "holitom"},
+}
+NEWER_METHODS: dict[str, dict[str, Any]] = {
+    "V-CAST": {"compression_method": "vcast"},
+    "coverage": {"compression_method": "coverage"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
+BASELINES_FOR = ("llava_onevision",)  # `benchmarks/baselines` have this architecture alone
 # FastV drops after the first of the language model's eight layers. After the second it could not reach 15 %.
 ARGUMENTS: dict[str, dict[str, Any]] = {"fastv": {"layer": 1}}
 
 
-def main_candidates() -> list[Candidate]:
+def main_candidates(toy: Toy) -> list[Candidate]:
     """Return the candidates of the paper's Table 2: method × ratio."""
     candidates = [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in RATIOS]
-    candidates += [_baseline(name, ratio) for name in (*IN_MODEL, "downscale") for ratio in RATIOS]
+    if toy.name in BASELINES_FOR:
+        candidates += [_baseline(name, ratio) for name in (*IN_MODEL, "downscale") for ratio in RATIOS]
     return candidates
 
 
-def position_candidates() -> list[Candidate]:
+def position_candidates(toy: Toy) -> list[Candidate]:
     """Return candidates whose kept tokens have the positions that they have in the full prompt."""
     return [
         Candidate(f"{name}, original positions", ratio, {**settings, "compression_positions": "original"})
@@ -47,7 +57,17 @@ def position_candidates() -> list[Candidate]:
     ]
 
 
-def ablation_candidates() -> list[Candidate]:
+def leaderboard_candidates(toy: Toy) -> list[Candidate]:
+    """Return the methods that are compared on both toys. Kept tokens have their original positions, as they always do
+    in Qwen's families."""
+    return [
+        Candidate(name, ratio, {**settings, "compression_positions": "original"})
+        for name, settings in (METHODS | NEWER_METHODS).items()
+        for ratio in LEADERBOARD_RATIOS
+    ]
+
+
+def ablation_candidates(toy: Toy) -> list[Candidate]:
     """Return the candidates of the paper's Tables 4 to 7 and of its table of windows, and temperatures besides."""
     from . import adjusted_methods  # noqa: F401  (registers the methods with Frame Compression Adjustment)
 
@@ -73,12 +93,12 @@ def ablation_candidates() -> list[Candidate]:
         for adjusted, given in {name: its_own, f"{name} + adjustment": EXACT}.items():
             method = {"compression_method": adjusted.replace(" + adjustment", "_adjusted")}
             candidates += [Candidate(adjusted, ratio, given | method) for ratio in ABLATION_RATIOS]
-    for name in IN_MODEL:
+    for name in IN_MODEL if toy.name in BASELINES_FOR else ():
         candidates += [_baseline(name, 0.25), _baseline(name, 0.25, frame_adjustment=True)]
     return candidates
 
 
-def budget_candidates() -> list[Candidate]:
+def budget_candidates(toy: Toy) -> list[Candidate]:
     """Return the ways to give a frame its budget (the paper's Table 5 and its table of windows), and methods without
     budgets."""
     settings: dict[str, dict[str, Any]] = {"budgets: mean": EXACT}
@@ -89,7 +109,7 @@ def budget_candidates() -> list[Candidate]:
     return [Candidate(name, ratio, each) for name, each in settings.items() for ratio in BUDGET_RATIOS]
 
 
-def tower_candidates() -> list[Candidate]:
+def tower_candidates(toy: Toy) -> list[Candidate]:
     """Return the candidates that answer, besides all tokens, with each of `UPDATE_RATIOS`."""
     return [Candidate(name, 0.25, METHODS[name]) for name in ("VidCom² (paper)",)]
 

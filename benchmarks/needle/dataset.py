@@ -14,15 +14,16 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from .videos import ALL_LEVELS, BURST, LEVELS, Needle, Question, make_needle, questions_about
+from .videos import ALL_LEVELS, BURST, LEVELS, SEEDS, Needle, Question, make_needle, questions_about
 
 FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
 QUESTIONS_PER_VIDEO = 1
-# Questions that the model was trained on but cannot answer well even with all tokens, so that no method can lose the
-# answer: which way the ball goes (no better than chance), and what is asked about one of several digits (about half).
-NOT_ASKED = ("ball",)
-OF_ONE_DIGIT = ("digit", "where", "half")
+LONG, LONG_FRAMES = "long", 64
+# Questions that the models were trained on but cannot answer well even with all tokens, so that no method can lose the
+# answer: which way the ball goes (no better than chance). What is asked about one of several events has levels of its
+# own.
+NOT_ASKED = ("ball", "named digit", "named where", "named half")
 
 
 def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
@@ -39,18 +40,16 @@ def write_video(needle: Needle, path: Path, quality: str = QUALITY) -> None:
 
 
 def video_of_level(number: int, level: str, num_frames: int, split: str) -> Needle:
-    return make_needle(
-        (5, split == "test", list(ALL_LEVELS).index(level), num_frames, number), level, num_frames, split
-    )
+    return make_needle((5, split == "test", SEEDS[level], num_frames, number), level, num_frames, split)
 
 
 def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.Generator) -> list[Question]:
-    """Choose some of a video's questions, of different kinds: those kinds that were asked least so far. For a burst,
-    choose the one that needs all of it."""
+    """Choose some of a video's questions, of different kinds: those kinds that were asked least so far, of the kinds
+    that its level asks."""
     by_kind: dict[str, Question] = {}
-    left_out = NOT_ASKED if len(needle.events) == 1 else (*NOT_ASKED, *OF_ONE_DIGIT)
+    asks = ALL_LEVELS[needle.level].asks
     for question in rng.permutation(np.array(questions_about(needle), dtype=object)):
-        if question.kind not in left_out and (needle.level != BURST or question.kind == "count"):
+        if question.kind in asks or (not asks and question.kind not in NOT_ASKED):
             by_kind.setdefault(question.kind, question)
     kinds = sorted(by_kind, key=lambda kind: asked_so_far[kind])[:QUESTIONS_PER_VIDEO]
     asked_so_far.update(kinds)
@@ -101,9 +100,11 @@ def main(
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
-    """Write the test set, and in `burst/` the test set of the level at which budgets matter most."""
+    """Write the test set, in `burst/` that of the level at which budgets matter most, and in `long/` one of longer
+    videos."""
     print(write_dataset(folder, videos_per_level, num_frames))
     print(write_dataset(folder / BURST, 2 * videos_per_level, num_frames, levels=[BURST]))
+    print(write_dataset(folder / LONG, videos_per_level // 3, LONG_FRAMES))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ TOKEN_SIZE = 28  # pixels per side of the square that one token shows
 PATCH_SIZE = 14  # pixels per side of a patch of the vision tower; four patches make a token
 DIGIT_SIZE = (13, 17)
 LARGE_DIGIT_SIZE = (26, 32)
+NUMBER_DIGIT_SIZE = (20, 26)
 SHAPE_SIZE = 26
 BALL_RADIUS = 9
 NOISE = 5.0  # standard deviation of a pixel's sensor noise, on a scale to 255

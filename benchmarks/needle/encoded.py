@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import LlavaOnevisionForConditionalGeneration
+from transformers import PreTrainedModel
 
+from .architectures import Architecture
 from .checkpointing import save_whole
-from .train_tower import frame_features
 from .videos import LEVELS, Needle, Question, make_needle, questions_about
 
 CHUNK = 250  # videos in a file
@@ -20,20 +20,26 @@ CHUNK = 250  # videos in a file
 
 @dataclass
 class Encoded:
-    """A video's tokens (T · 25, D), float16, and the questions about it."""
+    """A video's features (T, L, 25, D) in float16, from `Architecture.features`, and the questions about it."""
 
-    tokens: Tensor
+    features: Tensor
     questions: list[Question]
 
 
 def video_of_any_level(number: int, num_frames: int, split: str) -> Needle:
-    """Return video `number` of a split. The levels take turns."""
-    level = list(LEVELS)[number % len(LEVELS)]
+    """Return video `number` of a split. The levels take turns, the two hardest to learn twice."""
+    turns = (*LEVELS, "named", "numbers")
+    level = turns[number % len(turns)]
     return make_needle((4, split == "test", num_frames, number), level, num_frames, split)
 
 
 def encoded_videos(
-    model: LlavaOnevisionForConditionalGeneration, folder: Path, num_frames: int, number: int, split: str = "train"
+    architecture: Architecture,
+    model: PreTrainedModel,
+    folder: Path,
+    num_frames: int,
+    number: int,
+    split: str = "train",
 ) -> list[Encoded]:
     """Return those of the first `number` videos of a split that have a question. Videos in `folder` are not encoded
     again."""
@@ -41,23 +47,26 @@ def encoded_videos(
     for first in range(0, number, CHUNK):
         path = folder / f"{split}-{num_frames}-{first}.pt"
         if not path.exists():
-            made = list(_encode(model, range(first, min(first + CHUNK, number)), num_frames, split))
+            made = list(_encode(architecture, model, range(first, min(first + CHUNK, number)), num_frames, split))
             stored = {
-                "tokens": torch.stack([video.tokens for video in made]),
+                "features": torch.stack([video.features for video in made]),
                 "questions": json.dumps([[vars(question) for question in video.questions] for video in made]),
             }
             save_whole(stored, path)
         stored = torch.load(path, weights_only=True)
         questions = [[Question(**asked) for asked in each] for each in json.loads(stored["questions"])]
-        videos += [Encoded(tokens, asked) for tokens, asked in zip(stored["tokens"], questions) if asked]
+        videos += [Encoded(features, asked) for features, asked in zip(stored["features"], questions) if asked]
     return videos
 
 
 def _encode(
-    model: LlavaOnevisionForConditionalGeneration, numbers: range, num_frames: int, split: str
+    architecture: Architecture, model: PreTrainedModel, numbers: range, num_frames: int, split: str
 ) -> Iterator[Encoded]:
     make = partial(video_of_any_level, num_frames=num_frames, split=split)
     with ProcessPoolExecutor() as pool, torch.no_grad():
         for needle in pool.map(make, numbers, chunksize=8):
-            tokens = frame_features(model, torch.from_numpy(needle.frames))
-            yield Encoded(tokens.flatten(0, 1).half().cpu(), questions_about(needle))
+            frames = torch.from_numpy(needle.frames)
+            if num_frames < architecture.frames_per_group:  # processors repeat a single frame as well
+                frames = frames.expand(architecture.frames_per_group, -1, -1, -1)
+            groups = frames.unflatten(0, (-1, architecture.frames_per_group))
+            yield Encoded(architecture.features(model, groups).half().cpu(), questions_about(needle))

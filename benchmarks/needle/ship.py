@@ -1,6 +1,6 @@
-"""Put the trained model into the package as its toy, with sample clips and a record of where both come from.
+"""Put a trained model into the package as a toy, with sample clips and a record of where both come from.
 
-    python -m benchmarks.needle.ship MODEL_FOLDER WORK_FOLDER
+    python -m benchmarks.needle.ship ARCHITECTURE MODEL_FOLDER WORK_FOLDER
 
 The clips are the first of the test set that show the point of the demo, one for each of three kinds of questions. The
 model answers the question correctly with all tokens and with a quarter of them, but not with as many tokens of whole
@@ -20,18 +20,20 @@ from rich.progress import track
 
 from vidcom2 import ask, read_video
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.tiny.toy import TOY_FOLDER
+from vidcom2.toys import TOYS
 
+from .architectures import ARCHITECTURES
 from .dataset import video_of_level, write_video
 from .encoded import Encoded, encoded_videos
 from .train import TOWER_STEPS
-from .train_language import STAGES, Conversations, answer_accuracy
+from .train_language import STAGES, Student, answer_accuracy
 from .videos import Question, questions_about
 
 KINDS = ("digit", "colour", "first")
 LEVEL = "clutter"
 QUALITY = "20"  # x264's crf of the clips
 TEST_VIDEOS = 250
+LENGTHS = (16, 64)  # frames of the videos that the provenance reports on
 
 
 def clips(checkpoint: Checkpoint, folder: Path) -> Iterator[dict[str, str]]:
@@ -62,37 +64,41 @@ def _tells(checkpoint: Checkpoint, path: Path, question: Question) -> bool:
     )
 
 
-def provenance(checkpoint: Checkpoint, work: Path) -> dict[str, Any]:
+def provenance(architecture: str, checkpoint: Checkpoint, work: Path) -> dict[str, Any]:
     """Return how the weights were made, and their shares of right answers on unseen videos, by kind of question."""
     model: Any = checkpoint.model
-    conversations = Conversations(checkpoint.processor.tokenizer)
-    test = encoded_videos(model, work / "encoded", 16, TEST_VIDEOS, "test")
-    each = [Encoded(video.tokens, [question]) for video in test for question in video.questions]
+    student = Student.of(ARCHITECTURES[architecture], model, checkpoint.processor)
+    accuracy = {}
+    for num_frames in LENGTHS:
+        test = encoded_videos(student.architecture, model, work / "encoded", num_frames, TEST_VIDEOS, "test")
+        each = [Encoded(video.features, [question]) for video in test for question in video.questions]
+        accuracy[num_frames] = answer_accuracy(student, each)
     return {
-        "made by": "python -m benchmarks.needle.train, with seed 0, on two CPU cores. It was stopped and went on while "
-        "stages were made longer, so that the learning rate fell in other steps than it would now.",
+        "made by": f"python -m benchmarks.needle.train {architecture}, with seed 0, on CPU cores",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps of the tower": TOWER_STEPS,
         "stages of the language model": [vars(stage) for stage in STAGES],
         "data": "generated videos with digits of scikit-learn's load_digits (UCI, CC BY 4.0), train split",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "accuracy with all tokens": answer_accuracy(model, conversations, each),
+        "accuracy with all tokens": accuracy,
     }
 
 
 def main(
+    architecture: Annotated[str, typer.Argument(help=f"One of {', '.join(ARCHITECTURES)}.")],
     trained: Annotated[Path, typer.Argument(help="Folder that `benchmarks.needle.train` saved.")],
     work: Annotated[Path, typer.Argument(help="Folder in which it kept checkpoints and encoded videos.")],
 ) -> None:
     """Copy the model, make the clips, and record where they come from."""
-    TOY_FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = TOYS[architecture].folder
+    folder.mkdir(parents=True, exist_ok=True)
     for file in trained.iterdir():
-        shutil.copy(file, TOY_FOLDER)
+        shutil.copy(file, folder)
     checkpoint = load_checkpoint(str(trained), device="cpu")
-    found = list(track(clips(checkpoint, TOY_FOLDER), "Clips", len(KINDS)))
-    (TOY_FOLDER / "clips.json").write_text(json.dumps(found, indent=2) + "\n")
-    (TOY_FOLDER / "provenance.json").write_text(json.dumps(provenance(checkpoint, work), indent=2) + "\n")
+    found = list(track(clips(checkpoint, folder), "Clips", len(KINDS)))
+    (folder / "clips.json").write_text(json.dumps(found, indent=2) + "\n")
+    (folder / "provenance.json").write_text(json.dumps(provenance(architecture, checkpoint, work), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from vidcom2.evaluation.plot import draw_results
-from vidcom2.evaluation.report import cell, pipes
+from vidcom2.evaluation.tables import cell, pipes
+from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, METHODS, RATIOS, UPDATE_RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, METHODS, UPDATE_RATIOS
 
-RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/needle.md")
+RESULTS = ROOT / "benchmarks" / "results" / "needle"
+PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
 HEADLINE_RATIOS = (0.25, 0.15)
+HARD_RATIO = 0.1  # at which the kinds of questions are told apart
+QWEN = "qwen3_vl"
+ORIGINAL_SUFFIX = ", original positions"
 
-ORIGINAL = "VidCom² (paper), original positions"
+ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
 SHORT = ("VidCom² (paper)", ORIGINAL, "random", "uniform_frames")  # of README, which calls them by the following names
 SHORT_NAMES = (
     "VidCom², the default",
@@ -32,8 +36,8 @@ PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "
 Row: TypeAlias = Mapping[str, Any]
 
 
-def load(group: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"needle_{group}.json").read_text())
+def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
+    return json.loads((RESULTS / toy / f"{group}.json").read_text())
 
 
 def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
@@ -69,7 +73,7 @@ def by_kind(methods: dict[str, Any]) -> str:
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "kept, %", *kinds, "all, %", "difference to all tokens"]]
     lines.append(["100 %", "all tokens", "100", *_kinds(whole, kinds), _share(whole["accuracy"]), ""])
-    for ratio in RATIOS:
+    for ratio in sorted({row["retention_ratio"] for row in rows}, reverse=True):
         for name in dict.fromkeys(row["method"] for row in rows):
             row = _find(rows, name, ratio)
             if "refused" in row:
@@ -108,10 +112,52 @@ def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
         for name in METHODS:
             for kind, row in (
                 ("consecutive", _find(rows, name, ratio)),
-                ("original", _find(original["all"], f"{name}, original positions", ratio)),
+                ("original", _find(original["all"], f"{name}{ORIGINAL_SUFFIX}", ratio)),
             ):
                 cells = ["–"] * (len(kinds) + 1) if "refused" in row else [*_kinds(row, kinds), _accuracy(row)]
                 lines.append([f"{ratio:.0%}", name, kind, *cells])
+    return pipes(lines)
+
+
+def leaderboard(found: dict[str, Any], ratios: Sequence[float] = LEADERBOARD_RATIOS) -> str:
+    """Make the table method × ratio of right answers, best first, with their difference from all tokens."""
+    whole, *rows = found["all"]
+    lines = [["method", *(f"R = {ratio:.0%}" for ratio in ratios)]]
+    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(ratios)])
+    for name in _best_first(rows, ratios):
+        chosen = [_find(rows, name, ratio) for ratio in ratios]
+        lines.append([name, *map(_with_difference, chosen)])
+    return pipes(lines)
+
+
+def leaderboard_by_kind(found: dict[str, Any], ratio: float = HARD_RATIO) -> str:
+    """Make the table method × kind of question at one ratio, best first."""
+    whole, *rows = found["all"]
+    kinds = list(whole["by_kind"])
+    lines = [["method", *kinds], ["all tokens", *_kinds(whole, kinds)]]
+    for name in _best_first(rows, (ratio,)):
+        row = _find(rows, name, ratio)
+        if "refused" not in row:
+            lines.append([name, *_kinds(row, kinds)])
+    return pipes(lines)
+
+
+def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
+    """Return the methods, ordered by their mean share of right answers. A method counts as wrong where it refuses."""
+
+    def mean(name: str) -> float:
+        return sum(_find(rows, name, ratio)["accuracy"] or 0.0 for ratio in ratios)
+
+    return sorted(dict.fromkeys(row["method"] for row in rows if row["retention_ratio"] in ratios), key=mean)[::-1]
+
+
+def published() -> str:
+    """Make the table of published figures of full models: method × model and ratio, each with its source."""
+    lines = [["method", "model", "frames", "R", "kept of the full model's average, %", "source"]]
+    for row in json.loads((ROOT / "benchmarks" / "published.json").read_text()):
+        source = f"[{row['source']}]({row['source_url']})"
+        kept = "–" if row["kept_percent"] is None else f"{row['kept_percent']:g}"
+        lines.append([row["method"], row["model"], str(row["frames"]), f"{row['ratio']:.0%}", kept, source])
     return pipes(lines)
 
 
@@ -175,6 +221,12 @@ def blocks() -> dict[str, str]:
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "tower": lambda: towers(load("tower")),
+        "leaderboard": lambda: leaderboard(load("leaderboard")),
+        "leaderboard-kinds": lambda: leaderboard_by_kind(load("leaderboard")),
+        "leaderboard-qwen3-vl": lambda: leaderboard(load("leaderboard", QWEN)),
+        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load("leaderboard", QWEN)),
+        "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
+        "published": published,
     }
     return {name: make() for name, make in made.items()}
 

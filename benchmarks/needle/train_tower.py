@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
-from transformers import LlavaOnevisionForConditionalGeneration
+from transformers import PreTrainedModel
 
+from .architectures import Architecture
 from .checkpointing import Checkpoint, cosine, optimize
+from .drawing import SIZE
 from .frames import IGNORED, LABELS, NONE, LabelledFrames
 
 BATCH = 32
 LEARNING_RATE = 1.5e-3
 NONE_WEIGHT = 0.1
+DEEPSTACK_WEIGHT = 0.3
 PLACE_WEIGHT = 0.1  # for row and column, which are easy to learn
 LOG_EVERY, SAVE_EVERY = 50, 100
 
@@ -37,34 +40,36 @@ class TokenLabels(nn.Module):
         return {name: head(features) for name, head in self.heads.items()}
 
 
-def frame_features(model: LlavaOnevisionForConditionalGeneration, frames: Tensor) -> Tensor:
-    """Return (N, 25, D), the tokens of frames (N, 140, 140, 3) uint8 as they enter the language model."""
-    pixels = (frames.to(model.device).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
-    features = model.model.get_video_features(pixels[None]).pooler_output
-    features = features[0] if isinstance(features, (list, tuple)) else features
-    return features.reshape(-1, features.shape[-1])[:-1].unflatten(0, (len(frames), -1))  # without the newline
-
-
-def train_tower(model: LlavaOnevisionForConditionalGeneration, folder: Path, steps: int) -> None:
+def train_tower(architecture: Architecture, model: PreTrainedModel, folder: Path, steps: int) -> None:
     """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
-    labels = TokenLabels(model.config.text_config.hidden_size).to(model.device)
-    trained = nn.ModuleList([model.model.vision_tower, model.model.multi_modal_projector, labels])
+    probe = torch.zeros(1, architecture.frames_per_group, SIZE, SIZE, 3, dtype=torch.uint8)
+    with torch.no_grad():
+        _, num_levels, _, width = architecture.features(model, probe).shape
+    # Features of the deepstack layers get classifiers of their own, so that they say as much of their token.
+    labels = nn.ModuleList([TokenLabels(width) for _ in range(num_levels)]).to(model.device)
+    trained = nn.ModuleList([architecture.tower(model), labels])
     optimizer = torch.optim.AdamW(trained.parameters(), lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
     checkpoint = Checkpoint(folder / "tower.pt", {"trained": trained, "optimizer": optimizer})
     first = checkpoint.load()
-    loader = DataLoader(LabelledFrames(BATCH, first, steps), batch_size=None, num_workers=1, prefetch_factor=8)
+    data = LabelledFrames(BATCH, architecture.frames_per_group, first, steps)
+    loader = DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=8)
     started = time.perf_counter()
     for step, (frames, wanted) in enumerate(loader if first < steps else [], start=first):
-        predicted = labels(frame_features(model, frames))
-        losses = {name: label_loss(name, predicted[name], wanted[name].to(model.device)) for name in LABELS}
-        optimize(optimizer, torch.stack(list(losses.values())).sum(), LEARNING_RATE * cosine(step, steps, warmup=100))
+        features = architecture.features(model, frames)
+        losses = []
+        for level, classify in enumerate(labels):
+            predicted, weight = classify(features[:, level]), 1.0 if level == 0 else DEEPSTACK_WEIGHT
+            of_level = {name: label_loss(name, predicted[name], wanted[name].to(model.device)) for name in LABELS}
+            losses.append((weight, of_level))
+        total = torch.stack([weight * loss for weight, of_level in losses for loss in of_level.values()]).sum()
+        optimize(optimizer, total, LEARNING_RATE * cosine(step, steps, warmup=100))
         if (step + 1) % LOG_EVERY == 0:
-            shown = ", ".join(f"{name} {loss.item():.3f}" for name, loss in losses.items())
+            shown = ", ".join(f"{name} {loss.item():.3f}" for name, loss in losses[0][1].items())
             print(f"tower {step + 1}: {shown}; {time.perf_counter() - started:.0f} s", flush=True)
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             checkpoint.save(step + 1)
         if (step + 1) % (5 * SAVE_EVERY) == 0 or step + 1 == steps:
-            print(json.dumps(label_accuracy(model, labels)), flush=True)
+            print(json.dumps(label_accuracy(architecture, model, labels[0])), flush=True)
 
 
 def label_loss(name: str, predicted: Tensor, wanted: Tensor) -> Tensor:
@@ -77,13 +82,13 @@ def label_loss(name: str, predicted: Tensor, wanted: Tensor) -> Tensor:
 
 @torch.no_grad()
 def label_accuracy(
-    model: LlavaOnevisionForConditionalGeneration, labels: TokenLabels, batches: int = 8
+    architecture: Architecture, model: PreTrainedModel, labels: nn.Module, batches: int = 8
 ) -> dict[str, float]:
     """Return the share of tokens that are labelled correctly in unseen frames with unseen digits, separately for those
     that show something and for those that show nothing."""
     right: dict[str, list[Tensor]] = {}
-    for frames, wanted in LabelledFrames(BATCH, 0, batches, split="test"):
-        predicted = labels(frame_features(model, frames))
+    for frames, wanted in LabelledFrames(BATCH, architecture.frames_per_group, 0, batches, split="test"):
+        predicted = labels(architecture.features(model, frames)[:, 0])
         for name in LABELS:
             correct, labelled = predicted[name].argmax(-1).cpu() == wanted[name], wanted[name] != IGNORED
             shown = labelled & (wanted[name] != NONE.get(name, -1))

@@ -19,6 +19,7 @@ from .drawing import (
     INKS,
     LARGE_DIGIT_SIZE,
     NOISE,
+    NUMBER_DIGIT_SIZE,
     PATCH_SIZE,
     SHAPE_SIZE,
     SHAPES,
@@ -49,6 +50,9 @@ class Level:
         together: whether the events share a frame.
         moment: whether an event lasts only one frame.
         camera: pixels that the camera moves per frame, at most.
+        events: least and most events.
+        digits: how many digits an event shows side by side, each in a token of its own.
+        asks: the kinds of questions that the test set asks about its videos; empty for all.
     """
 
     scenes: tuple[int, int] = (1, 4)
@@ -58,8 +62,12 @@ class Level:
     together: bool = False
     moment: bool = False
     camera: float = DRIFT
+    events: tuple[int, int] = (1, 3)
+    digits: int = 1
+    asks: tuple[str, ...] = ()
 
 
+BURST = "burst"
 LEVELS = {
     "plain": Level(),
     "clutter": Level(clutter=(3, 6), busy=1.0),
@@ -67,18 +75,26 @@ LEVELS = {
     "crowded": Level(clutter=(2, 4), busy=0.5, large=0.6, together=True),
     "camera": Level(scenes=(1, 2), camera=20.0),
     "cuts": Level(scenes=(10, 16)),
+    "named": Level(events=(3, 5), asks=("named digit",)),
+    "numbers": Level(events=(1, 2), digits=3, asks=("number", "named number")),
 }
-# The model is not trained on this level. Everything to count is in one frame, and all other frames look alike, so the
+# The models are not trained on this level. Everything to count is in one frame, and all other frames look alike, so the
 # number of tokens that this frame gets decides.
-BURST = "burst"
-ALL_LEVELS = LEVELS | {BURST: Level(scenes=(1, 1), together=True, moment=True)}
+ALL_LEVELS = LEVELS | {BURST: Level(scenes=(1, 1), together=True, moment=True, asks=("count",))}
+SEEDS = {name: seed for seed, name in enumerate(("plain", "clutter", "mixed", "crowded", "camera", "cuts", BURST))}
+SEEDS |= {name: seed for seed, name in enumerate(("named", "numbers"), start=len(SEEDS))}
 
 
 @dataclass(frozen=True)
 class Event:
-    """A digit that is shown for a moment, from frame `start` until before frame `end`."""
+    """A digit, or a number of several, that is shown for a moment, from frame `start` until before frame `end`.
 
-    digit: int
+    Attributes:
+        shown: its digits, from left to right.
+        size: pixels per side of a digit. The digits of a number are a token apart.
+    """
+
+    shown: str
     colour: str
     size: int
     top: int
@@ -90,13 +106,22 @@ class Event:
     def tokens(self) -> set[tuple[int, int]]:
         """The row and column of each token that shows a part of it."""
         rows, columns = (
-            range(first // TOKEN_SIZE, (first + self.size - 1) // TOKEN_SIZE + 1) for first in (self.top, self.left)
+            range(first // TOKEN_SIZE, (first + length - 1) // TOKEN_SIZE + 1)
+            for first, length in ((self.top, self.size), (self.left, self.width))
         )
         return {(row, column) for row in rows for column in columns}
 
     @property
+    def width(self) -> int:
+        return (len(self.shown) - 1) * TOKEN_SIZE + self.size
+
+    @property
     def centre(self) -> tuple[float, float]:
-        return self.top + self.size / 2, self.left + self.size / 2
+        return self.top + self.size / 2, self.left + self.width / 2
+
+    @property
+    def kind(self) -> str:
+        return "digit" if len(self.shown) == 1 else "number"
 
 
 @dataclass(frozen=True)
@@ -161,9 +186,10 @@ def make_needle(
         for frame, (row, column) in zip(frames, _ball_places(rng, ball, num_frames)):
             paint_ball(frame, row, column)
     for event in events:
-        ink = draw_digit(rng, event.digit, event.size, split)
-        for frame in frames[event.start : event.end]:
-            paint(frame, ink, event.top, event.left, COLOURS[event.colour])
+        for place, digit in enumerate(event.shown):
+            ink = draw_digit(rng, int(digit), event.size, split)
+            for frame in frames[event.start : event.end]:
+                paint(frame, ink, event.top, event.left + place * TOKEN_SIZE, COLOURS[event.colour])
     noise = rng.standard_normal((SIZE, SIZE, 3), dtype=np.float32) * NOISE
     for frame in frames:
         shift = rng.integers(0, SIZE, size=2)
@@ -173,30 +199,33 @@ def make_needle(
 
 
 def questions_about(needle: Needle) -> list[Question]:
-    """Return all questions that have a clear answer."""
+    """Return all questions that have a clear answer. A question about one of several events names its colour, and its
+    kind says so."""
     asked, events, num_frames = [], needle.events, needle.num_frames
+    several = len(events) > 1
+    name = "named " if several else ""
+    noun = events[0].kind if events else ""
 
     def ask(kind: str, question: str, answer: object, choices: tuple[object, ...] | list) -> None:
         asked.append(Question(kind, question, str(answer), tuple(map(str, choices))))
 
     for event in events:
-        which = f"the {event.colour} digit" if len(events) > 1 else "the digit"
-        ask("digit", f"What is {which}?", event.digit, range(10))
+        which = f"the {event.colour} {noun}" if several else f"the {noun}"
+        ask(f"{name}{noun}", f"What is {which}?", event.shown, range(10) if noun == "digit" else ())
         row, column = event.centre
         if min(abs(row - SIZE / 2), abs(column - SIZE / 2)) > SIZE / 14:
             where = f"{'top' if row < SIZE / 2 else 'bottom'} {'left' if column < SIZE / 2 else 'right'}"
-            ask(
-                "where", f"Where is {which}?", where, [f"{v} {h}" for v in ("top", "bottom") for h in ("left", "right")]
-            )
+            places = [f"{v} {h}" for v in ("top", "bottom") for h in ("left", "right")]
+            ask(f"{name}where", f"Where is {which}?", where, places)
         middle = num_frames / 2
         if num_frames > 1 and (event.end <= middle - 1 or event.start >= middle + 1):
-            ask("half", f"In which half is {which}?", HALVES[event.start >= middle], HALVES)
+            ask(f"{name}half", f"In which half is {which}?", HALVES[event.start >= middle], HALVES)
     if len(events) == 1:
-        ask("colour", "Which colour is the digit?", events[0].colour, list(COLOURS))
+        ask("colour", f"Which colour is the {noun}?", events[0].colour, list(COLOURS))
     if num_frames > 1:
-        ask("count", "How many digits are there?", len(events), range(1, 4))
+        ask("count", f"How many {noun}s are there?", len(events), range(1, 4) if len(events) < 4 else range(1, 6))
         starts = sorted(event.start for event in events)
-        if len(events) > 1 and starts[1] > starts[0]:
+        if several and starts[1] > starts[0]:
             first = min(events, key=lambda event: event.start)
             ask("first", "Which colour comes first?", first.colour, list(COLOURS))
         if len(needle.scenes) <= 4:
@@ -262,22 +291,43 @@ def _textures(
 
 
 def _events(rng: np.random.Generator, how: Level, num_frames: int) -> list[Event]:
-    """Choose one to three digits of different colours, each in its own place and, unless `together`, its own frames."""
-    number = int(rng.integers(1, 4)) if num_frames > 1 or how.together else 1
+    """Choose some events of different colours, each in its own place and, unless `together`, its own frames."""
+    number = 1
+    if num_frames > 1 or how.together or how.events[0] > 1:
+        number = int(rng.integers(how.events[0], how.events[1] + 1))
     colours = rng.permutation(list(COLOURS))
     slots = rng.permutation(num_frames // 2)[:number] * 2 if num_frames > 1 else np.zeros(number, int)
     if how.together:
         slots = np.full(number, slots[0])
     events: list[Event] = []
     for slot, colour in zip(slots, colours):
-        size = int(rng.integers(*(LARGE_DIGIT_SIZE if rng.random() < how.large else DIGIT_SIZE)))
-        place = free_place(rng, size, events if how.together or num_frames == 1 else [])
+        taken = events if how.together or num_frames == 1 else []
+        if how.digits > 1:
+            size = int(rng.integers(*NUMBER_DIGIT_SIZE))
+            place = free_row(rng, size, how.digits, taken)
+        else:
+            size = int(rng.integers(*(LARGE_DIGIT_SIZE if rng.random() < how.large else DIGIT_SIZE)))
+            place = free_place(rng, size, taken)
         if place is None:
             continue
         length = min(int(rng.integers(1, 3)), num_frames, 1 if how.moment else 2)
         start = int(slot) + (int(rng.integers(0, 2)) if length == 1 and num_frames > 1 and not how.together else 0)
-        events.append(Event(int(rng.integers(10)), str(colour), size, *place, start, start + length))
+        shown = "".join(str(rng.integers(10)) for _ in range(how.digits))
+        events.append(Event(shown, str(colour), size, *place, start, start + length))
     return events
+
+
+def free_row(rng: np.random.Generator, size: int, digits: int, taken: list[Event]) -> tuple[int, int] | None:
+    """Choose the top and left of a number such that each of its digits is near the middle of a token and no other event
+    is in its tokens. Return None if there is no room."""
+    for _ in range(20):
+        row, column = rng.integers(SIZE // TOKEN_SIZE), rng.integers(SIZE // TOKEN_SIZE - digits + 1)
+        inside = (TOKEN_SIZE - size) // 2
+        top, left = (int(v) for v in TOKEN_SIZE * np.array([row, column]) + inside + rng.integers(-1, 2, size=2))
+        new = Event("0" * digits, "", size, top, left, 0, 0)
+        if not any(new.tokens & event.tokens for event in taken):
+            return top, left
+    return None
 
 
 def free_place(rng: np.random.Generator, size: int, taken: list[Event]) -> tuple[int, int] | None:
@@ -289,7 +339,7 @@ def free_place(rng: np.random.Generator, size: int, taken: list[Event]) -> tuple
         corner = rng.integers(SIZE // PATCH_SIZE - (step > 0.5), size=2)
         centre = PATCH_SIZE * (corner + step) + rng.uniform(-JITTER, JITTER, size=2)
         top, left = (int(v) for v in np.clip(np.round(centre - size / 2), 0, SIZE - size))
-        new = Event(0, "", size, top, left, 0, 0)
+        new = Event("0", "", size, top, left, 0, 0)
         if not any(new.tokens & event.tokens for event in taken):
             return top, left
     return None

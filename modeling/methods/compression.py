@@ -16,6 +16,7 @@ from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, Com
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 
 # The rows of the table name these functions.
+from .method_coverage import coverage
 from .method_dycoke import dycoke
 from .method_evs import evs
 from .method_fastvid import fastvid
@@ -23,6 +24,7 @@ from .method_flashvid import flashvid
 from .method_holitom import holitom
 from .method_random import random_tokens
 from .method_uniform_frames import uniform_frames
+from .method_vcast import vcast
 from .method_vidcom2 import vidcom2
 from .method_visionzip import visionzip
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
@@ -38,7 +40,19 @@ def function_of(row: CompressionMethod) -> Method:
 
 _FUNCTIONS = {
     function.__name__: function
-    for function in (dycoke, evs, fastvid, flashvid, holitom, random_tokens, uniform_frames, vidcom2, visionzip)
+    for function in (
+        coverage,
+        dycoke,
+        evs,
+        fastvid,
+        flashvid,
+        holitom,
+        random_tokens,
+        uniform_frames,
+        vcast,
+        vidcom2,
+        visionzip,
+    )
 }
 _OWN: dict[str, Method] = {
     row.name: _FUNCTIONS[row.function.rpartition(".")[2]]

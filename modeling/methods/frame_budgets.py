@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from .exact_totals import exact_total, fixed_total_budgets
+from .exact_totals import exact_total, fixed_total_budgets, in_float64
 
 EPSILON = 1e-8  # ε of Eq. 5
 BUDGET_DECIMALS = 4  # Budgets are rounded to this many decimals before they become whole: the rest is float32 noise.
@@ -33,8 +33,7 @@ def frame_budgets(
         the device must be asked for it.
     """
     device, ratio = u.device, settings.retention_ratio
-    u = u.cpu().double() if device.type == "mps" else u.double()  # MPS has no float64
-    budgets = frame_retention_ratios(u, settings, epsilon) * tokens_per_frame
+    budgets = frame_retention_ratios(in_float64(u), settings, epsilon) * tokens_per_frame
     if settings.compression_rounding == "exact":
         total = exact_total(len(u), tokens_per_frame, ratio)
         return fixed_total_budgets(budgets, tokens_per_frame, ratio).to(device), total

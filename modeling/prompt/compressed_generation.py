@@ -207,7 +207,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             # `generate` repeats the features in place for beams, so it gets copies.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
         call = self.model.describe(kwargs, has_whole_conversation=True)
-        check_on_cache(self._asked(kwargs, call))
+        check_on_cache(self._asked(kwargs))
         self._check_unknown_cache(kwargs, call.settings)
         kwargs = without_settings(kwargs)
         if call.path is CallPath.PARENT:
@@ -292,7 +292,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
         _check_whole_conversation(input_ids, mask, cached)
-        refuse(OF_GENERATE, self._asked(kwargs, call))
+        refuse(OF_GENERATE, self._asked(kwargs))
         self._check_known_positions(kwargs, cached)
 
         # 2. Make the short prompt: the new tokens without the dropped ones.
@@ -475,15 +475,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     # Bad input
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _asked(self, kwargs: dict[str, Any], call: CallDescription) -> Asked:
+    def _asked(self, kwargs: dict[str, Any]) -> Asked:
         """Return the arguments of `generate` in the form that the tables of refusals read."""
-        uses_mrope = self.model.uses_mrope
         return Asked(
             kwargs,
             setting=functools.partial(self._generation_setting, kwargs),
-            uses_mrope=uses_mrope,
+            uses_mrope=self.model.uses_mrope,
             is_stateful=self._is_stateful,
-            keeps_gaps=call.settings.compression_positions == "original" and not uses_mrope,
         )
 
     def _check_known_positions(self, kwargs: dict[str, Any], cached: CachedPrompt) -> None:

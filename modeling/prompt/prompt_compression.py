@@ -28,6 +28,7 @@ from ..hosting.call_arguments import (
     without_settings,
     without_token_types,
 )
+from ..hosting.prompt_extent import with_prompt_extent
 from ..hosting.registration import register_like
 from ..methods.video_compression import VideoCompression
 from .call_description import CallDescription, CallPath, NewVideos, videos_of
@@ -184,7 +185,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if is_compressed:
             with using(inputs.get("past_key_values")):
-                return super().forward(**self._with_features_for_parent(inputs), return_dict=True)
+                return super().forward(**self._for_parent_on_short_prompt(inputs), return_dict=True)
         call = call or self.describe(inputs)
         inputs = without_settings(inputs)
         if only_video_features is not None:
@@ -214,6 +215,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if not isinstance(encoded.get("video"), VidCom2VideoFeatures):
             return inputs
         return inputs | {"mm_encoder_outputs": encoded | {"video": self._for_parent(encoded["video"])}}
+
+    def _for_parent_on_short_prompt(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return with_prompt_extent(self._with_features_for_parent(inputs), self.config.get_text_config())
 
     def _with_all_features(self, inputs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
         """Return the inputs with features of all video tokens in place of pixels.
@@ -314,7 +318,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             encoded["video"] = features
         short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
-        outputs = super().forward(**self._with_features_for_parent(short), return_dict=True)
+        outputs = super().forward(**self._for_parent_on_short_prompt(short), return_dict=True)
         prompt.cached.attach_to(outputs.past_key_values)
         if record is not None:
             record.prompt = prompt
@@ -353,8 +357,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask or the settings do not fit the model.
         """
-        if settings.compression_positions == "original" and not self.uses_mrope:
-            self._check_original_positions()
         input_ids = new["input_ids"]
         attended = new["attention_mask"].bool()
         kept = attended & self._kept(input_ids, attended, None if features is None else features.video_compressions)
@@ -387,15 +389,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
         is_short = cached.is_short or features is not None
         return ShortPrompt(kept, positions, inputs, replace(extended, is_short=is_short))
-
-    def _check_original_positions(self) -> None:
-        attention = self.config.get_text_config()._attn_implementation or ""
-        if "flash" in attention:
-            raise ValueError(
-                f'`compression_positions="original"` leaves gaps between positions, and {attention!r} mistakes a '
-                "prompt with gaps for several prompts in a row. Load the model with "
-                '`attn_implementation="sdpa"`, or use `compression_positions="consecutive"`.'
-            )
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
         limit = positions_made_for(self.config.get_text_config())

@@ -11,6 +11,7 @@ from typing import Any
 from transformers.generation import utils as generation_utils
 
 from ..hosting.call_arguments import check_not_exported
+from ..hosting.prompt_extent import SEQUENCE_LENGTHS
 from .conversation_cache import CachedPrompt
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
@@ -25,14 +26,12 @@ class Asked:
         setting: returns what `generate` would use for a name: the argument, or the generation config's value.
         uses_mrope: whether positions are (t, h, w).
         is_stateful: whether some layers keep states in place of keys and values.
-        keeps_gaps: whether kept tokens keep their positions in the full prompt, one position per token.
     """
 
     arguments: dict[str, Any]
     setting: Callable[[str], Any] = lambda name: None
     uses_mrope: bool = False
     is_stateful: bool = False
-    keeps_gaps: bool = False
 
     def has(self, name: str) -> bool:
         return self.arguments.get(name) is not None
@@ -73,6 +72,13 @@ OF_A_COMPRESSED_PROMPT = (
         "Leave them out, or pass `retention_ratio=1.0`.",
     ),
     Refusal(
+        "`cu_seq_lens_q` and the other lengths of packed prompts",
+        lambda asked: any(asked.has(name) for name in SEQUENCE_LENGTHS),
+        "`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k` are the lengths of packed prompts before "
+        "their tokens are dropped.",
+        "Pass the prompts as rows of a padded batch, or pass `retention_ratio=1.0`.",
+    ),
+    Refusal(
         '`cache_implementation="paged"`',
         lambda asked: asked.arguments.get("cache_implementation") == "paged",
         '`cache_implementation="paged"` generates from token ids alone, without the videos.',
@@ -100,13 +106,6 @@ OF_GENERATE = (
         lambda asked: bool(asked.setting("token_healing")),
         "`token_healing` rewrites the prompt from its text, without its videos.",
         "Leave it out.",
-    ),
-    Refusal(
-        '`compression_positions="original"` with `use_cache=False`, in LLaVA\'s families',
-        lambda asked: asked.keeps_gaps and asked.setting("use_cache") is False,
-        '`compression_positions="original"` leaves gaps between positions, and without a cache Transformers mistakes a '
-        "prompt with gaps for several prompts in a row.",
-        'Leave `use_cache=False` out, or use `compression_positions="consecutive"`.',
     ),
 )
 

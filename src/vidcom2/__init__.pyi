@@ -35,9 +35,11 @@ from .modeling.methods.score_methods import register_score_method
 from .modeling.methods.token_ranking import most_unique_tokens
 from .modeling.methods.video_compression import TokenMerge, VideoCompression, VideoTokens
 from .modeling.prompt.prompt_positions import labels_at
+from .recommended import RECOMMENDED
 from .video.reading import Video, read_video
 
 __all__ = [
+    "RECOMMENDED",
     "AnsweredRequest",
     "CompressionSettings",
     "LlavaVideoProcessor",

@@ -26,7 +26,7 @@ from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.call_arguments import PREFIXES_OF_SETTINGS
 from .placement import Placement
 from .records.fingerprints import folder_identity, hub_commit, hub_identity
-from .tiny.toy import TOY_FOLDER, TOY_NAME
+from .toys import toy_of
 
 if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
@@ -120,12 +120,14 @@ def load_placed(name: str | None, placement: Placement, settings: Mapping[str, A
         placement.check_attention_on(target.type)
     named = ("dtype", "device_map", "attn_implementation")
     placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
-    if name is not None:
-        path = find_checkpoint(name, placement.revision)
-        with no_progress_bars() if _loads_at_once(path) else nullcontext():
-            return _load(name, path, placement.revision, target, placed, settings)
-    with no_progress_bars():
-        return _load(TOY_NAME, str(TOY_FOLDER), None, target, placed, settings)
+    toy = toy_of(name)
+    if toy is not None:
+        with no_progress_bars():
+            return _load(toy.title, str(toy.folder), None, target, placed, settings)
+    assert name is not None  # None is a toy
+    path = find_checkpoint(name, placement.revision)
+    with no_progress_bars() if _loads_at_once(path) else nullcontext():
+        return _load(name, path, placement.revision, target, placed, settings)
 
 
 def load(

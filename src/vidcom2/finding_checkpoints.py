@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CheckpointError, OptionError
+from .toys import toy_of
 
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 
@@ -24,7 +25,10 @@ def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
         raise CheckpointError(
             f"cannot load the model {name!r}: the name is empty. Name a folder, or a Hub id: org/name."
         )
-    folder = Path(name).expanduser()
+    toy = toy_of(name)
+    if toy is not None and revision is not None:
+        raise OptionError(f"`revision` is {revision!r}, but the model {name!r} comes with vidcom2 and has none.")
+    folder = toy.folder if toy is not None else Path(name).expanduser()
     if folder.is_dir():
         if revision is not None:
             raise OptionError(f"`revision` is {revision!r}, but the model {name!r} is a folder, which has none.")

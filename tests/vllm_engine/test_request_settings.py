@@ -9,6 +9,7 @@ from engines import CASES_BY_NAME, EXACT, Served, engine
 HONOURED: list[dict[str, Any]] = [
     {},
     {"compression_method": "evs"},
+    {"compression_method": "vcast", "compression_scoring": "released"},
     {"compression_method": "uniform_frames", "retention_ratio": 0.5},
     {"compression_method": "random"},
     {"compression_scoring": "released"},

@@ -65,9 +65,9 @@ def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served, rate: float
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        *(("llava_onevision", method) for method in ("uniform_frames", "dycoke", "evs", "random")),
+        *(("llava_onevision", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "coverage", "random")),
         ("llava_video", "dycoke"),
-        *(("qwen3_vl", method) for method in ("uniform_frames", "dycoke", "evs")),
+        *(("qwen3_vl", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "coverage")),
     ],
 )
 def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:
@@ -78,7 +78,8 @@ def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> Non
     (output,) = served.outputs(request, llm=llm)
     assert [list(output.outputs[0].token_ids)] == served.expected(request)
     whole = served.inputs(request)["input_ids"].shape[1]
-    assert len(output.prompt_token_ids) == whole - case.scored_tokens + int(ratio * case.scored_tokens)
+    kept = (round if method == "vcast" else int)(ratio * case.scored_tokens)
+    assert len(output.prompt_token_ids) == whole - case.scored_tokens + kept
 
 
 @pytest.mark.parametrize("newlines", ["all", "trailing"])

@@ -1,13 +1,17 @@
-"""The methods and retention ratios that `vidcom2 eval` compares. Nothing here imports PyTorch."""
+"""What `vidcom2 eval` compares: methods at retention ratios, or at numbers of frames within a budget of video tokens.
+
+Nothing here imports PyTorch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..checks import check_settings
+from ..checks import check_settings, whole_number
+from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..errors import OptionError
 
 if TYPE_CHECKING:
@@ -31,32 +35,112 @@ class Candidate:
         settings: those of `CompressionSettings` that its calls set; the model's own apply for the rest.
         answer: answers a batch in place of a call of `generate` with these settings, for a method that works at another
             place in the model; None for all others.
+        num_frames: how many frames it is shown; None for as many as the evaluation shows.
+        token_budget: the most scored tokens of a video that it may keep. A video of which the ratio would keep more
+            gets the lower ratio that keeps this many. None for no such limit.
+
+    Raises:
+        OptionError: on a budget without a number of frames, and on either with a function that answers.
     """
 
     method: str
     retention_ratio: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     answer: Answerer | None = None
+    num_frames: int | None = None
+    token_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_frames", "token_budget"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            whole_number(name, value)
+            if self.answer is not None:
+                raise OptionError(
+                    f"`{name}` of candidate {self.method!r} is {value}, but its `answer` is a function, which is given "
+                    "neither. Leave one of them out."
+                )
+        if self.token_budget is not None and self.num_frames is None:
+            raise OptionError(
+                f"`token_budget` of candidate {self.method!r} is {self.token_budget}, but it has no `num_frames`, of "
+                "which the budget is. Pass both."
+            )
 
     @property
     def label(self) -> str:
-        return f"{self.method} {self.retention_ratio:g}"
+        """Its name in answers, which no other candidate of an evaluation may have."""
+        parts = [self.method if self.retention_ratio == 1.0 else f"{self.method} {self.retention_ratio:g}"]
+        if self.num_frames is not None:
+            parts.append(f"{self.num_frames} frames")
+        if self.token_budget is not None:
+            parts.append(f"{self.token_budget} tokens")
+        return ", ".join(parts)
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings of a call, with the ratio."""
+        """The settings of a call, with the ratio. A budget may lower it, as `ratio_for` says."""
         return {**self.settings, "retention_ratio": self.retention_ratio}
+
+    def ratio_for(self, num_tokens: int) -> float:
+        """Return the ratio for a video of `num_tokens` scored tokens; 1.0 if all of them fit into the budget.
+
+        The ratio is the budget's share of the tokens. A method whose number of kept tokens follows from the sizes, as
+        with `compression_rounding="exact"`, then keeps exactly as many as the budget.
+        """
+        if self.token_budget is None:
+            return self.retention_ratio
+        return min(self.retention_ratio, self.token_budget / num_tokens)
 
 
 class AllTokens(Candidate):
-    """The candidate that keeps all tokens, with which the others are compared."""
+    """The candidate that keeps all tokens, with which the others are compared if they are shown the same frames."""
 
-    def __init__(self) -> None:
-        super().__init__("all tokens", 1.0)
+    def __init__(self, num_frames: int | None = None) -> None:
+        super().__init__("all tokens", 1.0, num_frames=num_frames)
 
-    @property
-    def label(self) -> str:
-        return self.method
+
+def compared_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return all candidates of an evaluation. If they are shown the same frames, `AllTokens` comes before them.
+
+    Raises:
+        OptionError: if some have their own number of frames, and others do not, or if two have the same label.
+    """
+    own = [candidate for candidate in candidates if candidate.num_frames is not None]
+    if own and len(own) < len(candidates):
+        other = next(candidate for candidate in candidates if candidate.num_frames is None)
+        raise OptionError(
+            f"candidate {own[0].label!r} has its own `num_frames`, but {other.label!r} has none. Give every candidate "
+            "one, or none."
+        )
+    compared = [*candidates] if own else [AllTokens(), *candidates]
+    labels = [candidate.label for candidate in compared]
+    twice = [label for label in labels if labels.count(label) > 1]
+    if twice:
+        raise OptionError(f"two candidates have the label {twice[0]!r}. Give each method its own name.")
+    return compared
+
+
+def reference_of(candidate: Candidate, compared: Sequence[Candidate]) -> Candidate | None:
+    """Return the candidate that this one is compared with, on the same questions; None for a reference.
+
+    It is `AllTokens`, or among candidates with their own numbers of frames, the same way to compress of the fewest.
+    """
+    if candidate.num_frames is None:
+        reference = compared[0]
+    else:
+        alike = [each for each in compared if _way(each) == _way(candidate)]
+        reference = min(alike, key=lambda each: each.num_frames or 0)
+    return None if reference is candidate else reference
+
+
+def _way(candidate: Candidate) -> tuple[Any, ...]:
+    return candidate.method, candidate.retention_ratio, candidate.token_budget
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Candidates as the command line names them
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--methods", "--ratios")) -> list[Candidate]:
@@ -71,19 +155,65 @@ def candidates_of(methods: str, ratios: str, options: tuple[str, str] = ("--meth
     Raises:
         OptionError: on a name, a setting or a ratio that is not accepted, or one that is given twice.
     """
-    words = [word.strip() for word in methods.split(",")]
-    numbers = [word.strip() for word in ratios.split(",")]
-    for option, given in zip(options, (words, numbers)):
-        twice = [word for word in given if given.count(word) > 1]
-        if twice:
-            raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
+    words, numbers = _each_once(options[0], methods), _each_once(options[1], ratios)
+    ratio_is = f"Ratios go in `{options[1]}`."
     candidates = [
-        Candidate(word, _ratio(number, options[1]), _settings(word, *options))
+        Candidate(word, _ratio(number, options[1]), _settings(word, options[0], ratio_is))
         for word, number in product(words, numbers)
     ]
     for candidate in candidates:
         check_settings(candidate.overrides, typed={"compression_method": options[0]})
     return candidates
+
+
+def candidates_within(token_budget: int, methods: str, frames: str) -> list[Candidate]:
+    """Return a candidate for each method at each number of frames, all of which keep as many tokens of a video.
+
+    Args:
+        token_budget: the most scored tokens of a video that each may keep.
+        methods: as for `candidates_of`. A method with frame budgets gets `compression_rounding="exact"`.
+        frames: whole numbers, separated by commas.
+
+    Returns:
+        The candidates, those of the fewest frames first.
+
+    Raises:
+        OptionError: on a name, a setting or a number that is not accepted, or one that is given twice.
+    """
+    counts = sorted(_frame_count(word) for word in _each_once("--frames", frames))
+    settings = {word: _exact_settings(word) for word in _each_once("--methods", methods)}
+    return [
+        Candidate(word, 1.0, of_method, num_frames=count, token_budget=token_budget)
+        for count, (word, of_method) in product(counts, settings.items())
+    ]
+
+
+def _exact_settings(word: str) -> dict[str, Any]:
+    settings = _settings(word, "--methods", "The ratio follows from `--token-budget`.")
+    check_settings(settings, typed={"compression_method": "--methods"})
+    if not COMPRESSION_METHODS[settings["compression_method"]].reads("compression_rounding"):
+        return settings
+    if settings.get("compression_rounding", "exact") != "exact":
+        raise OptionError(
+            f"`--methods` has {word!r}, but `--token-budget` compares equally many tokens, which only "
+            "`compression_rounding=exact` keeps. Leave the rounding out."
+        )
+    return {**settings, "compression_rounding": "exact"}
+
+
+def _each_once(option: str, given: str) -> list[str]:
+    words = [word.strip() for word in given.split(",")]
+    twice = [word for word in words if words.count(word) > 1]
+    if twice:
+        raise OptionError(f"`{option}` has {twice[0]!r} twice. Name each once.")
+    return words
+
+
+def _frame_count(word: str) -> int:
+    value = number_or_text(word)
+    if not isinstance(value, int) or value < 1:
+        raise OptionError(f"`--frames` has {word!r}, but each must be a whole number, at least 1, as in 8,16,32,64.")
+    return value
 
 
 def _ratio(word: str, option: str) -> float:
@@ -96,7 +226,7 @@ def _ratio(word: str, option: str) -> float:
     return value
 
 
-def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
+def _settings(word: str, option: str, ratio_is: str) -> dict[str, Any]:
     method, *given = word.split(":")
     settings: dict[str, Any] = {"compression_method": method}
     for setting in given:
@@ -104,7 +234,7 @@ def _settings(word: str, option: str, option_of_ratios: str) -> dict[str, Any]:
         if not equals or name in (*settings, "retention_ratio"):
             raise OptionError(
                 f"`{option}` has {word!r}, but settings follow their method, each once, as in "
-                f"`vidcom2:compression_scoring=released:compression_rounding=exact`. Ratios go in `{option_of_ratios}`."
+                f"`vidcom2:compression_scoring=released:compression_rounding=exact`. {ratio_is}"
             )
         settings[name] = number_or_text(value)
     return settings

@@ -26,6 +26,7 @@ from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, transformers_problem
 from ..families import FAMILIES
 from ..placement import Placement
+from ..recommended import RECOMMENDED
 from ..records.fingerprints import module_files
 
 out = Console()
@@ -167,7 +168,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
     """Give a command one option for each setting of VidCom², from the fields of `CompressionSettings` and of families.
 
     `command` receives the settings that the user gave as its argument `settings`. Where the user gave none, the
-    checkpoint's value holds.
+    checkpoint's value holds, or with `--recommended` what this project recommends.
 
     Args:
         without: settings for which the command has options of its own.
@@ -185,11 +186,24 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             text = f"Only for {family.name}: one of {', '.join(map(repr, accepted))}."
             options.append((name, str, text, f"the checkpoint's, or {accepted[0]}"))
 
+    recommends = not set(RECOMMENDED) & set(without)
+
     def with_settings(**arguments: Any) -> None:
         values = {name: arguments.pop(name) for name, *_ in options}
-        command(**arguments, settings={name: value for name, value in values.items() if value is not None})
+        settings = {name: value for name, value in values.items() if value is not None}
+        if recommends and arguments.pop("recommended"):
+            settings = dict(RECOMMENDED) | settings
+        command(**arguments, settings=settings)
 
     parameters = [each for each in inspect.signature(command).parameters.values() if each.name != "settings"]
+    if recommends:
+        named = " ".join(f"{name.replace('_', '-')}={value}" for name, value in RECOMMENDED.items())
+        option = typer.Option("--recommended", help=f"The settings of docs/leaderboard.md: {named}.")
+        parameters.append(
+            inspect.Parameter(
+                "recommended", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+            )
+        )
     for name, kind, text, default in options:
         panel = None if name == "retention_ratio" else "How tokens are selected"
         option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)

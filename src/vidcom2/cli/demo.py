@@ -9,7 +9,7 @@ from rich.markup import escape
 from ..demo.serving import check_address, check_gradio, import_gradio, serve
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
-from ..tiny.toy import DEMO_VIDEO
+from ..toys import shown_with
 from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, check_model_options, import_libraries
 
@@ -53,7 +53,7 @@ def demo_command(options: DemoOptions) -> None:
             from ..demo.page import build_page
         answerer = Answerer(load_placed(options.model, options.placement, options.settings))
         with err.status("Answering once to prepare the model ..."):
-            answerer.warm_up(str(DEMO_VIDEO), options.num_frames)
+            answerer.warm_up(str(shown_with(options.model)[0].path), options.num_frames)
         page = build_page(answerer, options.num_frames, options.max_new_tokens)
         address = serve(page, server_name=options.host, server_port=options.port)
         out.print(f"Open {escape(address)} in a browser. Ctrl+C ends the demo.", highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from ..checks import check_settings
 from ..errors import OptionError, written_to
 from ..explain.drawing_file import check_drawing
 from ..placement import Placement
-from ..tiny.toy import DEMO_VIDEO
+from ..toys import shown_with
 from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost
 
@@ -60,7 +60,7 @@ def explain_command(options: ExplainOptions) -> None:
         )
         from ..explain.explanation import compare, draw_html, draw_png
 
-        name = Path(urlsplit(options.video or str(DEMO_VIDEO)).path).name
+        name = Path(urlsplit(options.video or str(shown_with(options.model)[0].path)).path).name
         with err.status("Encoding and drawing ..."), written_to(output):
             explanations = compare(checkpoint, frames, [{}, *others], name)
             if output.suffix == ".png":

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from ..checks import check_given, check_settings, check_video_file
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
-from ..tiny.toy import DEMO_VIDEO, toy_clips
+from ..toys import shown_with, toy_of
 from .console import err, out, progress_bar
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         help="Checkpoint: a Hub id such as `llava-hf/llava-onevision-qwen2-0.5b-ov-hf`, or a folder. Stock checkpoints "
-        "work as they are. Without this option, a toy that comes with vidcom2 answers; it knows the videos of its "
-        "benchmark and nothing else.",
+        "work as they are. Without this option, a toy that comes with vidcom2 answers, a LLaVA-OneVision that knows "
+        "the videos of its benchmark and nothing else; `toy:qwen3_vl` is another.",
         show_default=False,
     ),
 ]
@@ -66,7 +66,8 @@ def load_with_video(
     """Read the frames and load the model. Options are checked before the slow imports, which precede the decoding."""
     check_given("--video", video, "for the bundled clip")
     check_model_options(model, placement, settings)
-    check_video_file(video or str(DEMO_VIDEO))
+    shown = video or str(shown_with(model)[0].path)
+    check_video_file(shown)
     if model is not None:
         find_checkpoint(model, placement.revision)
     if video is not None:
@@ -80,7 +81,7 @@ def load_with_video(
     with progress_bar() as progress:
         task = progress.add_task("Reading the video", total=None)
         frames = read_video(
-            video or str(DEMO_VIDEO),
+            shown,
             num_frames,
             lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
         )
@@ -90,12 +91,12 @@ def load_with_video(
 
 def announce_demo(model: str | None, video: str | None = "") -> None:
     """Say that the toy answers, and what it knows, or that the clip of vidcom2 is shown, where no other was named."""
-    lines = []
-    if model is None:
+    lines, toy = [], toy_of(model)
+    if toy is not None:
         lines.append(
-            f"The model is a toy of a million parameters. It knows the videos of the needle benchmark, and questions "
-            f"such as “{toy_clips()[0].question}” about these digits on moving backgrounds. About any other video its "
-            "answer means nothing. For a real model, pass its name on the Hub as `--model`."
+            f"The model is {toy.title} of a million parameters. It knows the videos of the needle benchmark, and "
+            f"questions such as “{toy.clips[0].question}” about these digits on moving backgrounds. About any other "
+            "video its answer means nothing. For a real model, pass its name on the Hub as `--model`."
         )
     if video is None:
         lines.append("The video is the clip that comes with vidcom2. For another, pass `--video`.")

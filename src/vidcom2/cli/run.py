@@ -7,7 +7,7 @@ import typer
 
 from ..checks import check_given, check_settings
 from ..errors import OptionError
-from ..tiny.toy import toy_clips
+from ..toys import shown_with, toy_of
 from .comparison_table import as_json, print_comparison
 from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings
 from .loading import announce_demo, load_with_video
@@ -42,8 +42,8 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         check_given("--prompt", prompt, "for the question of the demo")
         if options.against is not None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
-        clip = toy_clips()[0] if options.video is None else None
-        is_demo = clip is not None and options.model is None and prompt is None
+        clip = shown_with(options.model)[0] if options.video is None else None
+        is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings
         )

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 import jinja2
 
-from ..tiny.toy import TOY_NAME, toy_clips
+from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
 from .conversation import NO_CLIP, Turn, Turns, asked, problem_of
@@ -43,10 +43,11 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
     Args:
         num_frames, max_new_tokens: the values that the controls begin with.
     """
-    checkpoint, clips = answerer.checkpoint, toy_clips()
+    checkpoint = answerer.checkpoint
+    toy = next((toy for toy in TOYS.values() if toy.title == checkpoint.name), None)
+    clips = (toy or TOY).clips
     at_first = answerer.settings({})
     controls = controls_of(checkpoint)
-    is_toy = checkpoint.name == TOY_NAME
 
     with gr.Blocks(title="VidCom² demo", analytics_enabled=False, delete_cache=(3600, 3600 * HOURS_OF_UPLOADS)) as page:
         turns = gr.State(())
@@ -54,7 +55,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             jinja2.Template(INTRODUCTION, autoescape=True).render(
                 name=checkpoint.name,
                 device=str(checkpoint.model.device.type).upper(),
-                toy=" ".join(clip.question for clip in clips) if is_toy else None,
+                toy=" ".join(clip.question for clip in clips) if toy else None,
             ),
             elem_classes="introduction",
         )

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError
-from ..tiny.toy import TOY_FOLDER
+from ..toys import ASSETS
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -81,7 +81,7 @@ def serve(page: "gr.Blocks", **address: Any) -> str:
         footer_links=[],
         enable_monitoring=False,
         max_file_size=MOST_BYTES,
-        allowed_paths=[str(TOY_FOLDER)],
+        allowed_paths=[str(ASSETS)],
         theme=theme,
         css_paths=CSS,
         js=WITHOUT_PLAYERS_ERROR,

@@ -1,35 +1,30 @@
 """Answering questions about videos with all tokens and with each of several compressions.
 
-A video is read and encoded once for all compressions, and for all consecutive questions about it. A batch of questions
-shares a call of `generate`.
+A video is read and encoded once for all compressions of as many frames, and for all consecutive questions about it. A
+batch of questions shares a call of `generate`.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..answering.candidates import AllTokens, Candidate
-from ..answering.generation import Batch, EncodedVideos, compress, encode, generate, joined
-from ..answering.prompting import padded, prepare_inputs, without_pixels
+from ..answering.candidates import Candidate, compared_candidates
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
-from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
+from ..errors import OptionError, is_out_of_memory, memory_reason
 from ..records.fingerprints import video_changed, video_stamp
 from ..records.jsonl import answered_rows, append_rows, rows_so_far
 from ..records.run_record import locked, versions_of_answers
 from ..video.reading import Progress, Video, read_video
-
-if TYPE_CHECKING:
-    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+from .batches import ShownFrames, row_of, rows_of_batch
 
 OUT_OF_MEMORY = (
-    "out of memory ({}). Take fewer frames or a smaller batch, and start again: only failed questions are asked again."
+    "out of memory ({}) for this question alone. Start again where more memory is free, or spread the model over "
+    "devices: only failed questions are asked again. Fewer frames or another dtype need a new output."
 )
 
 
@@ -47,24 +42,31 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
+    Candidates that have their own `num_frames` are compared with each other, and all tokens are not asked besides.
+
     Args:
         answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
             `<name>.lock` beside it keeps other runs out.
-        num_frames: how many frames are sampled evenly from each video.
-        batch_size: questions in a call of `generate`.
+        num_frames: how many frames are sampled evenly from each video, for candidates without a number of their own.
+        batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
+            are those after it.
         max_new_tokens: the most tokens that an answer may have.
         read: reads a video's frames, and raises a ValueError if it cannot.
 
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
         the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
-        (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
-        `refused`, why its method cannot do this. `video_file` is the size and the time of the last change of a video
-        that is a file, and `made_by` a digest of all else that the answers depend on.
+        (null if that is not known), `agrees` (with all tokens of as many frames; null if these did not answer) and
+        `kept_share` (kept tokens per scored token), or only `refused`, why its method cannot do this. If its candidate
+        has a number of frames of its own, it also has `frames`, how many were shown; `kept_tokens`, of the scored ones;
+        `prompt_tokens`, which enter the language model; and `seconds`, its share of the batch's time and all of its
+        video's encoding, without reading and preprocessing. `video_file` is the size and the time of the last change of
+        a video that is a file, and `made_by` a digest of all else that the answers depend on.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
-            videos that have changed since; if another run is writing it; or if it is no answer file.
+            videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
+            not go together.
     """
     with locked(answers):
         return evaluate_locked(
@@ -94,29 +96,37 @@ def evaluate_locked(
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
     """Do what `evaluate` does for a caller that holds the lock of the file."""
+    compared = compared_candidates(candidates)
     run = _run(checkpoint, candidates, num_frames, max_new_tokens)
     _check_same(answers, questions, run)
     rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
-    compared = [AllTokens(), *candidates]
-    videos = _Videos(checkpoint, compared, num_frames, read)
+    counts = sorted({candidate.num_frames or num_frames for candidate in compared})
+    shown = [
+        ShownFrames(checkpoint, [each for each in compared if (each.num_frames or num_frames) == count], count, read)
+        for count in counts
+    ]
     with answers.open("a", encoding="utf-8", newline="\n") as file:
-        for start in range(0, len(left), batch_size):
-            progress("Answering", len(questions) - len(left) + start, len(questions))
-            together = left[start : start + batch_size]
+        while left:
+            progress("Answering", len(questions) - len(left), len(questions))
+            together = left[:batch_size]
             stamps = [video_stamp(question.video) for question in together]  # before they are read
             try:
-                done = _rows(checkpoint, videos, together, compared, max_new_tokens)
+                done = rows_of_batch(shown, together, max_new_tokens)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                done = [_row(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
+                if len(together) > 1:
+                    batch_size = len(together) // 2
+                    continue
+                done = [row_of(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
             done = [
                 row | {"video_file": stamp, "made_by": _made_by(run, question)}
                 for row, stamp, question in zip(done, stamps, together, strict=True)
             ]
             append_rows(file, done)
             rows |= {row["id"]: row for row in done}
+            left = left[len(together) :]
     return [rows[question.id] for question in questions]
 
 
@@ -132,7 +142,7 @@ def _run(
         "model_settings": model.config.compression_settings().as_dict(),
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
-        "candidates": [[each.label, each.overrides] for each in candidates],
+        "candidates": [[each.label, each.overrides] for each in candidates],  # labels name frames and budgets
         "num_frames": num_frames,
         "max_new_tokens": max_new_tokens,
         **versions_of_answers(),
@@ -174,133 +184,3 @@ def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any
                 f"{str(answers)!r} has the answer about another video of question {question.id!r}: {question.video!r} "
                 f"was {row['video_file']}, and now is {video_stamp(question.video)}. Name another file."
             )
-
-
-def compressed_answers(
-    model: "VidCom2GenerationMixin", batch: Batch, settings: CompressionSettings, max_new_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Answer a batch with these settings. Return the ids of the new tokens (B, n), and the share of the scored tokens
-    that was kept (B,).
-
-    Raises:
-        ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
-            settings for the vision tower other than the model's, with which the videos were encoded.
-    """
-    features = {id(video): compress(model, video, settings) for video in batch.videos}
-    of_each = [features[id(video)] for video in batch.videos]
-    positions = settings.compression_positions
-    new = generate(model, batch.inputs, joined(of_each), positions, max_new_tokens=max_new_tokens)
-    kept = [compression for each in of_each for compression in each.video_compressions]
-    shares = torch.tensor(
-        [len(compression.indices) / compression.num_tokens for compression in kept], dtype=torch.float64
-    )
-    return new, shares
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A batch
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _rows(
-    checkpoint: Checkpoint,
-    videos: "_Videos",
-    questions: Sequence[Question],
-    candidates: Sequence[Candidate],
-    max_new_tokens: int,
-) -> list[dict[str, Any]]:
-    """Return the rows of a batch of questions. The first candidate must be `AllTokens`."""
-    prompts, asked_about, errors = [], [], {}
-    for question in questions:
-        try:
-            prompt, video = videos.prepared(question)
-        except ValueError as error:
-            errors[question.id] = one_line(error)
-        else:
-            prompts.append(prompt)
-            asked_about.append(video)
-    asked = [question for question in questions if question.id not in errors]
-    answers: dict[str, dict[str, Any]] = {question.id: {} for question in asked}
-    if asked:
-        processor: Any = checkpoint.processor
-        tokenizer = processor.tokenizer
-        batch = Batch(padded(prompts, tokenizer), tuple(asked_about))
-        for candidate in candidates:
-            for question, answer in zip(
-                asked, _answers(checkpoint.model, tokenizer, batch, candidate, max_new_tokens), strict=True
-            ):
-                text = answer.get("text")
-                if text is not None:
-                    whole = answers[question.id].get(candidates[0].label, answer)["text"]
-                    answer |= {"correct": question.is_correct(text), "agrees": question.agree(text, whole)}
-                answers[question.id][candidate.label] = answer
-    return [
-        _row(question, error=errors[question.id])
-        if question.id in errors
-        else _row(question, answers=answers[question.id])
-        for question in questions
-    ]
-
-
-def _answers(
-    model: "VidCom2GenerationMixin", tokenizer: Any, batch: Batch, candidate: Candidate, max_new_tokens: int
-) -> list[dict[str, Any]]:
-    """Return a candidate's answer to each question. If it refuses one question, the whole batch counts as refused."""
-    try:
-        if candidate.answer is None:
-            settings = model.config.compression_settings(**candidate.overrides)
-            new, kept = compressed_answers(model, batch, settings, max_new_tokens)
-        else:
-            new, kept = candidate.answer(model, batch, max_new_tokens)
-    except ValueError as error:
-        if isinstance(candidate, AllTokens):
-            raise
-        return [{"refused": one_line(error)}] * len(batch.videos)
-    texts = tokenizer.batch_decode(new, skip_special_tokens=True)
-    return [{"text": text.strip(), "kept_share": share} for text, share in zip(texts, kept.tolist(), strict=True)]
-
-
-def _row(question: Question, **found: Any) -> dict[str, Any]:
-    return {"id": question.id, "given": question.given, **found}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Videos and prompts
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class _Videos:
-    """Reads and encodes the videos of questions. It keeps the last video for further questions about it."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        candidates: Sequence[Candidate],
-        num_frames: int,
-        read: Callable[[str, int], Video],
-    ):
-        self.checkpoint, self.candidates = checkpoint, candidates
-        self.num_frames, self.read = num_frames, read
-        self.held: tuple[str, Video | ValueError, EncodedVideos | None] | None = None
-
-    def prepared(self, question: Question) -> tuple[dict[str, Any], EncodedVideos]:
-        """Return a question's inputs for a batch of one, without pixels, and its encoded video.
-
-        Raises:
-            ValueError: on a video that cannot be read, or that the processor or the model refuses.
-        """
-        if self.held is None or self.held[0] != question.video:
-            try:
-                self.held = question.video, self.read(question.video, self.num_frames), None
-            except ValueError as error:
-                self.held = question.video, error, None
-        _, video, of_video = self.held
-        if isinstance(video, ValueError):
-            raise video
-        model = self.checkpoint.model
-        inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
-        if of_video is None:
-            methods = filter(None, (each.settings.get("compression_method") for each in self.candidates))
-            of_video = encode(model, inputs, model.config.compression_settings(), methods)
-            self.held = question.video, video, of_video
-        return without_pixels(inputs), of_video

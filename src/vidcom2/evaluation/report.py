@@ -1,32 +1,24 @@
-"""Summing up the answers of `vidcom2 eval`: accuracy and agreement with their intervals, as rows and as a table."""
+"""Summing up the answers of `vidcom2 eval`: accuracy and agreement with their intervals. `tables.py` shows them."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from ..answering.candidates import AllTokens, Candidate
+from ..answering.candidates import Candidate, compared_candidates, reference_of
 from ..answering.questions import Question
 from ..errors import OptionError
 from ..records.whole_files import write_whole
 from .folder import PLOT, RESULTS, TABLE
-from .plot import draw_results
+from .plot import draw_frame_counts, draw_results
+from .tables import markdown, shown_rows, table
 
 NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000
-# What a column means, by the heading that it begins with.
-NOTES = {
-    "kept": "`kept` is the measured share of the scored video tokens.",
-    "accuracy": "`accuracy` is the share of right answers.",
-    "agreement": "`agreement` is the share of answers that equal those with all tokens.",
-    "method": "Brackets hold 95 % intervals. Those of shares are Wilson's, which treat questions as independent.",
-    "difference": "Those of the difference to all tokens on the same questions come from a bootstrap over videos, "
-    "which keeps the questions about a video together. Where no answer changed, they give the most that may have been "
-    "missed, 1 − 0.025^(1 / videos).",
-}
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
@@ -72,48 +64,69 @@ def paired_interval(differences: Sequence[int], videos: Sequence[str]) -> tuple[
 def summary(
     questions: Sequence[Question], rows: Sequence[Mapping[str, Any]], candidates: Sequence[Candidate]
 ) -> list[dict[str, Any]]:
-    """Sum up the answers in a row for all tokens and one for each candidate. Questions with an error are left out.
+    """Sum up the answers in a row for each candidate that `evaluate` compares. Questions with an error are left out.
 
     Args:
         rows: what `evaluate` returns, one row for each of `questions`.
 
     Returns:
         Rows with `method`, `retention_ratio` and the call's `settings`; `questions` and `kept_share`; `accuracy` and
-        `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that of all
-        tokens, with `_low` and `_high`; and `by_kind`, the shares for each kind of question. A missing figure is None:
-        accuracy where no right answer is known, and all figures of a candidate that refuses some question. `refused`
-        then says why.
+        `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that of the
+        candidate's reference (all tokens, or the fewest frames), with `_low` and `_high`; and `by_kind`, the shares for
+        each kind of question. A missing figure is None: accuracy where no right answer is known, agreement where all
+        tokens did not answer, and all figures of a candidate that refuses some question. `refused` then says why.
+        Candidates with their own number of frames have `num_frames` and `token_budget`, which may lower the ratio; the
+        means `frames`, `kept_tokens` and `prompt_tokens`; and `seconds`, a median.
     """
-    whole = AllTokens()
     answered = [(question, row["answers"]) for question, row in zip(questions, rows, strict=True) if "answers" in row]
     kinds = dict.fromkeys(question.kind for question, _ in answered if question.kind is not None)
+    compared = compared_candidates(candidates)
     found = []
-    for candidate in (whole, *candidates):
+    for candidate in compared:
+        reference = reference_of(candidate, compared)
         result: dict[str, Any] = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
         result["settings"] = candidate.overrides
-        pairs = [(question, answers[candidate.label], answers[whole.label]) for question, answers in answered]
-        refused = [answer["refused"] for _, answer, _ in pairs if "refused" in answer]
+        given = [(question, answers[candidate.label]) for question, answers in answered]
+        refused = [answer["refused"] for _, answer in given if "refused" in answer]
         if refused:
-            pairs = []
-        result |= {"questions": len(pairs), "kept_share": _mean([answer["kept_share"] for _, answer, _ in pairs])}
-        result |= _shares(pairs)
-        known = [each for each in pairs if each[1]["correct"] is not None]
-        differences = [int(answer["correct"]) - int(of_all["correct"]) for _, answer, of_all in known]
-        compared = None if candidate is whole else paired_interval(differences, [each[0].video for each in known])
-        result["difference"] = None if candidate is whole else _mean(differences)
-        result["difference_low"], result["difference_high"] = compared or (None, None)
-        result["by_kind"] = {kind: _shares([each for each in pairs if each[0].kind == kind]) for kind in kinds}
+            given = []
+        result |= {"questions": len(given), "kept_share": _mean([answer["kept_share"] for _, answer in given])}
+        if candidate.num_frames is not None:
+            result |= {"num_frames": candidate.num_frames, "token_budget": candidate.token_budget}
+            result |= _frame_figures([answer for _, answer in given])
+        result |= _shares(given)
+        result |= dict.fromkeys(("difference", "difference_low", "difference_high"))
+        if reference is not None and given:
+            result |= _difference(answered, candidate.label, reference.label)
+        result["by_kind"] = {kind: _shares([each for each in given if each[0].kind == kind]) for kind in kinds}
         if refused:
             result["refused"] = f"{len(refused)} of {len(answered)} questions, the first: {refused[0]}"
         found.append(result)
     return found
 
 
-def _shares(pairs: Sequence[tuple[Question, Mapping[str, Any], Any]]) -> dict[str, Any]:
+def _difference(
+    answered: Sequence[tuple[Question, Mapping[str, Any]]], label: str, reference: str
+) -> dict[str, float | None]:
+    """Return the difference of two candidates' accuracies on the same questions, with its interval."""
+    pairs = [(question, answers[label], answers[reference]) for question, answers in answered]
+    known = [each for each in pairs if None not in (each[1].get("correct"), each[2].get("correct"))]
+    differences = [int(answer["correct"]) - int(other["correct"]) for _, answer, other in known]
+    low, high = paired_interval(differences, [question.video for question, *_ in known]) or (None, None)
+    return {"difference": _mean(differences), "difference_low": low, "difference_high": high}
+
+
+def _frame_figures(answers: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return means, and the median of the times, of which the first include the loading of kernels."""
+    means = {name: _mean([each[name] for each in answers]) for name in ("frames", "kept_tokens", "prompt_tokens")}
+    return means | {"seconds": median(each["seconds"] for each in answers) if answers else None}
+
+
+def _shares(given: Sequence[tuple[Question, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return accuracy and agreement with their intervals."""
     shares: dict[str, Any] = {}
     for name, key in (("accuracy", "correct"), ("agreement", "agrees")):
-        values = [answer[key] for _, answer, _ in pairs if answer[key] is not None]
+        values = [answer[key] for _, answer in given if answer[key] is not None]
         low, high = wilson(sum(values), len(values)) if values else (None, None)
         shares |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high, f"{name}_n": len(values)}
     return shares
@@ -123,49 +136,6 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tables
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the results as cells. The first row holds the headings."""
-    with_truth = results[0]["accuracy"] is not None
-    of_truth = ["accuracy, %", "difference, points"] if with_truth else []
-    headings = ["method", "ratio", "kept, %", *of_truth, "agreement, %"]
-    cells = [headings]
-    for result in results:
-        name, ratio = result["method"], f"{result['retention_ratio']:g}"
-        if "refused" in result:
-            cells.append([name, ratio, *["n/a"] * (len(headings) - 2)])
-            continue
-        of_truth = [cell(result, "accuracy"), cell(result, "difference", "+")] if with_truth else []
-        cells.append([name, ratio, f"{100 * result['kept_share']:.1f}", *of_truth, cell(result, "agreement")])
-    return cells
-
-
-def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the accuracy, or the agreement where it is not known, of each kind of question; no rows without kinds."""
-    measure = "agreement" if results[0]["accuracy"] is None else "accuracy"
-    kinds = results[0]["by_kind"]
-    if not kinds:
-        return []
-    cells = [["method", "ratio", *(f"{kind} (n = {shares[f'{measure}_n']})" for kind, shares in kinds.items())]]
-    for result in results:
-        shown = ["n/a" if "refused" in result else cell(result["by_kind"][kind], measure) for kind in kinds]
-        cells.append([result["method"], f"{result['retention_ratio']:g}", *shown])
-    return cells
-
-
-def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
-    """Return a share, or a difference of shares, and its interval in per cent."""
-    if result[name] is None:
-        return "–"
-    low, high = result[f"{name}_low"], result[f"{name}_high"]
-    interval = "" if low is None else f" [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
-    return f"{100 * result[name]:{sign}.1f}{interval}".replace("-", "−")
-
-
 def write_results(
     folder: Path,
     title: str,
@@ -173,7 +143,7 @@ def write_results(
     rows: Sequence[Mapping[str, Any]],
     candidates: Sequence[Candidate],
     certificate: Mapping[str, Any],
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """Write results.json, which `vidcom2 publish --results` takes, results.md and results.png to a folder.
 
     Args:
@@ -181,7 +151,7 @@ def write_results(
         certificate: what `birth_certificate` returns, including the `device`.
 
     Returns:
-        The `summary`. In results.json each row of the table has its part of it as `figures`.
+        The rows of the table, which are those of `summary` but for `shown_rows`. In results.json they are `figures`.
 
     Raises:
         OptionError: if no question was answered.
@@ -189,7 +159,8 @@ def write_results(
     errors = [row["error"] for row in rows if "error" in row]
     if len(errors) == len(rows):
         raise OptionError(f"none of the {len(rows)} questions could be answered. The first: {errors[0]}")
-    results = summary(questions, rows, candidates)
+    found = summary(questions, rows, candidates)
+    results = shown_rows(found)
     headings, *cells = table(results)
     shown = [
         dict(zip(headings, row, strict=True)) | {"figures": each} for row, each in zip(cells, results, strict=True)
@@ -201,31 +172,6 @@ def write_results(
         f"transformers {certificate['transformers']}, vidcom2 {certificate['vidcom2_commit']}."
     )
     write_whole(folder / TABLE, markdown(title, results, len(errors), origin))
-    draw_results(results, title, folder / PLOT)
+    draw = draw_frame_counts if "num_frames" in found[0] else draw_results
+    draw(found, title, folder / PLOT)
     return results
-
-
-def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, origin: str) -> str:
-    """Return the tables as a page of Markdown.
-
-    Args:
-        num_errors: how many questions ended in an error and are not in the results.
-        origin: what was measured, where and when.
-    """
-    parts = [f"# {title}", f"{results[0]['questions']} questions; {num_errors} errors. {origin}"]
-    by_kind = table_by_kind(results)
-    cells = table(results)
-    notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
-    parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
-    refused = [
-        f"- {each['method']} at {each['retention_ratio']:g}: {each['refused']}"
-        for each in results[1:]
-        if "refused" in each
-    ]
-    return "\n\n".join([*parts, *(["Refused:", "\n".join(refused)] if refused else [])]) + "\n"
-
-
-def pipes(cells: Sequence[Sequence[str]]) -> str:
-    """Return cells as a table in Markdown. Their first row holds the headings."""
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
-    return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])

@@ -37,6 +37,7 @@ def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) ->
         drawn_by=DRAWN_BY,
         parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(every)],
         with_u=any(each.frame_uniqueness is not None for each in every),
+        with_negative_u=any(each.frame_uniqueness is not None and min(each.frame_uniqueness) < 0 for each in every),
         with_heat=any(each.token_uniqueness is not None for each in every),
         with_merged=any(each.merged is not None for each in every),
         width=width,

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import CheckpointError
 from ..finding_checkpoints import find_checkpoint
 from ..repo_shape import sha256_of
-from ..tiny.toy import TOY_FOLDER, TOY_NAME
+from ..toys import TOYS, toy_of
 
 # Files that Transformers reads from a checkpoint's folder: config, weights and their index, tokenizer, processor, chat
 # template and code.
@@ -38,8 +38,10 @@ def model_identity(name: str | None, revision: str | None = None) -> dict[str, A
     Raises:
         CheckpointError, OptionError: those of `find_checkpoint`.
     """
-    if name is None:
-        return folder_identity(TOY_FOLDER)
+    toy = toy_of(name)
+    if toy is not None:
+        return folder_identity(toy.folder)
+    assert name is not None  # None is a toy
     found = Path(find_checkpoint(name, revision))
     return folder_identity(found) if found.is_dir() else hub_identity(name, hub_commit(name, revision))
 
@@ -48,9 +50,10 @@ def folder_identity(folder: Path) -> dict[str, Any]:
     """Return `model`, the folder's resolved path, and `model_files`, what the function of that name returns.
 
     The path is part of the identity, since large weights are only sampled: a folder that was moved or copied counts as
-    another model. The toy is the same wherever the package is installed, since all of its files are hashed in full.
+    another model. A toy is the same wherever the package is installed, since all of its files are hashed in full.
     """
-    name = TOY_NAME if folder == TOY_FOLDER else str(folder.resolve())
+    toys = {toy.folder: toy.title for toy in TOYS.values()}
+    name = toys.get(folder) or str(folder.resolve())
     return {"model": name, "model_commit": None, "model_files": model_files(folder)}
 
 

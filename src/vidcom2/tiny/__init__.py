@@ -1,1 +1,1 @@
-"""Small models: random ones of each family, and the bundled toy model."""
+"""Small random models of each family."""

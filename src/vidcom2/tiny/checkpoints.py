@@ -259,6 +259,29 @@ def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
     return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
 
 
+def untrained_qwen3_vl(
+    tokenizer: PreTrainedTokenizerFast, patch_size: int, vision: dict[str, Any], text: dict[str, Any], seed: int
+) -> tuple[Qwen3VLForConditionalGeneration, Qwen3VLProcessor]:
+    """Return a stock Qwen3-VL of any size with random float32 weights, and its processor.
+
+    Args:
+        tokenizer: one that has `QWEN2_VL_TOKENS`.
+        patch_size: pixels per side of a patch; two frames take one token per 2 × 2 patches.
+        vision, text: the fields of the vision tower's and the language model's configs that set their sizes.
+    """
+    model, processor = _tiny_qwen3(
+        Qwen3VLForConditionalGeneration,
+        vision,
+        text,
+        patch_size,
+        hidden_size=text["hidden_size"],
+        seed=seed,
+        tie_word_embeddings=text["tie_word_embeddings"],
+        tokenizer=tokenizer,
+    )
+    return cast(tuple[Qwen3VLForConditionalGeneration, Qwen3VLProcessor], (model, processor))
+
+
 def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
     """Return a stock Qwen3-VL-MoE like that of `tiny_qwen3_vl`. Each token goes to two experts of a layer."""
     experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -349,6 +372,7 @@ def _tiny_qwen(
     num_layers: int = 2,
     seed: int = 0,
     tie_word_embeddings: bool = False,
+    tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> TinyModel:
     """Return a stock model of any Qwen family with random float32 weights, and its processor.
 
@@ -357,10 +381,11 @@ def _tiny_qwen(
             model and of its positions.
         width_field: the field for the width of the tower's output.
         video_processor: None means Qwen2-VL's.
+        tokenizer: None means one with a token for each byte.
     """
-    tokenizer = tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
+    tokenizer = tokenizer or tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
     num_heads = 4
-    half = hidden_size // num_heads // 2
+    half = (text or {}).get("head_dim", hidden_size // num_heads) // 2
     config = cast(Any, model_class.config_class)(  # its fields depend on the family
         vision_config={
             "depth": 2,

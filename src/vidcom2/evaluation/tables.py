@@ -1,0 +1,144 @@
+"""The tables of `vidcom2 eval`, from what `report.summary` returns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..answering.candidates import AllTokens
+
+# What a column means, by the heading that it begins with.
+OF_SHARES = {
+    "accuracy": "`accuracy` is the share of right answers.",
+    "agreement": "`agreement` is the share of answers that equal those with all tokens.",
+    "method": "Brackets hold 95 % intervals. Those of shares are Wilson's, which treat questions as independent.",
+}
+BY_BOOTSTRAP = (
+    "on the same questions come from a bootstrap over videos, which keeps the questions about a video together. Where "
+    "no answer changed, they give the most that may have been missed, 1 − 0.025^(1 / videos)."
+)
+NOTES = {
+    "kept": "`kept` is the measured share of the scored video tokens.",
+    **OF_SHARES,
+    "difference": f"Those of the difference to all tokens {BY_BOOTSTRAP}",
+}
+NOTES_OF_FRAMES = {
+    "frames": "`frames` are sampled from each video; a shorter video is shown whole.",
+    "tokens": "`tokens` is the mean number of scored video tokens that were kept, and `kept` their share.",
+    "prompt": "`prompt` is the mean number of tokens that entered the language model, with the text, and with what is "
+    "outside the budget: newlines and the times of frames.",
+    **OF_SHARES,
+    "difference": f"Those of the difference to the fewest frames {BY_BOOTSTRAP}",
+    "seconds": "`seconds` is the median time of a question: encoding its video, and its share of the batch's "
+    "compression and generation. Reading and preprocessing are not part of it.",
+}
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the results as cells. The first row holds the headings."""
+    if "num_frames" in results[0]:
+        return _table_of_frames(results)
+    with_truth = results[0]["accuracy"] is not None
+    of_truth = ["accuracy, %", "difference, points"] if with_truth else []
+    headings = ["method", "ratio", "kept, %", *of_truth, "agreement, %"]
+    cells = [headings]
+    for result in results:
+        name, ratio = result["method"], f"{result['retention_ratio']:g}"
+        if "refused" in result:
+            cells.append([name, ratio, *["n/a"] * (len(headings) - 2)])
+            continue
+        of_truth = [cell(result, "accuracy"), cell(result, "difference", "+")] if with_truth else []
+        cells.append([name, ratio, f"{100 * result['kept_share']:.1f}", *of_truth, cell(result, "agreement")])
+    return cells
+
+
+def _table_of_frames(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    headings = ["frames", "method", "tokens", "kept, %", "prompt", "accuracy, %", "difference, points", "seconds"]
+    cells = [headings]
+    for result in results:
+        named = [_frames(result), result["method"]]
+        if "refused" in result:
+            cells.append([*named, *["n/a"] * (len(headings) - 2)])
+            continue
+        tokens, prompt = (f"{result[name]:,.0f}" for name in ("kept_tokens", "prompt_tokens"))
+        accuracy, difference = cell(result, "accuracy"), cell(result, "difference", "+")
+        kept, seconds = f"{100 * result['kept_share']:.1f}", f"{result['seconds']:.3g}"
+        cells.append([*named, tokens, kept, prompt, accuracy, difference, seconds])
+    return cells
+
+
+def _frames(result: Mapping[str, Any]) -> str:
+    """Return a number of frames, with the mean of those that were shown if some videos have fewer."""
+    asked, shown = result["num_frames"], result["frames"]
+    return str(asked) if shown in (None, asked) else f"{asked} (mean {shown:.1f})"
+
+
+def shown_rows(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows of a table. Methods that all keep all tokens of some number of frames share one row there."""
+    if "num_frames" not in results[0]:
+        return list(results)
+    rows: list[Mapping[str, Any]] = []
+    for result in results:
+        whole = result["kept_share"] == 1.0
+        row = {**result, "method": AllTokens().method} if whole else result
+        if not (whole and any(_same_figures(row, other) for other in rows)):
+            rows.append(row)
+    return rows
+
+
+def _same_figures(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    names = ("method", "num_frames", "kept_share", "accuracy", "difference")
+    return all(one[name] == other[name] for name in names)
+
+
+def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the accuracy, or the agreement where it is not known, of each kind of question; no rows without kinds."""
+    of_kinds = next((result for result in results if "refused" not in result), results[0])
+    measure = "agreement" if of_kinds["accuracy"] is None else "accuracy"
+    kinds = of_kinds["by_kind"]
+    if not kinds:
+        return []
+    headings, *rows = table(results)
+    cells = [[*headings[:2], *(f"{kind} (n = {shares[f'{measure}_n']})" for kind, shares in kinds.items())]]
+    for result, row in zip(results, rows, strict=True):
+        shown = ["n/a" if "refused" in result else cell(result["by_kind"][kind], measure) for kind in kinds]
+        cells.append([*row[:2], *shown])
+    return cells
+
+
+def named(result: Mapping[str, Any]) -> str:
+    """Return what a message calls a row of the results."""
+    if "num_frames" in result:
+        return f"{result['method']} with {result['num_frames']} frames"
+    return f"{result['method']} at {result['retention_ratio']:g}"
+
+
+def cell(result: Mapping[str, Any], name: str, sign: str = "") -> str:
+    """Return a share, or a difference of shares, and its interval in per cent."""
+    if result[name] is None:
+        return "–"
+    low, high = result[f"{name}_low"], result[f"{name}_high"]
+    interval = "" if low is None else f" [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
+    return f"{100 * result[name]:{sign}.1f}{interval}".replace("-", "−")
+
+
+def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, origin: str) -> str:
+    """Return the tables as a page of Markdown.
+
+    Args:
+        num_errors: how many questions ended in an error and are not in the results.
+        origin: what was measured, where and when.
+    """
+    num_questions = max(result["questions"] for result in results)
+    parts = [f"# {title}", f"{num_questions} questions; {num_errors} errors. {origin}"]
+    by_kind = table_by_kind(results)
+    cells = table(results)
+    meanings = NOTES_OF_FRAMES if "num_frames" in results[0] else NOTES
+    notes = "\n".join(text for begin, text in meanings.items() if any(each.startswith(begin) for each in cells[0]))
+    parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
+    refused = [f"- {named(each)}: {each['refused']}" for each in results if "refused" in each]
+    return "\n\n".join([*parts, *(["Refused:", "\n".join(refused)] if refused else [])]) + "\n"
+
+
+def pipes(cells: Sequence[Sequence[str]]) -> str:
+    """Return cells as a table in Markdown. Their first row holds the headings."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+    return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])

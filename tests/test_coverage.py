@@ -1,0 +1,117 @@
+"""`compression_method="coverage"`, against the same rule in plain loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vidcom2 import compress
+from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.methods.method_coverage import SKETCH, projection
+
+
+def kept_by_loops(tokens: Tensor, ratio: float) -> list[int]:
+    """Return the kept indices by the rule of the file's docstring, in float64, one comparison at a time."""
+    num_frames, per_frame, _ = tokens.shape
+    points = [[float(v) for v in token] for frame in tokens.double() for token in frame]
+    lengths = [math.sqrt(sum(v * v for v in point)) for point in points]
+    points = [[v / length for v in point] for point, length in zip(points, lengths)]
+    number = len(points)
+
+    def unlike(i: int, j: int) -> float:
+        return 1 - sum(a * b for a, b in zip(points[i], points[j]))
+
+    variety = sum(unlike(i, j) for i in range(number) for j in range(number)) / number**2
+
+    def distance(i: int, j: int) -> float:
+        return unlike(i, j) / variety + 2 * abs(i // per_frame - j // per_frame) / num_frames
+
+    mean = [sum(values) / number for values in zip(*points)]
+    kept = [max(range(number), key=lambda i: sum(a * b for a, b in zip(points[i], mean)))]
+    total = exact_total(num_frames, per_frame, ratio)
+    while len(kept) < total:
+        offered = []
+        for t in range(num_frames):
+            free = [i for i in range(t * per_frame, (t + 1) * per_frame) if i not in kept]
+            if free:
+                offered.append(max(free, key=lambda i: min(distance(i, j) for j in kept)))
+        for _ in range(min(max(1, num_frames // 4), total - len(kept), len(offered))):
+            best = max(offered, key=lambda i: min(distance(i, j) for j in kept))
+            kept.append(best)
+            offered.remove(best)
+    return sorted(kept)
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "per_frame", "ratio"), [(8, 6, 0.25), (8, 6, 0.9), (3, 12, 0.3), (1, 20, 0.25), (13, 4, 0.5)]
+)
+def test_it_keeps_what_plain_loops_keep(num_frames: int, per_frame: int, ratio: float) -> None:
+    torch.manual_seed(num_frames)
+    tokens = torch.randn(num_frames, per_frame, 10) + torch.randn(10)
+    compression = compress(tokens, ratio, compression_method="coverage")
+    assert compression.indices.tolist() == kept_by_loops(tokens, ratio)
+    assert compression.frame_budgets.sum() == len(compression.indices) == exact_total(num_frames, per_frame, ratio)
+
+
+def test_each_of_many_things_keeps_a_token_where_chance_would_lose_some() -> None:
+    """Two thirds of the tokens are one background, and each of 20 other things is seen in a few tokens."""
+    torch.manual_seed(0)
+    things = torch.randn(21, 64)
+    shown = torch.where(torch.rand(12, 30) < 0.66, 0, torch.randint(1, 21, (12, 30)))
+    tokens = things[shown] + 2 * torch.randn(64) + 0.1 * torch.randn(12, 30, 64)
+    kept = compress(tokens, 0.1, compression_method="coverage").indices
+    assert set(shown.flatten()[kept].tolist()) == set(range(21))
+    by_chance = compress(tokens, 0.1, compression_method="random", compression_rounding="exact").indices
+    assert len(set(shown.flatten()[by_chance].tolist())) < 15
+
+
+def test_a_still_video_keeps_tokens_from_all_of_its_length() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randn(1, 16, 32).expand(20, -1, -1)
+    compression = compress(tokens, 0.25, compression_method="coverage")
+    for quarter in compression.frame_budgets.split(5):
+        assert 12 <= quarter.sum() <= 28  # 20 of 80 on average
+    assert len(set((compression.indices % 16).tolist())) == 16
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.93, 0.99])
+def test_tokens_without_finite_values_are_kept_last(ratio: float) -> None:
+    torch.manual_seed(0)
+    tokens = torch.randn(6, 9, 8)
+    tokens[2], tokens[4, 1] = float("nan"), float("inf")
+    compression = compress(tokens, ratio, compression_method="coverage")
+    total, finite = (
+        exact_total(6, 9, ratio),
+        ~torch.isnan(tokens.sum(-1)).flatten() & tokens.isfinite().all(-1).flatten(),
+    )
+    assert len(compression.indices) == total
+    assert int(finite[compression.indices].sum()) == min(total, int(finite.sum()))
+
+
+def test_tokens_that_are_all_alike_are_no_error() -> None:
+    for tokens in (torch.ones(8, 5, 4), torch.zeros(8, 5, 4), torch.full((8, 5, 4), float("nan"))):
+        assert len(compress(tokens, 0.25, compression_method="coverage").indices) == 10
+
+
+def test_a_sketch_keeps_the_distances_of_wide_tokens() -> None:
+    torch.manual_seed(0)
+    directions = torch.nn.functional.normalize(torch.randn(200, 3584) + 2 * torch.randn(3584), dim=1)
+    exact = 1 - directions @ directions.T
+    sketched = directions @ projection(3584)
+    estimated = torch.cdist(sketched, sketched).square() / 2
+    off = ~torch.eye(200, dtype=torch.bool)
+    error = (estimated / exact - 1)[off]
+    assert error.abs().mean() < 0.1 and error.abs().max() < 0.5 and abs(error.mean()) < 0.05
+
+
+def test_wide_tokens_cover_what_is_shown() -> None:
+    torch.manual_seed(0)
+    width = 2 * SKETCH
+    things = torch.randn(20, width)
+    shown = torch.arange(20).repeat_interleave(18)[torch.randperm(360)].view(12, 30)
+    tokens = things[shown] + 2 * torch.randn(width) + 0.2 * torch.randn(12, 30, width)
+    before = tokens.clone()
+    kept = compress(tokens, 0.1, compression_method="coverage").indices
+    assert len(set(shown.flatten()[kept].tolist())) == 20
+    assert torch.equal(tokens, before)

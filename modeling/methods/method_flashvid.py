@@ -43,7 +43,7 @@ from torch import Tensor
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
 from .dynamic_segments import dynamic_segments, frame_means
-from .exact_totals import REMAINDER_NOISE, equal_shares, exact_total
+from .exact_totals import equal_shares, exact_total
 from .method_vidcom2 import cosine_similarity
 from .token_blocks import clear_tokens, float32_blocks, token_centre_products
 from .token_ranking import most_unique_tokens_of_video
@@ -67,7 +67,7 @@ def flashvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompress
     norms, finite, means = frame_means(video.tokens)
     segments = dynamic_segments(means)
     shares = equal_shares(total, num_frames)
-    of_adts = [math.ceil(share * SELECTED_SHARE - REMAINDER_NOISE) for share in shares]
+    of_adts = [math.ceil(share * SELECTED_SHARE) for share in shares]
 
     relevance = event_relevance(video.tokens, finite, means, segments)
     selected = diverse_tokens(video.tokens, norms, finite, attention.nan_to_num(0.0) * relevance, of_adts)

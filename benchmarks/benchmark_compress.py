@@ -1,32 +1,35 @@
-"""Measure what choosing the tokens costs: `vidcom2.compress`, the released algorithm, and plain reads of the tokens.
+"""Measure what choosing the tokens costs, at the sizes of real models: each method, and plain reads of the tokens.
 
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --device cpu --json compress.json
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --busy 1 --json compress_busy.json
+    PYTHONPATH=src python benchmarks/benchmark_compress.py --size llava-video-7b --method vidcom2 --method vcast
 
-Any method with two stages must read the tokens at least twice: once for their means, and once to compare each token
-with these. The time of two plain sums over the tokens is therefore a lower bound, and `compress / two passes` says how
-far `compress` is from it. (If a device's cache holds the tokens, both read them from there.)
+Every method of this project's table runs, with each scoring that it reads. What a method needs of the vision tower is
+random here, of the real sizes. What the tower spends on giving it does not count; `vidcom2 bench` measures that too.
 
-The contenders of a shape take turns within one run, so that other work on the machine affects all of them alike. The
-table shows medians. The baseline computes the released scoring, also in the rows of the paper's scoring.
+Any method that compares tokens with their mean must read them at least twice: once for the mean, and once to compare
+each token. The time of two plain sums over the tokens is therefore a lower bound, and `two_pass_bound` says how far a
+method is from it. (If a device's cache holds the tokens, both read them from there.) VidCom² is also timed beside a
+plain implementation of its released code, whose scoring it has also where the row is of the paper's.
+
+The contenders of a size take turns within one run, so that other work on the machine affects all of them alike. The
+table shows medians and quartiles, and the JSON also the fastest and slowest run.
 
 On a busy CPU other work does not affect all contenders alike: each parallel step waits for its slowest thread, so a
 contender with many short steps waits most. `--busy 1` keeps one core busy with other work during all measurements. The
-JSON holds the number of busy cores, the load before the first run, the threads, OMP_WAIT_POLICY, and the fastest and
-slowest run of each contender. If other work always shares the cores, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
+JSON holds the number of busy cores, the load before the first run, the threads, and OMP_WAIT_POLICY. If other work
+always shares the cores, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
 """
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,40 +40,90 @@ from rich.table import Table
 from torch import Tensor
 
 import vidcom2
-from vidcom2.records.provenance import cpu_name, git
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.records.provenance import birth_certificate, cpu_name
 
 ROOT = Path(__file__).resolve().parents[1]
 # The baseline is a test helper that the tests pin to the released code's output. It is not part of the package.
 sys.path.insert(0, str(ROOT / "tests"))
 from oracle import released_reference  # noqa: E402
 
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of a video in a model.
+
+    Attributes:
+        num_frames: T, as the method sees them: Qwen's families join two frames of the file.
+        grid: rows and columns of a frame's tokens.
+        dim: channels of a token.
+        tower_grid, tower_dim: rows and columns of a frame's patches in the vision tower, and the channels of its
+            states.
+    """
+
+    num_frames: int
+    grid: tuple[int, int]
+    dim: int
+    tower_grid: tuple[int, int]
+    tower_dim: int = 1152
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.num_frames, self.grid[0] * self.grid[1], self.dim
+
+
+SIZES = {
+    "llava-onevision-7b": Size(32, (14, 14), 3584, (27, 27)),
+    "llava-video-7b": Size(64, (13, 13), 3584, (27, 27)),
+    "qwen3-vl-8b": Size(32, (16, 28), 4096, (32, 56)),  # 64 frames of 896 × 512 pixels
+    "llava-onevision-0.5b": Size(32, (14, 14), 896, (27, 27)),
+}
 RETENTION_RATIO = 0.25
-SHAPES = [(32, 196, 3584), (64, 169, 3584), (32, 196, 896)]  # LLaVA-OneVision-7B, LLaVA-Video-7B, LLaVA-OneVision-0.5B
-DTYPES = [torch.float32, torch.bfloat16]
-SCORINGS = ["paper", "released"]
-OTHERS = ("released_reference", "one_pass", "two_passes")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+REFERENCE, ONE_PASS, TWO_PASSES = OTHERS = ("released_reference", "one_pass", "two_passes")
 COLUMNS = {
-    "shape": "frames × tokens × dim",
+    "size": "size",
     "dtype": "dtype",
+    "method": "method",
     "scoring": "scoring",
-    "compress_ms": "compress\nms",
-    "released_reference_ms": "reference\nms",
-    "speedup": "reference /\ncompress",
-    "one_pass_ms": "one pass\nms",
-    "passes": "compress /\none pass",
-    "two_pass_bound": "compress /\ntwo passes",
+    "ms": "ms",
+    "quartiles_ms": "quartiles",
+    "two_pass_bound": "/ two\npasses",
+    "speedup": "released\ncode /",
 }
 
 
-def make_video(shape: tuple[int, int, int], dtype: torch.dtype, device: str) -> Tensor:
+def make_video(size: Size, dtype: torch.dtype, device: str) -> Tensor:
     """Make the tokens of two noisy scenes with a cut half-way. The cost hardly depends on what a video shows."""
     generator = torch.Generator().manual_seed(0)
-    num_frames, tokens_per_frame, dim = shape
+    num_frames, tokens_per_frame, dim = size.shape
     scenes = torch.randn(2, tokens_per_frame, dim, generator=generator)
-    tokens = torch.randn(shape, generator=generator).mul_(0.3)
+    tokens = torch.randn(size.shape, generator=generator).mul_(0.3)
     tokens[: num_frames // 2] += scenes[0]
     tokens[num_frames // 2 :] += scenes[1]
     return tokens.to(device, dtype)
+
+
+def with_needs(tokens: Tensor, size: Size, needs: Collection[str]) -> vidcom2.VideoTokens:
+    """Return the video with its grids, and random ones of the fields that methods need of the vision tower."""
+    generator = torch.Generator().manual_seed(1)
+    patches = size.num_frames, size.tower_grid[0] * size.tower_grid[1]
+    of_tower: dict[str, Callable[[], Tensor]] = {
+        "tower_states": lambda: torch.randn(*patches, size.tower_dim, generator=generator).to(tokens),
+        "tower_attention": lambda: torch.rand(patches, generator=generator).to(tokens.device),
+    }
+    fields = {name: of_tower[name]() for name in needs if name != "grid"}
+    return vidcom2.VideoTokens(tokens, size.grid, tower_grid=size.tower_grid if fields else None, **fields)
+
+
+def settings_of_methods(methods: Collection[str]) -> list[dict[str, str]]:
+    """Return the settings of each contender: every method, with each scoring if it reads `compression_scoring`."""
+    settings = []
+    for name in methods:
+        settings.append({"compression_method": name})
+        if COMPRESSION_METHODS[name].reads("compression_scoring"):
+            settings.append({"compression_method": name, "compression_scoring": "released"})
+    return settings
 
 
 def time_in_turns(contenders: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, list[float]]:
@@ -95,37 +148,44 @@ def synchronize(device: str) -> None:
 
 
 @torch.no_grad()
-def measure(shape: tuple[int, int, int], dtype: torch.dtype, device: str, repeats: int) -> list[dict[str, Any]]:
-    """Return a row for each scoring."""
-    tokens = make_video(shape, dtype, device)
+def measure(
+    name: str, size: Size, dtype: str, device: str, repeats: int, methods: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return a row for each method and scoring, at one size."""
+    tokens = make_video(size, DTYPES[dtype], device)
+    video = with_needs(tokens, size, {need for each in methods for need in COMPRESSION_METHODS[each].needs})
     contenders: dict[str, Callable[[], Any]] = {
-        "released_reference": lambda: released_reference(tokens, RETENTION_RATIO),
-        "one_pass": lambda: tokens.sum(),
-        "two_passes": lambda: (tokens.sum(), tokens.sum()),
+        REFERENCE: lambda: released_reference(tokens, RETENTION_RATIO),
+        ONE_PASS: lambda: tokens.sum(),
+        TWO_PASSES: lambda: (tokens.sum(), tokens.sum()),
     }
-    for scoring in SCORINGS:
-        contenders[scoring] = lambda scoring=scoring: vidcom2.compress(
-            tokens, RETENTION_RATIO, compression_scoring=scoring
-        )
+    compared = settings_of_methods(methods)
+    for settings in compared:
+        contenders[str(settings)] = lambda settings=settings: vidcom2.compress(video, RETENTION_RATIO, **settings)
     times = time_in_turns(contenders, repeats, device)
-    median = {name: statistics.median(values) for name, values in times.items()}
-    return [
-        {
-            "shape": list(shape),
-            "dtype": str(dtype).removeprefix("torch."),
-            "scoring": scoring,
-            "compress_ms": median[scoring],
-            "released_reference_ms": median["released_reference"],
-            "speedup": median["released_reference"] / median[scoring],
-            "one_pass_ms": median["one_pass"],
-            "passes": median[scoring] / median["one_pass"],
-            "two_passes_ms": median["two_passes"],
-            "two_pass_bound": median[scoring] / median["two_passes"],
-            "fastest_ms": {name: min(times[name]) for name in (scoring, *OTHERS)},
-            "slowest_ms": {name: max(times[name]) for name in (scoring, *OTHERS)},
+    median = {contender: statistics.median(values) for contender, values in times.items()}
+    rows = []
+    for settings in compared:
+        method, runs = settings["compression_method"], sorted(times[str(settings)])
+        reads_scoring = COMPRESSION_METHODS[method].reads("compression_scoring")
+        row = {
+            "size": name,
+            "shape": list(size.shape),
+            "dtype": dtype,
+            "method": method,
+            "scoring": settings.get("compression_scoring", "paper") if reads_scoring else None,
+            "ms": median[str(settings)],
+            "quartiles_ms": [runs[len(runs) // 4], runs[-1 - len(runs) // 4]],
+            "fastest_ms": runs[0],
+            "slowest_ms": runs[-1],
+            "one_pass_ms": median[ONE_PASS],
+            "two_passes_ms": median[TWO_PASSES],
+            "two_pass_bound": median[str(settings)] / median[TWO_PASSES],
         }
-        for scoring in SCORINGS
-    ]
+        if method == "vidcom2":
+            row |= {REFERENCE + "_ms": median[REFERENCE], "speedup": median[REFERENCE] / median[str(settings)]}
+        rows.append(row)
+    return rows
 
 
 @contextmanager
@@ -145,32 +205,26 @@ def busy_cores(count: int) -> Iterator[None]:
             worker.wait()
 
 
-def birth_certificate(device: str, repeats: int, busy: int) -> dict[str, Any]:
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": "benchmarks/benchmark_compress.py",
-        "device": torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
-        "torch_threads": torch.get_num_threads(),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
-        "cpu_cores": os.cpu_count(),
-        "busy_cores": busy,
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # before the first run
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-        "vidcom2_commit": git("rev-parse", "HEAD"),
-        "vidcom2_dirty": bool(git("status", "--porcelain")),
-        "retention_ratio": RETENTION_RATIO,
-        "repeats": repeats,
-        "statistic": "median",
-    }
-
-
 def shown(value: Any) -> str:
     if isinstance(value, list):
-        return " × ".join(map(str, value))
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+        return "–".join(map(shown, value))
+    return f"{value:.1f}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def own_methods() -> list[str]:
+    return [name for name, method in COMPRESSION_METHODS.items() if method.is_own]
+
+
+def checked(given: list[str] | None, known: Collection[str], option: str) -> list[str]:
+    """Return the names given, or all that are known if none is.
+
+    Raises:
+        typer.BadParameter: on an unknown name.
+    """
+    for name in given or ():
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is unknown; choose from {', '.join(known)}.", param_hint=option)
+    return given or list(known)
 
 
 def main(
@@ -178,6 +232,9 @@ def main(
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device that holds the tokens.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default as many as torch uses.")] = None,
     busy: Annotated[int, typer.Option(min=0, help="Cores to keep busy with other work while measuring.")] = 0,
+    size: Annotated[list[str] | None, typer.Option(help="Size to measure. Repeatable; by default all.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Method to measure. Repeatable; by default all.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="dtype of the tokens. Repeatable; by default both.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows and their origin.")] = None,
 ) -> None:
     """Time `vidcom2.compress` at the sizes of real models."""
@@ -185,13 +242,25 @@ def main(
         raise typer.BadParameter("this machine has no CUDA device. Use --device cpu.", param_hint="--device")
     if threads is not None:
         torch.set_num_threads(threads)
-    certificate = birth_certificate(device, repeats, busy)
-    console = Console(width=None if sys.stdout.isatty() else 120)  # wide enough for the whole table in a log
+    sizes, methods = checked(size, SIZES, "--size"), checked(method, own_methods(), "--method")
+    certificate = birth_certificate(
+        "random tokens",
+        "benchmarks/benchmark_compress.py",
+        device=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
+        torch_threads=torch.get_num_threads(),
+        omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
+        cpu_cores=os.cpu_count(),
+        busy_cores=busy,
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # before the first run
+        retention_ratio=RETENTION_RATIO,
+        repeats=repeats,
+        statistic="median",
+    )
     rows = []
     with busy_cores(busy):
-        for shape in SHAPES:
-            for dtype in DTYPES:
-                rows += measure(shape, dtype, device, repeats)
+        for name in sizes:
+            for each in checked(dtype, DTYPES, "--dtype"):
+                rows += measure(name, SIZES[name], each, device, repeats, methods)
                 if json_file is not None:  # written after each size, so that nothing is lost if a later one fails
                     json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
     table = Table(
@@ -201,8 +270,8 @@ def main(
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(shown(row[name]) for name in COLUMNS))
-    console.print(table)
+        table.add_row(*(shown(row.get(column)) for column in COLUMNS))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)  # wide enough for the whole table in a log
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ NO_CUDA=$WHY_NOT
 
 # The tests that skip without CUDA, and no others.
 step tests 70 "$PYTHON" -m pytest -o addopts= -q -rs -m cuda tests/test_compression.py tests/test_generate.py tests/test_bench.py
-step compress 40 "$PYTHON" benchmarks/benchmark_compress.py --device cuda --repeats 30 --json "$WORK/compress_cuda.json"
+step compress 60 "$PYTHON" benchmarks/benchmark_compress.py --device cuda --repeats 30 --json "$WORK/compress_cuda.json"
 step device_reads 40 "$PYTHON" -m benchmarks.count_device_reads --json "$WORK/device_reads.json"
 
 # The paper's setting, 32 × 196 tokens; then over frames, for the plots of time and memory.

@@ -399,14 +399,6 @@ MUTATIONS = [
         "call_settings",
     ),
     of_the_model(
-        "flash_attention_reads_empty_places_of_a_static_cache",
-        f"{HOSTING}/prompt_extent.py",
-        "has_empty_places = uses_flash and",
-        "has_empty_places = not uses_flash and",
-        "FlashAttention reads only what a static cache holds (on Transformers 5.19)",
-        "flash_attention",
-    ),
-    of_the_model(
         "flash_attention_reads_no_cached_keys_of_a_prompt_with_gaps",
         f"{HOSTING}/prompt_extent.py",
         "num_keys = of_layers[0]",

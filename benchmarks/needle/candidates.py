@@ -25,14 +25,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "uniform_frames": {"compression_method": "uniform_frames"},
     "DyCoke": {"compression_method": "dycoke"},
     "EVS": {"compression_method": "evs"},
+}
+# The leaderboard compares these too.
+NEWER_METHODS: dict[str, dict[str, Any]] = {
+    "V-CAST": {"compression_method": "vcast"},
+    "coverage": {"compression_method": "coverage"},
+}
+METHODS_BY_ATTENTION: dict[str, dict[str, Any]] = {  # of the vision tower
     "FastVID": {"compression_method": "fastvid"},
     "FlashVID": {"compression_method": "flashvid"},
     "VisionZip": {"compression_method": "visionzip"},
     "HoliTom": {"compression_method": "holitom"},
-}
-NEWER_METHODS: dict[str, dict[str, Any]] = {
-    "V-CAST": {"compression_method": "vcast"},
-    "coverage": {"compression_method": "coverage"},
 }
 IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
 BASELINES_FOR = ("llava_onevision",)  # `benchmarks/baselines` have this architecture alone
@@ -58,11 +61,20 @@ def position_candidates(toy: Toy) -> list[Candidate]:
 
 
 def leaderboard_candidates(toy: Toy) -> list[Candidate]:
-    """Return the methods that are compared on both toys. Kept tokens have their original positions, as they always do
-    in Qwen's families."""
+    """Return the methods that choose by the tokens, for the leaderboard. Kept tokens have their original positions, as
+    they always do in Qwen's families."""
+    return _on_leaderboard(METHODS | NEWER_METHODS)
+
+
+def attention_candidates(toy: Toy) -> list[Candidate]:
+    """Return the methods that choose by the vision tower's attention, for the leaderboard."""
+    return _on_leaderboard(METHODS_BY_ATTENTION)
+
+
+def _on_leaderboard(methods: dict[str, dict[str, Any]]) -> list[Candidate]:
     return [
         Candidate(name, ratio, {**settings, "compression_positions": "original"})
-        for name, settings in (METHODS | NEWER_METHODS).items()
+        for name, settings in methods.items()
         for ratio in LEADERBOARD_RATIOS
     ]
 

@@ -39,6 +39,7 @@ from vidcom2.video.reading import read_video
 from .candidates import (
     UPDATE_RATIOS,
     ablation_candidates,
+    attention_candidates,
     budget_candidates,
     leaderboard_candidates,
     main_candidates,
@@ -72,6 +73,7 @@ GROUPS = {
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),
     "leaderboard": Group(leaderboard_candidates),
+    "leaderboard_attention": Group(attention_candidates),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES),
     "tower": Group(tower_candidates, toys=("llava_onevision",)),
     "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",)),

@@ -24,13 +24,15 @@ QWEN = "qwen3_vl"
 ORIGINAL_SUFFIX = ", original positions"
 
 ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
-SHORT = ("VidCom² (paper)", ORIGINAL, "random", "uniform_frames")  # of README, which calls them by the following names
-SHORT_NAMES = (
-    "VidCom², the default",
-    'VidCom², `compression_positions="original"`',
-    "random tokens",
-    "whole frames, evenly spaced",
-)
+SHORT = {  # the methods of README's table, and what it calls them
+    "coverage": "`vidcom2.RECOMMENDED`",
+    "VidCom² (paper)": "VidCom²",
+    "V-CAST": "V-CAST",
+    "random": "random tokens",
+    "uniform_frames": "whole frames, evenly spaced",
+}
+SHORT_RATIOS = (0.25, 0.1)
+SHORT_TOYS = ("LLaVA-OneVision toy", "Qwen3-VL toy")
 PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "FastV", "SparseVLM", ORIGINAL)
 
 Row: TypeAlias = Mapping[str, Any]
@@ -38,6 +40,18 @@ Row: TypeAlias = Mapping[str, Any]
 
 def load(group: str, toy: str = TOY.name) -> dict[str, Any]:
     return json.loads((RESULTS / toy / f"{group}.json").read_text())
+
+
+def load_leaderboard(toy: str = TOY.name) -> dict[str, Any]:
+    """Return both groups of the leaderboard as one. They answer the same questions.
+
+    Raises:
+        ValueError: if their questions are not the same.
+    """
+    by_tokens, by_attention = load("leaderboard", toy), load("leaderboard_attention", toy)
+    if by_tokens["all"][0] != by_attention["all"][0]:
+        raise ValueError(f"the groups of the leaderboard of {toy!r} differ with all tokens. Run both again.")
+    return by_tokens | {"all": by_tokens["all"] + by_attention["all"][1:]}
 
 
 def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
@@ -56,14 +70,14 @@ def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
     return pipes(lines)
 
 
-def short(methods: dict[str, Any], original: dict[str, Any]) -> str:
-    """Make README's table of right answers: all tokens, VidCom² with each kind of positions, and two baselines."""
-    whole, *rows = methods["all"]
-    lines = [["", *(f"right with {ratio:.0%} of the tokens, %" for ratio in HEADLINE_RATIOS)]]
-    lines.append(["all tokens", *[_share(whole["accuracy"])] * len(HEADLINE_RATIOS)])
-    for method, name in zip(SHORT, SHORT_NAMES):
-        chosen = (_find([*rows, *original["all"]], method, ratio) for ratio in HEADLINE_RATIOS)
-        lines.append([name, *map(_accuracy, chosen)])
+def short() -> str:
+    """Make README's table of right answers on both toys: the recommended method, others, and two baselines."""
+    boards = [load_leaderboard(), load_leaderboard(QWEN)]
+    columns = [(board["all"], ratio) for board in boards for ratio in SHORT_RATIOS]
+    lines = [["right answers, %", *(f"{name}, {ratio:.0%} kept" for name in SHORT_TOYS for ratio in SHORT_RATIOS)]]
+    lines.append(["all tokens", *(_share(rows[0]["accuracy"]) for rows, _ in columns)])
+    for method, name in SHORT.items():
+        lines.append([name, *(_accuracy(_find(rows, method, ratio)) for rows, ratio in columns)])
     return pipes(lines)
 
 
@@ -152,12 +166,16 @@ def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
 
 
 def published() -> str:
-    """Make the table of published figures of full models: method × model and ratio, each with its source."""
-    lines = [["method", "model", "frames", "R", "kept of the full model's average, %", "source"]]
-    for row in json.loads((ROOT / "benchmarks" / "published.json").read_text()):
-        source = f"[{row['source']}]({row['source_url']})"
-        kept = "–" if row["kept_percent"] is None else f"{row['kept_percent']:g}"
-        lines.append([row["method"], row["model"], str(row["frames"]), f"{row['ratio']:.0%}", kept, source])
+    """Make the table of published figures of full models: source, model and method × ratio."""
+    rows = json.loads((ROOT / "benchmarks" / "published.json").read_text())["rows"]
+    ratios = sorted({row["ratio"] for row in rows}, reverse=True)
+    lines = [["source", "model", "frames", "method", *(f"R = {ratio:.0%}" for ratio in ratios)]]
+    found: dict[tuple[str, ...], dict[float, float]] = {}
+    for row in rows:
+        place = f"[{row['reported_by']}]({row['source_url']})", row["model"], str(row["frames"] or "–"), row["method"]
+        found.setdefault(place, {})[row["ratio"]] = row["kept_percent"]
+    for place, kept in found.items():
+        lines.append([*place, *(f"{kept[ratio]:.1f}" if ratio in kept else "" for ratio in ratios)])
     return pipes(lines)
 
 
@@ -214,18 +232,17 @@ def blocks() -> dict[str, str]:
     methods, original = load("methods"), load("positions")
     made: dict[str, Callable[[], str]] = {
         "headline": lambda: headline(methods, original),
-        "short": lambda: short(methods, original),
+        "short": short,
         "kinds": lambda: by_kind(methods),
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "tower": lambda: towers(load("tower")),
-        "leaderboard": lambda: leaderboard(load("leaderboard")),
-        "leaderboard-kinds": lambda: leaderboard_by_kind(load("leaderboard")),
-        "leaderboard-qwen3-vl": lambda: leaderboard(load("leaderboard", QWEN)),
-        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load("leaderboard", QWEN)),
-        "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
+        "leaderboard": lambda: leaderboard(load_leaderboard()),
+        "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
+        "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
+        "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
         "published": published,
     }
     return {name: make() for name, make in made.items()}

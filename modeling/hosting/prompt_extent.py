@@ -21,8 +21,8 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
       gap. A mask of ones takes precedence.
     - For a single row that is not masked, FlashAttention gets the lengths of packed prompts. Behind a gap it would be
       told of as many keys as queries, and read none of the cached ones. The real lengths take precedence.
-    - Without a mask, FlashAttention would also read the empty places of a static cache. Before it continues one,
-      `generate` of Transformers 5.23 keeps the mask, but that of 5.19 does not.
+    - Without a mask, FlashAttention would also read the empty places of a static cache. `generate` of Transformers 5.23
+      keeps the mask for that, but that of 5.19 does not. A mask of ones is added, over what the cache holds.
 
     Args:
         inputs: arguments, with the positions of the n new tokens: (B, n) or, with M-RoPE, (4, B, n) with the order of

@@ -219,6 +219,14 @@ def test_fastvid_keeps_the_earlier_of_equally_attended_tokens_and_merges_into_th
     assert [entry[2] for entry in entries] == pytest.approx([1, 1, 1, 0.6, 0.4, 1])
 
 
+def test_flashvid_begins_with_the_token_farthest_from_its_nearest_finite_neighbour() -> None:
+    tokens = torch.tensor([[[5.0, 0.0], [-5.0, 0.0], [3.0, 4.0], [math.nan, 0.0]]])
+    norms, finite, _ = frame_means(tokens)
+    # The neighbours are 0.4, 1.6 and 0.4 · 3 away. To a token of no direction, it would be 1, 1 and 3.
+    chosen = method_flashvid.diverse_tokens(tokens, norms, finite, torch.tensor([[1.0, 1.0, 3.0, 0.0]]), [1])
+    assert chosen.tolist() == [[False, True, False, False]]
+
+
 def test_flashvid_merges_a_still_scene_into_its_first_frame() -> None:
     tokens, attention = scenes(1, 20, 16, seed=0, num_scenes=1, common=1.0, change=0.0)
     tokens, attention = tokens.repeat(15, 1, 1), attention.repeat(15, 1)

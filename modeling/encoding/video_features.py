@@ -113,11 +113,11 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # What all families share
     # -----------------------------------------------------------------------------------------------------------------
 
-    @can_return_tuple
     def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
         """Return whether `encode_videos` can give a method's needs, with these settings for the vision tower."""
         return True
 
+    @can_return_tuple
     def get_video_features(self, *args: Any, **kwargs: Any) -> VidCom2VideoFeatures:
         """Encode videos and keep their distinctive tokens.
 

@@ -150,15 +150,22 @@ def test_a_method_keeps_and_merges_what_plain_loops_do(method: str) -> None:
 
 @every_method
 def test_non_finite_tokens_are_kept_last_and_do_not_affect_others(method: str) -> None:
-    for seed, bad in enumerate((math.nan, math.inf, -math.inf)):
-        tokens, attention = scenes(13, 9, 6, seed=seed, num_scenes=2, common=1.5, change=0.3)
+    for seed, (bad, common) in enumerate(((math.nan, 1.5), (math.inf, 0.0), (-math.inf, 1.5))):
+        tokens, attention = scenes(13, 9, 6, seed=seed, num_scenes=2, common=common, change=0.3)
         hit = torch.rand(13, 9, generator=torch.Generator().manual_seed(seed)) < 0.3
         tokens[..., seed] = tokens[..., seed].masked_fill(hit, bad)
         tokens[7] = bad
         for ratio in (0.2, 0.5, 0.9):
             assert_as_plain_loops(tokens, attention, ratio, method)
-        compressed(tokens, attention.masked_fill(hit, math.nan), 0.3, method)
     compressed(torch.full((4, 3, 2), math.nan), torch.rand(4, 3), 0.5, method)
+
+
+@every_method
+def test_attention_that_is_not_a_number_counts_as_none(method: str) -> None:
+    tokens, attention = scenes(9, 8, 6, seed=3, num_scenes=2, common=1.5, change=0.3)
+    hit = torch.rand(9, 8, generator=torch.Generator().manual_seed(3)) < 0.5
+    got = compressed(tokens, attention.masked_fill(hit, math.nan), 0.4, method)
+    assert torch.equal(got.indices, compressed(tokens, attention.masked_fill(hit, 0.0), 0.4, method).indices)
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -182,7 +189,7 @@ def test_of_still_scenes_the_first_transitions_are_cut_whatever_float32_makes_of
 
 def test_a_dense_token_scores_by_its_distance_to_a_denser_one_and_the_earlier_of_two_is_denser() -> None:
     # On a line of one channel: a pair at 0 and 1, another at 10 and 11, and a token that does not count.
-    tokens = torch.tensor([[0.0], [1.0], [10.0], [11.0], [5.0]])
+    tokens = torch.tensor([[0.0], [1.0], [10.0], [11.0], [50.0]])
     scores, distances = density_peaks(tokens, torch.tensor([True] * 4 + [False]), neighbours=2)
     density = math.exp(-0.5)  # the mean of 0 and 1
     torch.testing.assert_close(scores, torch.tensor([11 * density, density, 9 * density, density, NOT_A_CANDIDATE]))
@@ -210,6 +217,14 @@ def test_fastvid_keeps_the_earlier_of_equally_attended_tokens_and_merges_into_th
     entries = sorted(zip(*(part.tolist() for part in got.merge)))
     assert [entry[:2] for entry in entries] == [(0, 0), (1, 1), (2, 2), (3, 3), (3, 5), (4, 4)]
     assert [entry[2] for entry in entries] == pytest.approx([1, 1, 1, 0.6, 0.4, 1])
+
+
+def test_flashvid_begins_with_the_token_farthest_from_its_nearest_finite_neighbour() -> None:
+    tokens = torch.tensor([[[5.0, 0.0], [-5.0, 0.0], [3.0, 4.0], [math.nan, 0.0]]])
+    norms, finite, _ = frame_means(tokens)
+    # The neighbours are 0.4, 1.6 and 0.4 · 3 away. To a token of no direction, it would be 1, 1 and 3.
+    chosen = method_flashvid.diverse_tokens(tokens, norms, finite, torch.tensor([[1.0, 1.0, 3.0, 0.0]]), [1])
+    assert chosen.tolist() == [[False, True, False, False]]
 
 
 def test_flashvid_merges_a_still_scene_into_its_first_frame() -> None:

@@ -39,7 +39,7 @@ from torch import Tensor
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
 from .dynamic_segments import dynamic_segments, frame_means
-from .exact_totals import REMAINDER_NOISE, equal_shares, exact_total
+from .exact_totals import equal_shares, exact_total
 from .token_blocks import clear_tokens, token_centre_products
 from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
@@ -102,7 +102,7 @@ def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: 
     anchors: list[int] = []
     for segment in segments:
         granted, length = sum(shares[segment]), segment.stop - segment.start
-        num_anchors = math.floor(granted * ANCHOR_SHARE + REMAINDER_NOISE)
+        num_anchors = math.floor(granted * ANCHOR_SHARE)
         others = earlier_first(granted - num_anchors, length)
         spaced = (anchors_every(interval, num_anchors, length) for interval in range(ANCHOR_INTERVAL, 0, -1))
         # In every frame they always fit, because a segment is granted at most all its tokens.
@@ -159,7 +159,7 @@ def anchors_of_frame(
     of_members = nearest.flatten()[members]
 
     counts = torch.zeros_like(lengths).index_add_(0, of_members, torch.ones_like(of_members, dtype=torch.float32))
-    weights = (1 / (counts + 1)).clamp(min=LEAST_ANCHOR_WEIGHT).masked_fill(counts == 0, 1.0)
+    weights = (1 / (counts + 1)).clamp(min=LEAST_ANCHOR_WEIGHT)
     return Anchors(
         places + frame * tokens_per_frame,
         weights,

@@ -43,7 +43,7 @@ from torch import Tensor
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
 from .dynamic_segments import dynamic_segments, frame_means
-from .exact_totals import REMAINDER_NOISE, equal_shares, exact_total
+from .exact_totals import equal_shares, exact_total
 from .method_vidcom2 import cosine_similarity
 from .token_blocks import clear_tokens, float32_blocks, token_centre_products
 from .token_ranking import most_unique_tokens_of_video
@@ -67,7 +67,7 @@ def flashvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompress
     norms, finite, means = frame_means(video.tokens)
     segments = dynamic_segments(means)
     shares = equal_shares(total, num_frames)
-    of_adts = [math.ceil(share * SELECTED_SHARE - REMAINDER_NOISE) for share in shares]
+    of_adts = [math.ceil(share * SELECTED_SHARE) for share in shares]
 
     relevance = event_relevance(video.tokens, finite, means, segments)
     selected = diverse_tokens(video.tokens, norms, finite, attention.nan_to_num(0.0) * relevance, of_adts)
@@ -110,7 +110,6 @@ def diverse_tokens(tokens: Tensor, norms: Tensor, finite: Tensor, calibration: T
         block, is_finite, chosen_here = clear_tokens(block, ~finite[frames]), finite[frames], chosen[frames]
         lengths = torch.where(is_finite, norms[frames], 0.0)
         distances = 1 - cosine_similarity(block @ block.mT, lengths[..., None], lengths[:, None])
-        distances.diagonal(dim1=1, dim2=2).zero_()
         # In row i and column j, how far token j would be from a chosen token i.
         distances = distances * calibration[frames, None]
         distances = distances.masked_fill(~is_finite[..., None], math.inf).masked_fill(~is_finite[:, None], LAST)
@@ -131,8 +130,8 @@ def links(tokens: Tensor, norms: Tensor, candidates: Tensor, segments: list[slic
         candidates: (T, M) bool: the tokens that may be linked.
 
     Returns:
-        Their cosine similarity (T, M) float32, `NOT_LINKED` where there is none. And the place that the other has in
-        its frame (T, M) int64.
+        Their cosine similarity (T, M) float32, `NOT_LINKED` in the first frame of a segment. And the place that the
+        other has in its frame (T, M) int64.
     """
     similarity = torch.full_like(norms, NOT_LINKED)
     parents = torch.zeros_like(candidates, dtype=torch.int64)
@@ -141,9 +140,8 @@ def links(tokens: Tensor, norms: Tensor, candidates: Tensor, segments: list[slic
             pair = slice(frame - 1, frame + 1)
             before, here = clear_tokens(tokens[pair].float(), ~candidates[pair])
             lengths_before, lengths_here = norms[pair]
-            both = candidates[frame, :, None] & candidates[frame - 1]
+            # With a token that is not a candidate it is 0, which links nothing.
             cosines = cosine_similarity(here @ before.mT, lengths_here[:, None], lengths_before)
-            cosines = torch.where(both, cosines, NOT_LINKED)
             similarity[frame], parents[frame] = cosines.amax(dim=1), cosines.argmax(dim=1)  # of equal ones the first
     return similarity, parents
 

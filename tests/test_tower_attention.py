@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only, use_method
-from models import MODELS
+from models import MODELS, RETENTION_RATIO
+from test_inner_model import one_process
 from torch import Tensor, nn
 from transformers import AttentionInterface, LlavaOnevisionModel, PreTrainedModel
 from transformers.vision_utils import get_vision_window_index
@@ -20,6 +21,8 @@ from vidcom2 import CompressionSettings, VideoTokens
 from vidcom2.modeling.encoding import tower_attention
 from vidcom2.modeling.encoding.tower_attention import summed_weights
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import pooled_rows
+
+__all__ = ["one_process"]  # a fixture
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-7}
 NEEDS = ("tower_attention",)
@@ -206,6 +209,25 @@ def test_a_compiled_model_gives_it_in_every_call(family: Family, methods_restore
         with torch.no_grad():
             expected = family.model(**inputs, **settings)
             torch.testing.assert_close(compiled(**inputs, **settings).logits, expected.logits, rtol=0, atol=1e-5)
+
+
+@only(lambda family: family.name in ("llava_next_video", "qwen2_5_vl"))
+@torch.no_grad()
+def test_towers_whose_weights_are_elsewhere_give_it(family: Family, one_process: None) -> None:
+    """accelerate and FSDP have a module's weights in place only while it runs."""
+    from torch.distributed.fsdp import fully_shard
+
+    inputs, settings = family.one_video(), {"compression_method": "visionzip"}
+    expected = family.model(**inputs, **settings).logits
+    offloaded, sharded = family.load(retention_ratio=RETENTION_RATIO), copy.deepcopy(family.model)
+    pytest.importorskip("accelerate").cpu_offload(offloaded, execution_device="cpu")
+    tower = tower_of(sharded)
+    for layer in tower.blocks if family.case.mrope else tower.encoder.layers:
+        fully_shard(layer)
+    fully_shard(sharded.model)
+    fully_shard(sharded)
+    for model in (offloaded, sharded):
+        torch.testing.assert_close(model(**inputs, **settings).logits, expected)
 
 
 # -- what cannot be done ----------------------------------------------------------------------------------------------

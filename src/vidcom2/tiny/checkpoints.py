@@ -292,6 +292,7 @@ def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
 # Every second layer has full attention.
 QWEN3_5_TEXT = {
     "full_attention_interval": 2,
+    "partial_rotary_factor": 0.25,
     "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
@@ -385,7 +386,8 @@ def _tiny_qwen(
     """
     tokenizer = tokenizer or tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
     num_heads = 4
-    half = (text or {}).get("head_dim", hidden_size // num_heads) // 2
+    text = text or {}
+    pairs = int(text.get("head_dim", hidden_size // num_heads) * text.get("partial_rotary_factor", 1.0)) // 2
     config = cast(Any, model_class.config_class)(  # its fields depend on the family
         vision_config={
             "depth": 2,
@@ -407,14 +409,14 @@ def _tiny_qwen(
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 10000.0,
-                "mrope_section": [half - 2 * (half // 3), half // 3, half // 3],
+                "mrope_section": [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3],
                 **(mrope or {}),
             },
             "tie_word_embeddings": tie_word_embeddings,
             "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
-            **(text or {}),
+            **text,
         },
         image_token_id=token_id(tokenizer, "<|image_pad|>"),
         video_token_id=token_id(tokenizer, "<|video_pad|>"),

@@ -104,14 +104,19 @@ class CompressionSettings:
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
         vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"changed_patches"`
-            computes only the patches that changed, in the SigLIP towers of LLaVA-OneVision and LLaVA-Video. The configs
-            of families with another tower refuse it. Models read it where they encode videos; it selects no tokens.
+            computes only the patches that changed, in the SigLIP towers of LLaVA-OneVision and LLaVA-Video;
+            `"skip_repeated"` leaves out the patches that repeat what the tower computed last at their place, in all
+            families; or a method that `register_vision_method` added. The config of a family whose tower a method
+            cannot run refuses it. Models read it where they encode videos; it selects no tokens.
         vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
             at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
             file.
         vision_update_ratio: for `"changed_patches"`, the share of a frame's patches that the tower computes in frames
             between reference frames: those that changed most. The other patches reuse what it computed for the
             reference frame. At 1.0 it computes all of them.
+        vision_tolerance: for `"skip_repeated"`, how far the pixels of a group of patches may be from those that the
+            tower computed last at their place: the root of their mean squared difference, in the units of
+            `pixel_values_videos`. 0 asks for equal pixels.
 
     Raises:
         ValueError: on a value outside the accepted set, from the constructor and on assignment alike; from the
@@ -134,11 +139,17 @@ class CompressionSettings:
     compression_positions: str = field(default="consecutive", metadata=_choice("consecutive", "original"))
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
-    vision_method: str = field(default="full", metadata=_method_name(VISION_METHODS))
+    vision_method: str = field(
+        default="full",
+        metadata=_method_name(VISION_METHODS, own=" (a method of your own is known once its module is imported)"),
+    )
     vision_chunk_frames: int | None = field(default=32, metadata=_frames_or_all("all frames at once"))
     vision_update_ratio: float = field(
         default=0.25,
         metadata=_number("a number in (0, 1]; the share of the patches that the vision tower computes", _is_share),
+    )
+    vision_tolerance: float = field(
+        default=0.0, metadata=_number("a finite number >= 0; 0 leaves out only what repeats exactly", lambda v: v >= 0)
     )
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -12,7 +12,11 @@ class VisionMethod:
 
     Attributes:
         name: value of the setting `vision_method`.
-        function: "file.function" in `modeling/encoding/`, an `EncodeFrames`; None for the parent's own computation.
+        function: how it encodes frames, an `EncodeFrames`; or how it tells which groups of patches changed, a
+            `ChangedGroups`. For this project's own methods it is the name "file.function" in `modeling/encoding/`. None
+            for the parent's own computation.
+        leaves_out: whether the function is a `ChangedGroups`: the tower computes the groups that changed, and the
+            others take the features of the last computed group at their place.
         settings: the settings that it reads. Methods that do not read them refuse any value but their default.
         towers: the `model_type` of the vision towers that it can run; None for every tower.
         group_frames: how many consecutive frames of a video it must see in one call. Chunks never split such a group.
@@ -21,6 +25,7 @@ class VisionMethod:
 
     name: str
     function: str | Callable[..., Any] | None
+    leaves_out: bool = False
     settings: tuple[str, ...] = ()
     towers: tuple[str, ...] | None = None
     group_frames: int = 1
@@ -34,6 +39,19 @@ class VisionMethod:
         """Whether it can run a vision tower of this `model_type`."""
         return self.towers is None or tower in self.towers
 
+
+# The towers of which groups of patches can be left out. They look at one frame at a time, and tell places by what is
+# added to each patch or rotates it. So a patch needs no neighbours to be encoded.
+GROUPED_TOWERS = (
+    "siglip_vision_model",
+    "clip_vision_model",
+    "qwen2_vl_vision",
+    "qwen2_5_vl_vision",  # by whole windows of its window attention
+    "qwen3_vl_vision",
+    "qwen3_vl_moe_vision",
+    "qwen3_5_vision",
+    "qwen3_5_moe_vision",
+)
 
 VISION_METHODS: dict[str, VisionMethod] = {
     method.name: method
@@ -49,6 +67,14 @@ VISION_METHODS: dict[str, VisionMethod] = {
             # docs/needle.md measures every fourth frame in full.
             group_frames=4,
             lacks=("tower_attention",),  # static patches have no queries
+        ),
+        VisionMethod(
+            "skip_repeated",
+            "vision_skip_repeated.changed_groups",
+            leaves_out=True,
+            settings=("vision_tolerance",),
+            towers=GROUPED_TOWERS,
+            lacks=("tower_attention",),  # patches that are left out neither pay nor receive any
         ),
     )
 }

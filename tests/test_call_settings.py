@@ -28,6 +28,7 @@ CHANGED: dict[str, Any] = {
     "vision_chunk_frames": 1,
     "vision_method": "changed_patches",
     "vision_update_ratio": 0.1,
+    "vision_tolerance": 1.0,
 }
 
 
@@ -35,7 +36,10 @@ def test_every_setting_is_tried_below() -> None:
     assert set(CHANGED) == set(SETTING_NAMES)
 
 
-NEEDS = {"vision_update_ratio": {"vision_method": "changed_patches"}}  # settings that only some methods read
+NEEDS = {  # settings that only some methods read
+    "vision_update_ratio": {"vision_method": "changed_patches"},
+    "vision_tolerance": {"vision_method": "skip_repeated"},
+}
 
 
 @only(lambda family, name: name not in ("vision_method", "vision_update_ratio") or family.siglip)

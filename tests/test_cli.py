@@ -308,6 +308,7 @@ SETTINGS = {
     "vision_method": "changed_patches",
     "vision_chunk_frames": 4,
     "vision_update_ratio": 0.5,
+    "vision_tolerance": 0.1,
 }
 
 
@@ -323,7 +324,8 @@ def test_each_setting_is_an_option_of_run_and_explain(
 
     monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
     monkeypatch.setattr("vidcom2.explain.explanation.compare", stop)
-    method = ["--vision-method", "changed_patches"] if setting == "vision_update_ratio" else []  # which reads it
+    reader = {"vision_update_ratio": "changed_patches", "vision_tolerance": "skip_repeated"}.get(setting)
+    method = [] if reader is None else ["--vision-method", reader]
     given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
     vidcom2("explain", "-o", tmp_path / "out.html", *given)

@@ -32,6 +32,7 @@ DEFAULTS = {
     "vision_method": "full",
     "vision_chunk_frames": 32,
     "vision_update_ratio": 0.25,
+    "vision_tolerance": 0.0,
 }
 
 WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
@@ -53,9 +54,10 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_positions": (WRONG_NAMES, ["'consecutive'", "'original'"]),
     "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
-    "vision_method": (WRONG_NAMES, ["'full'", "'changed_patches'"]),
+    "vision_method": (WRONG_NAMES, ["'full'", "'changed_patches'", "'skip_repeated'"]),
     "vision_chunk_frames": (WRONG_FRAMES, ["None", ">= 1"]),
     "vision_update_ratio": (WRONG_RATIOS, ["number", "(0, 1]"]),
+    "vision_tolerance": ([-0.1, *WRONG_NUMBERS], ["number", ">= 0"]),
 }
 
 # name -> (value, value as stored)
@@ -79,10 +81,14 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "vision_method": [("full", "full"), ("changed_patches", "changed_patches")],
     "vision_chunk_frames": [(None, None), (1, 1), (64, 64), (np.int64(8), 8)],
     "vision_update_ratio": [(1, 1.0), (1e-9, 1e-9), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
+    "vision_tolerance": [(0, 0.0), (1, 1.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
 }
 
 # Settings that only some methods read -> the method that does.
-READ_BY = {"vision_update_ratio": {"vision_method": "changed_patches"}}
+READ_BY = {
+    "vision_update_ratio": {"vision_method": "changed_patches"},
+    "vision_tolerance": {"vision_method": "skip_repeated"},
+}
 
 ALL_REFUSED = {name: [(name, value) for value in values] for name, (values, _) in REFUSED.items()}
 refused = pytest.mark.parametrize(

@@ -49,7 +49,11 @@ class FramePlan:
 
 
 def plan_frames(
-    videos: Sequence[Tensor], chunk_frames: int | None, arguments: dict[str, Any], group_frames: int = 1
+    videos: Sequence[Tensor],
+    chunk_frames: int | None,
+    arguments: dict[str, Any],
+    group_frames: int = 1,
+    computed: Sequence[Tensor] | None = None,
 ) -> FramePlan:
     """Plan how to encode videos of (T, ...) pixels each.
 
@@ -59,13 +63,18 @@ def plan_frames(
             for all frames (`video_cu_seqlens`), the tower takes all frames in one call.
         group_frames: the size of groups of consecutive frames that are never split between two calls; a video's last
             group may be smaller. A chunk has room for at least one group.
+        computed: (T, G) bool for each video, which groups of patches are computed. A frame of which none is repeats the
+            one before it. None: the tower computes all patches of what it encodes.
     """
     whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
     whole = whole or any(name.startswith("video_") for name in arguments)
     chunks: list[list[Run]] = [[]]
     room = limit = sum(map(len, videos)) if whole or chunk_frames is None else max(chunk_frames, group_frames)
     for number, video in enumerate(videos):
-        repeats = [False] * len(video) if whole else repeats_the_one_before(video)
+        if computed is not None:
+            repeats = (~computed[number].any(dim=1)).tolist()
+        else:
+            repeats = [False] * len(video) if whole else repeats_the_one_before(video)
         distinct = [t for t, repeated in enumerate(repeats) if not repeated]
         ranks = list(accumulate(not repeated for repeated in repeats))
         while distinct:

@@ -96,6 +96,19 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """
         raise NotImplementedError
 
+    def computed_groups(
+        self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
+    ) -> list[Tensor] | None:
+        """Return which groups of patches the tower computes with a vision method that leaves out others.
+
+        Args:
+            **described: the parent's other arguments that describe the videos.
+
+        Returns:
+            (T, G) bool for each video, or None if the tower computes all of them.
+        """
+        raise NotImplementedError
+
     def scored_placeholders(self, compression: VideoCompression) -> Tensor:
         """Return the placeholder of each scored token among those of its video, int64 (T·M,)."""
         return torch.arange(compression.num_tokens, device=compression.indices.device)

@@ -1,7 +1,7 @@
 """How a vision tower encodes frames when it does not compute them all as its parent does: the functions that the rows
-of `VISION_METHODS` name."""
+of `VISION_METHODS` name, and how users add their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.vision_methods import VISION_METHODS
 from .vision_changed_patches import changed_patches
+from .vision_skip_repeated import changed_groups
 
 # (tower, frames, run_lengths, settings, feature_layers) -> states.
 #     tower: the parent's vision tower.
@@ -20,10 +21,47 @@ from .vision_changed_patches import changed_patches
 #     states: (F, patches, len(feature_layers) · dim), the layers beside each other.
 EncodeFrames: TypeAlias = Callable[[Any, Tensor, Sequence[int], CompressionSettings, Sequence[int]], Tensor]
 
-_FUNCTIONS: dict[str, EncodeFrames] = {"vision_changed_patches.changed_patches": changed_patches}
+# (groups, computed, settings) -> changed.
+#     groups: (G, values) pixels of the groups of patches of a frame, as the processor returns them.
+#     computed: (G, values) those of the last group at each place that the tower computed.
+#     settings: those of the call.
+#     changed: (G,) bool: which groups the tower computes anew.
+ChangedGroups: TypeAlias = Callable[[Tensor, Tensor, CompressionSettings], Tensor]
+
+WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "vision_changed_patches.changed_patches": changed_patches,
+    "vision_skip_repeated.changed_groups": changed_groups,
+}
 
 
 def frames_encoder(settings: CompressionSettings) -> EncodeFrames | None:
     """Return the function that encodes frames with these settings; None for the parent's own computation."""
+    return None if VISION_METHODS[settings.vision_method].leaves_out else _function(settings)
+
+
+def changes_of_groups(settings: CompressionSettings) -> ChangedGroups | None:
+    """Return the function that tells which groups changed; None for methods that leave out none."""
+    return _function(settings) if VISION_METHODS[settings.vision_method].leaves_out else None
+
+
+def check_arguments(settings: CompressionSettings, arguments: Mapping[str, Any]) -> None:
+    """Check the parent's arguments for a tower that does not run as a whole.
+
+    Raises:
+        ValueError: if they ask for what only a whole tower has, or describe all of its patches.
+    """
+    if settings.vision_method == "full":
+        return
+    for name, value in arguments.items():
+        if (name in WHOLE_TOWER_ARGUMENTS and value) or name.startswith("video_"):
+            raise ValueError(
+                f"`{name}` is {value!r}, but with `vision_method={settings.vision_method!r}` the vision tower does not "
+                "run as a whole, and cannot take it. Leave it out, or pass `vision_method='full'`."
+            )
+
+
+def _function(settings: CompressionSettings) -> Callable[..., Tensor] | None:
     function = VISION_METHODS[settings.vision_method].function
     return _FUNCTIONS[function] if isinstance(function, str) else function

@@ -2,10 +2,10 @@
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,13 +13,18 @@ from torch import Tensor
 from ...configuration.compression_methods import TOWER_NEEDS
 from ...configuration.compression_settings import CompressionSettings, check_gives
 from ...configuration.vision_methods import VISION_METHODS
-from ..encoding.frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
+from ..encoding.frame_encoding import FrameBuffers, FramePlan, Run, frames_of_runs, plan_frames
+from ..encoding.left_out_patches import PartialFrames, groups_to_compute, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..encoding.vision_encoding import EncodeFrames, frames_encoder
+from ..encoding.vision_encoding import changes_of_groups, check_arguments, frames_encoder
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
+
+# (runs, frames, feature_layers) -> states: what encodes the frames (F, channels, height, width) of runs when the parent
+# does not, and returns the tower's hidden states (F, patches, len(feature_layers) · dim) of these layers.
+EncodeRuns: TypeAlias = Callable[[Sequence[Run], Tensor, Sequence[int]], Tensor]
 
 
 class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
@@ -58,14 +63,17 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
-        check_gives(VISION_METHODS[settings.vision_method], needs)
-        num_frames = pixel_values_videos.shape[1]
-        group_frames = VISION_METHODS[settings.vision_method].group_frames
-        plan = plan_frames(pixel_values_videos.unbind(), settings.vision_chunk_frames, kwargs, group_frames)
-        if plan.is_one_call and settings.vision_method == "full":
+        method = VISION_METHODS[settings.vision_method]
+        check_gives(method, needs)
+        check_arguments(settings, kwargs)
+        num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
+        computed = self.computed_groups(pixel_values_videos, settings)
+        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, method.group_frames, computed)
+        encode = self._encoder(settings, computed)
+        if plan.is_one_call and encode is None:
             outputs, of_tower = self._encode_frames(pixel_values_videos, needs, **kwargs)
         else:
-            outputs, of_tower = self._encode_in_chunks(pixel_values_videos, plan, needs, settings, **kwargs)
+            outputs, of_tower = self._encode_in_chunks(pixel_values_videos, plan, needs, encode, **kwargs)
         side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
         videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
         for name, of_videos in of_tower.items():
@@ -75,6 +83,26 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 for video, of_video in zip(videos, of_videos, strict=True)
             ]
         return outputs, videos
+
+    def computed_groups(self, pixel_values_videos: Tensor, settings: CompressionSettings) -> list[Tensor] | None:
+        """Return which patches of each video the tower computes, (T, patches) bool, as in `VideoFeaturesMixin`."""
+        changed = changes_of_groups(settings)
+        if changed is None:
+            return None
+        patches = (patches_of_frames(self.vision_tower, video) for video in pixel_values_videos)
+        computed = [groups_to_compute(of_video, changed, settings) for of_video in patches]
+        return None if torch.cat(computed).all() else computed
+
+    def _encoder(self, settings: CompressionSettings, computed: Sequence[Tensor] | None) -> EncodeRuns | None:
+        """Return what encodes runs of frames when the parent does not: (runs, their frames, layers) -> states."""
+        if computed is not None:
+            return PartialFrames(self.vision_tower, computed).states
+        encode = frames_encoder(settings)
+        if encode is None:
+            return None
+        return lambda runs, frames, layers: encode(
+            self.vision_tower, frames, [len(run.frames) for run in runs], settings, layers
+        )
 
     def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
         if "tower_attention" in needs:
@@ -124,11 +152,11 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         pixel_values_videos: Tensor,
         plan: FramePlan,
         needs: Collection[str],
-        settings: CompressionSettings,
+        encode: EncodeRuns | None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
         """Return what `_encode_frames` returns, but for the tower's output. Encode one chunk of frames at a time."""
-        encode = frames_encoder(settings)
+        layers, strategy = self._read_layers(**kwargs)
         end = -1 if self.ends_with_newline else None
         tokens = FrameBuffers(plan, rows_after=int(self.ends_with_newline))
         of_tower = {name: FrameBuffers(plan) for name in TOWER_NEEDS if name in needs}
@@ -140,7 +168,7 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 encoded_frames = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
                 del outputs  # and with it the tower's own states, before the next chunk is encoded
             else:
-                states = self._states_by(encode, frames, lengths, settings, **kwargs)
+                states = _of_patches(encode(runs, frames, layers), strategy)
                 encoded_frames, of_frames = self.tokens_of_patches(states), {"tower_states": [states]}
                 del states
             for run, encoded in zip(runs, encoded_frames.split(lengths), strict=True):
@@ -154,26 +182,6 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 video[-1] = self.image_newline
         outputs = VidCom2VideoFeatures(pooler_output=tokens.videos)
         return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
-
-    def _states_by(
-        self,
-        encode: EncodeFrames,
-        frames: Tensor,
-        run_lengths: Sequence[int],
-        settings: CompressionSettings,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Run the tower on frames (F, channels, height, width) by a vision method, and return those of its states that
-        the parent reads, (F, patches, V)."""
-        for name in ("output_hidden_states", "output_attentions", "interpolate_pos_encoding"):
-            if kwargs.get(name):
-                raise ValueError(
-                    f"`{name}` is {kwargs[name]!r}, but with `vision_method={settings.vision_method!r}` the vision "
-                    "tower does not run as a whole, and cannot take it. Leave it out, or pass "
-                    "`vision_method='full'`."
-                )
-        layers, strategy = self._read_layers(**kwargs)
-        return _of_patches(encode(self.vision_tower, frames, run_lengths, settings, layers), strategy)
 
     def _read_layers(
         self,

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ...configuration.compression_methods import TOWER_NEEDS
-from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import FrameBuffers, FramePlan, frames_of_runs, plan_frames
+from ...configuration.compression_settings import CompressionSettings, check_gives
+from ...configuration.vision_methods import VISION_METHODS
+from ..encoding.frame_encoding import FrameBuffers, FramePlan, Run, frames_of_runs, plan_frames
+from ..encoding.left_out_patches import Completion, arguments_of_blocks, groups_to_compute, window_of_blocks
 from ..encoding.tower_attention import received_in_parts, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
+from ..encoding.vision_encoding import changes_of_groups, check_arguments
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
 from ..methods.video_compression import VideoTokens
@@ -81,13 +84,15 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
                 f"`pixel_values_videos` holds {len(pixel_values_videos)} patches, but `video_grid_thw` {grids} asks "
                 f"for {num_patches}. Pass both as the processor returned them."
             )
-        of_videos = pixel_values_videos.split([t * h * w for t, h, w in grids])
-        frames = [video.unflatten(0, (t, h * w)) for video, (t, h, w) in zip(of_videos, grids, strict=True)]
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
-        if plan.is_one_call:
+        check_gives(VISION_METHODS[settings.vision_method], needs)
+        check_arguments(settings, kwargs)
+        frames = _frames_of_videos(pixel_values_videos, grids)
+        computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw)
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed=computed)
+        if plan.is_one_call and computed is None:
             outputs, of_tower = self._encode_frames(pixel_values_videos, video_grid_thw, needs, **kwargs)
         else:
-            outputs, of_tower = self._encode_in_chunks(frames, video_grid_thw, plan, needs, **kwargs)
+            outputs, of_tower = self._encode_in_chunks(frames, video_grid_thw, plan, needs, computed, **kwargs)
         size = self.config.vision_config.spatial_merge_size
         videos = [
             VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
@@ -123,19 +128,25 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         video_grid_thw: Tensor,
         plan: FramePlan,
         needs: Collection[str],
+        computed: Sequence[Tensor] | None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return what `_encode_frames` does, but encode the patches (t, h·w, ...) of each video a few frames at a time.
+        """Return what `_encode_frames` does, but encode the patches (t, h·w, ...) of each video a few frames at a time,
+        and of these only the computed blocks, (t, h·w / 4) bool for each video, unless this is None.
 
         The tower's own output is left out.
         """
         grids = video_grid_thw.tolist()
+        completion = None if computed is None else Completion(computed)
         tokens, of_tower = FrameBuffers(plan), {name: FrameBuffers(plan) for name in TOWER_NEEDS if name in needs}
         deepstack: list[FrameBuffers] | None = None  # One for each of the first decoder layers, if these get features.
         for runs in plan.chunks:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
-            outputs, of_runs = self._encode_frames(patches, grid, needs, **kwargs)
+            if completion is None:
+                outputs, of_runs = self._encode_frames(patches, grid, needs, **kwargs)
+            else:
+                outputs, of_runs = self._encode_blocks(patches, grid, runs, completion, needs, **kwargs)
             layers = outputs.get("deepstack_features")
             if deepstack is None and layers is not None:
                 deepstack = [FrameBuffers(plan) for _ in layers]
@@ -152,16 +163,84 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         outputs = VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers)
         return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
 
+    def computed_groups(
+        self, pixel_values_videos: Tensor, settings: CompressionSettings, video_grid_thw: Tensor
+    ) -> list[Tensor] | None:
+        """Return which blocks of 2 × 2 patches of each video the tower computes, (t, h·w / 4) bool, as in
+        `VideoFeaturesMixin`."""
+        changed = changes_of_groups(settings)
+        if changed is None:
+            return None
+        size, computed = self.visual.spatial_merge_size**2, []
+        for video, grid in zip(_frames_of_videos(pixel_values_videos, video_grid_thw.tolist()), video_grid_thw):
+            blocks = video.unflatten(1, (-1, size)).flatten(2)
+            computed.append(groups_to_compute(blocks, changed, settings, window_of_blocks(self.visual, grid)))
+        return None if torch.cat([each.flatten() for each in computed]).all() else computed
+
+    def _encode_blocks(
+        self,
+        patches: Tensor,
+        grid_thw: Tensor,
+        runs: Sequence[Run],
+        completion: Completion,
+        needs: Collection[str],
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
+        """Return what `_encode_frames` does, but let the tower compute only some of the blocks of patches.
+
+        Args:
+            patches: (Σ n·h·w, ...) of the frames of all runs.
+            grid_thw: (num_runs, 3) their grids.
+            completion: knows which blocks are computed.
+        """
+        size = self.visual.spatial_merge_size
+        of_runs = [completion.of_run(run) for run in runs]
+        computed = torch.cat([each.flatten() for each in of_runs])
+        described = arguments_of_blocks(self.visual, grid_thw, computed)
+        # The tower is told where each patch belongs. So the grids that it is given only say how many blocks a run has.
+        counts = [int(each.sum()) for each in of_runs]
+        grids = grid_thw.new_tensor([[1, size, size * count] for count in counts])
+        patches = patches.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
+        outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grids, **described, **kwargs)
+
+        def complete(of_layer: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
+            return tuple(completion.complete(run, encoded, name) for run, encoded in zip(runs, of_layer, strict=True))
+
+        layers, of_tower = outputs.get("deepstack_features"), {}
+        if "tower_states" in needs:
+            blocks = self._in_raster_order(outputs.last_hidden_state, described.get("window_index"))
+            states = [each.flatten(0, 1).flatten(0, 1) for each in complete(blocks.split(counts), "states")]
+            of_tower["tower_states"] = self._rows_of_blocks(torch.cat(states).unflatten(0, (-1, size**2)), grid_thw)
+        features = VidCom2VideoFeatures(
+            pooler_output=tuple(each.flatten(0, 1) for each in complete(outputs.pooler_output, "tokens")),
+            deepstack_features=None
+            if layers is None
+            else [
+                tuple(each.flatten(0, 1) for each in complete(layer, f"deepstack {number}"))
+                for number, layer in enumerate(layers)
+            ],
+        )
+        return features, of_tower
+
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
-        """Put the tower's states (Σ t·h·w, V) in order, row by row: (t, h·w, V) for each video.
+        """Put the tower's states (Σ t·h·w, V) in order, row by row: (t, h·w, V) for each video."""
+        blocks = self._in_raster_order(states, self.tower_order(video_grid_thw))
+        return self._rows_of_blocks(blocks, video_grid_thw)
+
+    def _in_raster_order(self, states: Tensor, order: Tensor | None) -> Tensor:
+        """Return the tower's states (N, V) as blocks (N / 4, 4, V) in raster order.
 
         In the tower's own order, the patches of a block follow each other.
+
+        Args:
+            order: which block, counted in raster order, the tower has at each place; None for the raster order.
         """
+        blocks = states.unflatten(0, (-1, self.config.vision_config.spatial_merge_size**2))
+        return blocks if order is None else blocks[order.to(blocks.device).argsort()]
+
+    def _rows_of_blocks(self, blocks: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
+        """Put blocks (Σ t·h·w / 4, 4, V) of patches in order, row by row: (t, h·w, V) for each video."""
         size = self.config.vision_config.spatial_merge_size
-        blocks = states.unflatten(0, (-1, size**2))
-        order = self.tower_order(video_grid_thw)
-        if order is not None:
-            blocks = blocks[order.to(blocks.device).argsort()]
         grids = video_grid_thw.tolist()
         of_videos = blocks.split([t * h * w // size**2 for t, h, w in grids])
         return [
@@ -232,6 +311,12 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         """Return the type of each token, (B, L) int32: 0 for text, 1 for images, 2 for videos."""
         is_image = input_ids == self.config.image_token_id
         return IMAGE * is_image.int() + VIDEO * self.is_video(input_ids).int()
+
+
+def _frames_of_videos(patches: Tensor, grids: Sequence[tuple[int, int, int]]) -> list[Tensor]:
+    """Return the patches (Σ t·h·w, ...) of all videos as (t, h·w, ...) of each."""
+    of_videos = patches.split([t * h * w for t, h, w in grids])
+    return [video.unflatten(0, (t, h * w)) for video, (t, h, w) in zip(of_videos, grids, strict=True)]
 
 
 def _length(entries: Any) -> int:

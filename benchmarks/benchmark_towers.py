@@ -1,0 +1,159 @@
+"""Time the vision towers of released models with each vision method, on clips in which more or less repeats.
+
+    python benchmarks/benchmark_towers.py --json benchmarks/results/towers_cpu.json
+
+The towers have their real widths but few layers, as all layers do the same, and random weights. The contenders take
+turns, so that other work on the machine affects all of them alike. A time is that of `get_video_features` with all
+tokens, which includes finding out what repeats. A speed-up is the median of the rounds' ratios.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import typer
+from clips import CLIPS, decoded, encoded_clip
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from vidcom2 import CompressionSettings
+from vidcom2.configuration.vision_methods import VISION_METHODS
+from vidcom2.measuring.models import random_checkpoint
+from vidcom2.measuring.sizes import ModelSize, size_named
+from vidcom2.records.provenance import birth_certificate, cpu_name
+
+MODELS = ("llava-onevision-0.5b", "llava-next-video-7b", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen3-vl-2b", "qwen3.5-4b")
+TOLERANCES = (0.0, 0.02, 0.05, 0.1)
+
+
+@dataclass
+class Row:
+    """A vision method on a clip.
+
+    Attributes:
+        settings: those of the vision tower.
+        computed: share of the groups of patches that the tower computes; None if the method has none.
+        seconds: the median time.
+        speedup: how many times as fast as the full tower it is: median, lowest and highest of the rounds.
+        error: how far its features are from those of the full tower: the norm of the difference, as a share.
+    """
+
+    model: str
+    clip: str
+    quality: int
+    settings: dict[str, Any]
+    computed: float | None
+    seconds: float
+    speedup: tuple[float, float, float]
+    error: float
+
+
+def with_few_layers(size: ModelSize, layers: int) -> ModelSize:
+    """Return a model's size with few layers in the tower, of which the last attends to whole frames, and hardly any
+    language model."""
+    vision = dict(size.vision)
+    vision["depth" if "depth" in vision else "num_hidden_layers"] = layers
+    vision |= {name: [layers - 1] for name in ("fullatt_block_indexes", "deepstack_visual_indexes") if name in vision}
+    text = dict(size.text) | {"num_hidden_layers": 1, "vocab_size": 2000}
+    return dataclasses.replace(size, text=text, vision=vision)
+
+
+def contenders(tower: str) -> list[dict[str, Any]]:
+    """Return the settings to compare: the full tower first."""
+    skipping = [{"vision_method": "skip_repeated", "vision_tolerance": tolerance} for tolerance in TOLERANCES]
+    changed = [{"vision_method": "changed_patches"}] if VISION_METHODS["changed_patches"].fits(tower) else []
+    return [{"vision_method": "full"}, *skipping, *changed]
+
+
+def features_and_seconds(
+    model: Any, described: Mapping[str, Tensor], settings: Mapping[str, Any]
+) -> tuple[Tensor, float]:
+    start = time.perf_counter()
+    outputs = model.get_video_features(**described, retention_ratio=1.0, **settings)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return torch.cat(tuple(outputs.pooler_output)), time.perf_counter() - start
+
+
+def computed_share(model: Any, described: Mapping[str, Tensor], settings: Mapping[str, Any]) -> float | None:
+    """Return the share of the groups of patches that the tower computes."""
+    if not VISION_METHODS[settings["vision_method"]].leaves_out:
+        return None
+    computed = model.computed_groups(settings=CompressionSettings(**settings), **described)
+    return 1.0 if computed is None else float(computed[0].float().mean())
+
+
+@torch.no_grad()
+def measure(
+    name: str, clips: list[str], quality: int, num_frames: int, side: int, layers: int, repeats: int, device: str
+) -> list[Row]:
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    size = with_few_layers(size_named(name), layers)
+    checkpoint = random_checkpoint(name, size, torch.device(device), dtype)
+    model, processor = checkpoint.model.model, checkpoint.processor
+    rows = []
+    for clip in clips:
+        frames = decoded(encoded_clip(clip, num_frames, side, quality))
+        inputs = processor.video_processor(videos=[frames], return_tensors="pt", do_sample_frames=False)
+        described = {key: inputs[key].to(device) for key in ("pixel_values_videos", "video_grid_thw") if key in inputs}
+        described["pixel_values_videos"] = described["pixel_values_videos"].to(dtype)
+        compared = contenders(model.config.vision_config.model_type)
+        whole, _ = features_and_seconds(model, described, compared[0])
+        errors = [
+            float((features_and_seconds(model, described, each)[0] - whole).norm() / whole.norm()) for each in compared
+        ]
+        rounds: list[list[float]] = []
+        for number in range(repeats):
+            order = list(range(len(compared)))[:: 1 if number % 2 else -1]
+            taken = {place: features_and_seconds(model, described, compared[place])[1] for place in order}
+            rounds.append([taken[place] for place in range(len(compared))])
+        for place, settings in enumerate(compared):
+            ratios = [each[0] / each[place] for each in rounds]
+            seconds = median(each[place] for each in rounds)
+            speedup = (median(ratios), min(ratios), max(ratios))
+            share = computed_share(model, described, settings)
+            rows.append(Row(name, clip, quality, settings, share, seconds, speedup, errors[place]))
+    return rows
+
+
+def main(
+    model: Annotated[list[str], typer.Option(help="A size of `vidcom2 bench`. May be repeated.")] = list(MODELS),  # noqa: B006
+    clip: Annotated[list[str], typer.Option(help=f"Of {', '.join(CLIPS)}. May be repeated.")] = list(CLIPS),  # noqa: B006
+    quality: Annotated[int, typer.Option(help="x264's crf.", min=0, max=51)] = 23,
+    frames: Annotated[int, typer.Option(help="Frames of a clip.", min=2)] = 32,
+    side: Annotated[int, typer.Option(help="Pixels per side of a frame.", min=64)] = 448,
+    layers: Annotated[int, typer.Option(help="Layers of the towers. The released ones have 24 to 32.", min=1)] = 2,
+    repeats: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
+    device: Annotated[str, typer.Option()] = "cpu",
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
+) -> None:
+    """Measure the vision methods, and print a table."""
+    rows = [row for name in model for row in measure(name, clip, quality, frames, side, layers, repeats, device)]
+    certificate = birth_certificate(
+        f"towers of {layers} layers, {frames} frames of {side} pixels, crf {quality}",
+        f"benchmarks/benchmark_towers.py --quality {quality} --frames {frames} --side {side} --layers {layers} "
+        f"--repeats {repeats} --device {device}",
+        device=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
+        threads=torch.get_num_threads(),
+    )
+    if json_file is not None:
+        figures = {"birth_certificate": certificate, "rows": [asdict(row) for row in rows]}
+        json_file.write_text(json.dumps(figures, indent=1) + "\n")
+    table = Table("model", "clip", "vision method", "computed", "seconds", "speed-up", "error")
+    for row in rows:
+        method = " ".join(str(value) for value in row.settings.values())
+        computed = "" if row.computed is None else f"{row.computed:.0%}"
+        speedup = "{:.2f} ({:.2f}-{:.2f})".format(*row.speedup)
+        table.add_row(row.model, row.clip, method, computed, f"{row.seconds:.2f}", speedup, f"{row.error:.3f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,219 @@
+"""Running the vision tower on a part of the patches: which groups are computed, how the towers take them, and how the
+others get their features.
+
+A group is what is left out together: a patch in the towers of LLaVA's families, and in Qwen's the patches of a token.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.vision_utils import (
+    get_vision_interpolation_indices_and_weights,
+    get_vision_position_ids,
+    get_vision_window_index,
+)
+
+from ...configuration.compression_settings import CompressionSettings
+from .frame_encoding import Run
+from .vision_encoding import ChangedGroups
+
+WHOLE_FROM = 0.9  # a frame of which this share changed is computed whole, since leaving out the rest would save little
+
+
+@torch.no_grad()
+def groups_to_compute(
+    frames: Tensor, changed: ChangedGroups, settings: CompressionSettings, units: Tensor | None = None
+) -> Tensor:
+    """Decide which groups of a video's frames the tower computes.
+
+    Each group is compared with the last computed one at its place, so that what a group takes its features from is
+    never further away than the method allows, however slowly the video drifts.
+
+    Args:
+        frames: (T, G, values) pixels of the groups of each frame.
+        changed: the vision method.
+        units: (G,) int64, the numbers of what is computed together, if that is more than a group.
+
+    Returns:
+        (T, G) bool. All groups of the first frame are computed.
+
+    Raises:
+        ValueError: if the method does not return bools (G,).
+    """
+    last, computed = frames[0], [torch.ones_like(frames[0, :, 0], dtype=torch.bool)]
+    for groups in frames[1:]:
+        differ = changed(groups, last, settings)
+        if not isinstance(differ, Tensor) or differ.dtype != torch.bool or differ.shape != groups.shape[:1]:
+            got = f"{differ.dtype} {tuple(differ.shape)}" if isinstance(differ, Tensor) else type(differ).__name__
+            raise ValueError(
+                f"`vision_method={settings.vision_method!r}` returned {got}, but must return a bool for each of the "
+                f"{len(groups)} groups of a frame, whether it changed."
+            )
+        if units is not None:
+            differ = torch.zeros_like(units).index_add(0, units, differ.long())[units] > 0
+        differ = differ | (differ.float().mean() >= WHOLE_FROM)
+        last = torch.where(differ[:, None], groups, last)
+        computed.append(differ)
+    return torch.stack(computed)
+
+
+class Completion:
+    """Completes frames run after run: a group that was left out takes the features of the last computed group at its
+    place.
+
+    Args:
+        computed: (T, G) bool for each video: which groups are computed.
+    """
+
+    def __init__(self, computed: Sequence[Tensor]):
+        self.computed = computed
+        self.last: dict[str, Tensor] = {}  # The features of the last frame, by name.
+
+    def of_run(self, run: Run) -> Tensor:
+        """Return which groups of the run's frames are computed, (n, G) bool."""
+        return self.computed[run.video][list(run.frames)]
+
+    def complete(self, run: Run, encoded: Tensor, name: str = "") -> Tensor:
+        """Return the features (n, G, ...) of all groups of a run's frames.
+
+        Args:
+            run: the next one, in the order of the plan.
+            encoded: (N, ...) features of the N computed groups.
+            name: of the features, if there are several.
+        """
+        computed, before = self.of_run(run), self.last[name] if run.frames[0] else encoded[:0]
+        numbers = computed.flatten().cumsum(0).view_as(computed) - 1 + len(before)
+        places = torch.arange(computed.shape[1], device=computed.device)
+        sources = torch.where(computed, numbers, places).cummax(dim=0).values
+        completed = torch.cat([before, encoded])[sources]
+        self.last[name] = completed[-1]
+        return completed
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Towers that take frames: CLIP and SigLIP
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def patches_of_frames(tower: Any, frames: Tensor) -> Tensor:
+    """Cut frames (T, channels, height, width) into the tower's patches, (T, patches, channels · size²), row by row."""
+    size = tower.config.patch_size
+    patches = frames.unfold(2, size, size).unfold(3, size, size)  # (T, channels, rows, columns, size, size)
+    return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+class PartialFrames:
+    """Encodes frames of which only some patches are computed, run after run.
+
+    Args:
+        tower: the parent's vision tower.
+        computed: (T, patches) bool for each video.
+    """
+
+    def __init__(self, tower: Any, computed: Sequence[Tensor]):
+        self.tower = tower
+        # A class token, which stands before the patches, is computed in every frame.
+        class_token = int(hasattr(tower.embeddings, "class_embedding"))
+        self.completion = Completion([nn.functional.pad(each, (class_token, 0), value=True) for each in computed])
+
+    def states(self, runs: Sequence[Run], frames: Tensor, feature_layers: Sequence[int]) -> Tensor:
+        """Return the tower's hidden states (F, patches, len(feature_layers) · dim).
+
+        Args:
+            runs: consecutive frames of one video each, in the order of the plan.
+            frames: (F, channels, height, width) pixels of all of them.
+            feature_layers: see `EncodeFrames`.
+        """
+        embedded = self.tower.embeddings(frames)
+        if hasattr(self.tower, "pre_layrnorm"):
+            embedded = self.tower.pre_layrnorm(embedded)
+        of_runs = zip(runs, embedded.split([len(run.frames) for run in runs]), strict=True)
+        return torch.cat([self._states_of_run(run, of_run, feature_layers) for run, of_run in of_runs])
+
+    def _states_of_run(self, run: Run, embedded: Tensor, feature_layers: Sequence[int]) -> Tensor:
+        """Return the hidden states of a run's frames, of which (n, patches, dim) are embedded."""
+        layers, computed = self.tower.encoder.layers, self.completion.of_run(run)
+        wanted = [range(len(layers) + 1)[layer] for layer in feature_layers]
+        counts = computed.sum(dim=1).tolist()
+        of_frames = list(embedded[computed].split(counts))
+        # Frames that are computed whole run together, and the others one by one.
+        whole = [place for place, count in enumerate(counts) if count == computed.shape[1]]
+        parts = [*([whole] if whole else []), *([place] for place in range(len(counts)) if place not in whole)]
+        for places in parts:
+            states = torch.stack([of_frames[place] for place in places])
+            found = {0: states}
+            for number, layer in enumerate(layers[: max(wanted)], start=1):
+                states = layer(states, None)
+                if number in wanted:
+                    found[number] = states
+            for place, encoded in zip(places, torch.cat([found[number] for number in wanted], dim=-1), strict=True):
+                of_frames[place] = encoded
+        return self.completion.complete(run, torch.cat(of_frames))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Towers that take patches: Qwen's
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def window_of_blocks(tower: Any, grid: Tensor) -> Tensor | None:
+    """Return the window of each block of patches of one frame, int64 in raster order; None if the tower has none.
+
+    Args:
+        grid: (3,): how many frames, and the height and the width of each in patches.
+    """
+    if not hasattr(tower, "window_size"):
+        return None
+    one_frame = torch.stack([torch.ones_like(grid[0]), *grid[1:]])[None]
+    order, ends = get_vision_window_index(one_frame, tower.spatial_merge_size, tower.window_size, tower.patch_size)
+    sizes = ends.diff().to(grid.device) // tower.spatial_merge_size**2
+    windows = torch.arange(len(sizes), device=grid.device).repeat_interleave(sizes)
+    return torch.empty_like(windows).index_copy(0, order.to(grid.device), windows)
+
+
+def arguments_of_blocks(tower: Any, grid_thw: Tensor, computed: Tensor) -> dict[str, Tensor]:
+    """Describe the computed blocks of patches to a tower that would otherwise expect all of them.
+
+    Transformers' towers take these tensors ready-made: where frames and windows end, which place each patch has, and in
+    which order the windows come.
+
+    Args:
+        grid_thw: (num_videos, 3) grids in patches.
+        computed: (Σ t·h·w / 4,) bool: which blocks are computed, in raster order.
+    """
+    size = tower.spatial_merge_size**2
+    patches = computed.repeat_interleave(size)
+    frames = (grid_thw[:, 1] * grid_thw[:, 2]).repeat_interleave(grid_thw[:, 0])
+    arguments = {
+        "position_ids": get_vision_position_ids(grid_thw, tower.spatial_merge_size)[patches],
+        "cu_seqlens": _ends_of_parts(patches, frames),
+    }
+    if hasattr(tower, "num_grid_per_side"):  # places are learned, too
+        indices, weights = get_vision_interpolation_indices_and_weights(
+            grid_thw,
+            num_grid_per_side=tower.num_grid_per_side,
+            mode=tower.interpolation_mode,
+            align_corners=tower.interpolation_align_corners,
+            spatial_merge_size=tower.spatial_merge_size,
+        )
+        arguments |= {"interp_indices": indices[patches], "interp_weights": weights[patches]}
+    if hasattr(tower, "window_size"):
+        order, ends = get_vision_window_index(grid_thw, tower.spatial_merge_size, tower.window_size, tower.patch_size)
+        order = order.to(computed.device)
+        in_windows = computed[order]
+        arguments["window_index"] = (computed.cumsum(0) - 1)[order[in_windows]]
+        arguments["cu_window_seqlens"] = _ends_of_parts(in_windows.repeat_interleave(size), ends.diff())
+    return arguments
+
+
+def _ends_of_parts(computed: Tensor, lengths: Tensor) -> Tensor:
+    """Return where parts of patches end if only the computed patches are left: int32, from 0, without empty parts.
+
+    Args:
+        computed: (N,) bool.
+        lengths: how many of the N patches each part has.
+    """
+    ends = nn.functional.pad(computed.cumsum(0), (1, 0))[lengths.to(computed.device).cumsum(0)]
+    return nn.functional.pad(ends, (1, 0)).unique_consecutive().int()

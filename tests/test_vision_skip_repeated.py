@@ -1,0 +1,317 @@
+"""`vision_method="skip_repeated"` leaves out patches that repeat: what it computes equals the full tower where whole
+frames repeat, and otherwise a tower whose attention is kept from looking at what is left out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Family, only
+from flash_attention import put_in_place_of_the_package
+from models import make_video
+from torch import Tensor
+
+from vidcom2 import CompressionSettings
+from vidcom2.modeling.encoding.frame_encoding import Run
+from vidcom2.modeling.encoding.left_out_patches import Completion, groups_to_compute
+from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups
+
+CLOSE = {"rtol": 0, "atol": 1e-5}
+SKIP = {"vision_method": "skip_repeated"}
+
+
+def pixels_of(family: Family, num_frames: int, num_videos: int = 1) -> dict[str, Tensor]:
+    """Return the arguments that describe videos of noise, in which nothing repeats."""
+    step = family.case.files_frames_per_frame
+    videos = [make_video(seed, num_frames * step) for seed in range(num_videos)]
+    described = family.videos_of(family.inputs(family.prompt("?", videos=num_videos), videos=videos))
+    return {name: value for name, value in described.items() if name != "second_per_grid_ts"}
+
+
+def groups_of(family: Family, described: dict[str, Tensor]) -> Tensor:
+    """Return a view (T, G, ...) of one video's pixels: each group of patches is an entry of the first two axes."""
+    pixels = described["pixel_values_videos"]
+    if "video_grid_thw" in described:
+        t, h, w = described["video_grid_thw"][0].tolist()
+        return pixels.view(t, h * w // 4, 4, -1)
+    size = family.model.config.vision_config.patch_size
+    rows = pixels[0].unfold(2, size, size).unfold(3, size, size)  # (T, channels, rows, columns, size, size)
+    return rows.permute(0, 2, 3, 1, 4, 5)
+
+
+def repeat_all_but(family: Family, described: dict[str, Tensor], changed: Tensor) -> dict[str, Tensor]:
+    """Return the video with every group but the changed ones, (T, G) bool, as it was in the frame before."""
+    described = {name: value.clone() for name, value in described.items()}
+    groups = groups_of(family, described)
+    changed = changed.view(groups.shape[:3] if groups.ndim == 6 else groups.shape[:2])
+    for t in range(1, len(groups)):
+        groups[t][~changed[t]] = groups[t - 1][~changed[t]]
+    return described
+
+
+def some_changes(num_frames: int, num_groups: int) -> Tensor:
+    """Return (T, G) bool: everything in the first frame, less than half of the others, and nothing in one of them."""
+    changed = torch.rand(num_frames, num_groups, generator=torch.Generator().manual_seed(0)) < 0.4
+    changed[0], changed[2] = True, False
+    return changed
+
+
+def num_groups(family: Family, described: dict[str, Tensor]) -> int:
+    groups = groups_of(family, described)
+    return groups.shape[1] * groups.shape[2] if groups.ndim == 6 else groups.shape[1]
+
+
+@pytest.fixture
+def strong(family: Family) -> Any:
+    """Return an inner model whose tower's layers matter. The tiny checkpoints' hardly change what they are added to."""
+    model = family.load().model
+    tower = model.visual if hasattr(model, "visual") else model.vision_tower
+    generator = torch.Generator().manual_seed(0)
+    for module in tower.modules():
+        if isinstance(module, torch.nn.Linear):
+            torch.nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)
+    return model
+
+
+def encoded(model: Any, described: dict[str, Tensor], **settings: Any) -> tuple[Any, Any]:
+    return model.encode_videos(**described, settings=CompressionSettings(**settings), needs=("tower_states",))
+
+
+def features(model: Any, described: dict[str, Tensor], **settings: Any) -> list[Tensor]:
+    """Return the features of each video, and after them those that the first decoder layers add."""
+    outputs = model.get_video_features(**described, retention_ratio=1.0, **settings)
+    return [*outputs.pooler_output, *(video for layer in outputs.get("deepstack_features") or [] for video in layer)]
+
+
+def assert_equal(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+    for each, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(each, expected, **CLOSE)
+
+
+# -- what is computed -------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_frames_that_repeat_have_the_parents_features(family: Family, strong: Any) -> None:
+    described = pixels_of(family, 6)
+    changed = torch.tensor([True, False, True, False, False, True])[:, None].expand(-1, num_groups(family, described))
+    described = repeat_all_but(family, described, changed)
+    expected = features(strong, described)
+    for chunk in (1, 32):
+        assert_equal(features(strong, described, vision_chunk_frames=chunk, **SKIP), expected)
+
+
+@torch.no_grad()
+def test_what_is_computed_attends_to_what_is_left_of_its_frame(
+    family: Family, strong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The full tower gives the same states if its attention is masked, frame by frame."""
+    described = pixels_of(family, 5)
+    changed, order = some_changes(5, num_groups(family, described)), slice(None)
+    if family.case.name == "qwen2_5_vl":  # a window has 2 × 2 tokens of the 3 × 4, and its tower goes window by window
+        windows = torch.tensor([row // 2 * 2 + column // 2 for row in range(3) for column in range(4)])
+        changed, order = some_changes(5, 4)[:, windows], windows.argsort(stable=True)
+    described = repeat_all_but(family, described, changed)
+    _, (video,) = encoded(strong, described, **SKIP)
+    _, (whole,) = encoded(strong, described)
+    per_group = 4 if family.case.mrope else 1
+    attend, seen = torch.nn.functional.scaled_dot_product_attention, torch.ones(0)
+
+    def masked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **kwargs: Any) -> Tensor:
+        if query.shape[2] == len(seen):  # else it is within a window
+            attn_mask = seen.expand(*query.shape[:2], len(seen), -1)
+        return attend(query, key, value, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", masked)
+    h, w = video.tower_grid
+    expected = torch.empty(0)
+    for t in range(5):
+        columns = changed[t].repeat_interleave(per_group)
+        has_class_token = hasattr(getattr(strong, "vision_tower", None), "pre_layrnorm")
+        in_order = changed[t][order].repeat_interleave(per_group)
+        seen = torch.cat([torch.ones(int(has_class_token), dtype=torch.bool), in_order])
+        if family.case.mrope:
+            one = {
+                "pixel_values_videos": described["pixel_values_videos"].unflatten(0, (5, -1))[t],
+                "video_grid_thw": torch.tensor([[1, h, w]]),
+            }
+            rows = columns.view(h // 2, w // 2, 2, 2).transpose(1, 2).flatten()
+        else:
+            one, rows = {"pixel_values_videos": described["pixel_values_videos"][:, t : t + 1]}, columns
+        of_frame = encoded(strong, one)[1][0].tower_states[0] if columns.any() else expected
+        expected = of_frame if t == 0 else torch.where(rows[:, None], of_frame, expected)
+        torch.testing.assert_close(video.tower_states[t], expected, **CLOSE)
+    difference = (video.tower_states - whole.tower_states).norm() / whole.tower_states.norm()
+    assert difference > 0.05, "leaving out patches makes no difference"
+
+
+@only(lambda family: family.name == "qwen2_5_vl")
+@torch.no_grad()
+def test_windows_are_left_out_whole(family: Family) -> None:
+    """A window of Qwen2.5-VL's, 2 × 2 tokens, is computed if any token of it changed."""
+    described = pixels_of(family, 2)
+    changed = torch.zeros(2, 12, dtype=torch.bool)
+    changed[0], changed[1, 6] = True, True  # the third token of the second row
+    described = repeat_all_but(family, described, changed)
+    (computed,) = family.model.model.computed_groups(settings=CompressionSettings(**SKIP), **described)
+    assert computed[1].view(3, 4).int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0]]
+
+
+@torch.no_grad()
+def test_a_video_in_which_nothing_repeats_is_left_to_the_parent(family: Family) -> None:
+    described = pixels_of(family, 4)
+    assert all(map(torch.equal, features(family.model, described, **SKIP), features(family.model, described)))
+
+
+@torch.no_grad()
+def test_neither_chunks_nor_other_videos_change_the_features(family: Family, strong: Any) -> None:
+    videos = [pixels_of(family, 5)] * 2
+    changed = some_changes(5, num_groups(family, videos[0]))
+    videos = [repeat_all_but(family, video, each) for video, each in zip(videos, (changed, changed[[0, 3, 2, 4, 1]]))]
+    alone = [features(strong, video, **SKIP) for video in videos]
+    axis = {"pixel_values_videos": 0, "video_grid_thw": 0}
+    both = {name: torch.cat([video[name] for video in videos], dim=axis[name]) for name in videos[0]}
+    expected = [each for of_videos in zip(*alone, strict=True) for each in of_videos]
+    for chunk in (1, 3, None):
+        assert_equal(features(strong, both, vision_chunk_frames=chunk, **SKIP), expected)
+
+
+# -- which groups are computed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected"),
+    [(0.0, [1, 1, 1, 1, 0]), (0.15, [1, 0, 1, 0, 0]), (0.25, [1, 0, 0, 1, 0]), (1.0, [1, 0, 0, 0, 0])],
+)
+def test_a_group_is_compared_with_the_last_computed_one(tolerance: float, expected: list[int]) -> None:
+    """A slow drift is noticed once it has gone too far. The other groups of the frame repeat."""
+    frames = torch.zeros(5, 20, 6)
+    frames[:, 0] = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.3])[:, None]
+    settings = CompressionSettings(vision_tolerance=tolerance, **SKIP)
+    computed = groups_to_compute(frames, changed_groups, settings)
+    assert computed[0].all() and not computed[1:, 1:].any()
+    assert computed[:, 0].int().tolist() == expected
+
+
+def test_few_pixels_that_change_much_count_for_more_than_noise() -> None:
+    settings = CompressionSettings(vision_tolerance=0.05, **SKIP)
+    before = torch.zeros(2, 1000)
+    after = torch.stack([0.04 * torch.ones(1000), torch.eye(1000)[0] * 2.0])
+    assert changed_groups(after, before, settings).tolist() == [False, True]
+    assert changed_groups(after.bfloat16(), before.bfloat16(), settings).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("changing", "computed"), [(17, 17), (18, 20)])
+def test_a_frame_of_which_nine_tenths_changed_is_computed_whole(changing: int, computed: int) -> None:
+    frames = torch.zeros(2, 20, 3)
+    frames[1, :changing] = 1.0
+    found = groups_to_compute(frames, changed_groups, CompressionSettings(**SKIP))
+    assert found.sum(dim=1).tolist() == [20, computed]
+
+
+def test_groups_that_were_left_out_take_the_last_computed_features() -> None:
+    """That is checked against a loop over frames and groups, with two videos and runs in any place."""
+    generator = torch.Generator().manual_seed(0)
+    masks = [some_changes(6, 5), some_changes(4, 3)]
+    completion = Completion(masks)
+    for number, frames in enumerate([[[0, 1], [3, 4, 5]], [[0, 1, 3]]]):
+        values = torch.randn(len(masks[number]), masks[number].shape[1], 2, generator=generator)
+        for t in range(1, len(values)):
+            for group in range(values.shape[1]):
+                if not masks[number][t, group]:
+                    values[t, group] = values[t - 1, group]
+        for part in frames:
+            run = Run(number, part, part, list(range(len(part))))
+            computed = values[part][masks[number][part]]
+            assert torch.equal(completion.complete(run, computed), values[part])
+
+
+# -- in a model -------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_every_call_of_the_model_leaves_patches_out(family: Family, tmp_path: Path) -> None:
+    """So do calls with all tokens, which the parent would encode otherwise, and a model that was saved with it."""
+    inputs = family.one_video()
+    tolerant = {"vision_tolerance": 1.0, **SKIP}  # noise of the same scene repeats
+    ours = family.model(**inputs, **tolerant).logits
+    assert not torch.equal(ours, family.model(**inputs).logits)
+    whole = family.model(**inputs, retention_ratio=1.0, **tolerant).logits
+    assert not torch.equal(whole, family.model(**inputs, retention_ratio=1.0).logits)
+    family.load(**tolerant).save_pretrained(tmp_path)
+    loaded = family.case.model_class.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(**inputs).logits, family.load()(**inputs, **tolerant).logits)
+    generated = family.model.generate(
+        **inputs, **tolerant, max_new_tokens=2, do_sample=False, return_dict_in_generate=True, output_logits=True
+    )
+    torch.testing.assert_close(generated.logits[0], ours[:, -1], **CLOSE)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+@only(lambda family: family.representative or family.name == "llava_next_video")
+@torch.no_grad()
+def test_it_works_in_half_precision(family: Family, precision: str) -> None:
+    described = repeat_all_but(family, pixels_of(family, 5), some_changes(5, num_groups(family, pixels_of(family, 5))))
+    expected = features(family.model, described, **SKIP)
+    if precision == "autocast":
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = features(family.model, described, **SKIP)
+    else:
+        half = described | {"pixel_values_videos": described["pixel_values_videos"].bfloat16()}
+        ours = features(family.load(dtype=torch.bfloat16), half, **SKIP)
+    for each, theirs in zip(ours, expected, strict=True):
+        assert (each.float() - theirs).abs().max() < 0.05 * theirs.abs().max()
+
+
+@only(lambda family: family.mrope)
+@torch.no_grad()
+def test_flash_attention_is_told_where_the_parts_of_frames_end(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place_of_the_package(monkeypatch)
+    described = repeat_all_but(family, pixels_of(family, 5), some_changes(5, num_groups(family, pixels_of(family, 5))))
+    model = family.load(attn_implementation="flash_attention_2")
+    assert_equal(features(model.model, described, **SKIP), features(family.model, described, **SKIP))
+
+
+@only(lambda family: family.representative)
+def test_gradients_flow_through_what_is_computed(family: Family) -> None:
+    """They equal the parent's where whole frames repeat, and gradient checkpointing changes none."""
+    described = pixels_of(family, 4)
+    changed = torch.tensor([True, False, True, False])[:, None].expand(-1, num_groups(family, described))
+    described = repeat_all_but(family, described, changed)
+    model = family.load().train()
+    tower = model.model.visual if hasattr(model.model, "visual") else model.model.vision_tower
+    names = [name for name, each in tower.named_parameters() if "encoder" in name or "blocks" in name]
+
+    def gradients(**settings: Any) -> list[Tensor]:
+        model.zero_grad()
+        torch.cat([each.flatten() for each in features(model, described, **settings)]).square().mean().backward()
+        return [tower.get_parameter(name).grad.clone() for name in names]
+
+    plain = gradients(**SKIP)
+    assert sum(each.abs().sum() for each in plain) > 0
+    for ours, theirs in zip(plain, gradients(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-7)
+    model.gradient_checkpointing_enable()
+    for ours, theirs in zip(gradients(**SKIP), plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-8)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
+def test_outputs_of_a_whole_tower_are_refused(family: Family, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"`{name}` is True.*`vision_method='skip_repeated'`.*='full'"):
+        family.model.get_video_features(**pixels_of(family, 2), **SKIP, **{name: True})
+
+
+@only(lambda family: family.mrope)
+def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
+    with pytest.raises(ValueError, match=r"`video_cu_seqlens` is.*`vision_method='skip_repeated'`"):
+        family.model.get_video_features(**pixels_of(family, 2), **SKIP, video_cu_seqlens=torch.tensor([0, 1]))
+
+
+def test_methods_that_look_at_the_towers_attention_refuse_it() -> None:
+    with pytest.raises(ValueError, match=r"`vision_method` is 'skip_repeated', which gives no `tower_attention`"):
+        CompressionSettings(compression_method="visionzip", **SKIP)

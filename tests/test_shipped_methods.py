@@ -129,12 +129,13 @@ def test_a_vision_method_is_saved_beside_a_compression_method(family: Family, tm
     use_method("whole_frames")
     use_method("centre_changed")
     folder, again = tmp_path / "repo", tmp_path / "again"
-    model = family.load(compression_method="whole_frames", vision_method="centre_changed", vision_tolerance=0.5)
+    settings = {"compression_method": "whole_frames", "retention_ratio": 0.8}
+    model = family.load(**settings, vision_method="centre_changed", vision_tolerance=0.5)
     model.save_pretrained(folder)
     assert "METHODS = (centre_changed, whole_frames,)" in (folder / "registered_methods.py").read_text()
     inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
     check_alone(model, inputs, folder, again)
-    assert kept(model, inputs) != kept(family.load(compression_method="whole_frames"), inputs)
+    assert kept(model, inputs) != kept(family.load(**settings), inputs)
 
 
 def test_the_packages_classes_require_the_methods_module_to_be_imported(family: Family, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from .density_peaks import density_peaks
 from .dynamic_segments import dynamic_segments, frame_means
 from .exact_totals import equal_shares, exact_total
 from .token_blocks import clear_tokens, token_centre_products
-from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
+from .token_ranking import mask_of, most_unique_tokens, most_unique_tokens_of_video
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
 ANCHOR_SHARE = 0.4  # d in their scripts: the part of the kept tokens that are anchors
@@ -128,7 +128,7 @@ def salient_tokens(attention: Tensor, finite: Tensor, budgets: list[int]) -> Ten
     """Return a mask (T, M) of the tokens of each frame that receive most attention (ATS)."""
     scores = attention.nan_to_num(nan=-1.0).masked_fill(~finite, -math.inf)
     indices = most_unique_tokens(scores, torch.tensor(budgets, device=scores.device), sum(budgets))
-    return torch.zeros_like(finite).flatten().index_fill_(0, indices, True).view_as(finite)
+    return mask_of(indices, finite)
 
 
 def anchors_of_frame(

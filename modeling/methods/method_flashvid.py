@@ -47,7 +47,7 @@ from .exact_totals import equal_shares, exact_total
 from .method_vidcom2 import cosine_similarity
 from .token_blocks import clear_tokens, float32_blocks, token_centre_products
 from .token_ranking import most_unique_tokens_of_video
-from .video_compression import TokenMerge, VideoCompression, VideoTokens
+from .video_compression import TokenMeans, VideoCompression, VideoTokens
 
 SELECTED_SHARE = 0.7  # α of the paper: the part of a frame's kept tokens that ADTS selects
 LINKED_ABOVE = 0.8  # the cosine similarity above which a token joins one of the frame before
@@ -243,21 +243,13 @@ def merged_compression(selected: Tensor, finite: Tensor, roots: Tensor, centres:
     A cluster's mean is that of its trees, and a tree's mean that of its tokens, as in the released code: a token's
     weight is 1 / (trees in its cluster · tokens in its tree).
     """
-    num_tokens = roots.numel()
+    own = torch.arange(roots.numel(), device=roots.device).view_as(roots)
+    unchanged = selected | ((centres == own) & ~finite)
     roots, centres = roots.flatten(), centres.flatten()
-    is_centre = centres == torch.arange(num_tokens, device=centres.device)
-    kept = selected.flatten() | is_centre
-    number_of = kept.cumsum(0) - 1  # the number that a kept token has among all kept ones
-    alone = (selected.flatten() | (is_centre & ~finite.flatten())).nonzero().flatten()
-
-    trees_of = centres[centres >= 0].bincount(minlength=num_tokens)
-    tokens_of = roots.bincount(minlength=num_tokens)
+    trees_of = centres[centres >= 0].bincount(minlength=len(centres))
+    tokens_of = roots.bincount(minlength=len(roots))
     centre_of = centres[roots]  # of each token's tree
     members = ((centre_of >= 0) & finite.flatten()).nonzero().flatten()
-    weights = 1 / (trees_of[centre_of[members]] * tokens_of[roots[members]]).float()
-    merge = TokenMerge(
-        torch.cat([number_of[alone], number_of[centre_of[members]]]),
-        torch.cat([alone, members]),
-        torch.cat([torch.ones_like(alone, dtype=torch.float32), weights]),
-    )
-    return VideoCompression.of_mask(kept.view_as(selected), merge=merge)
+    places = centre_of[members]
+    weights = 1 / (trees_of[places] * tokens_of[roots[members]]).float()
+    return VideoCompression.of_means(unchanged, [TokenMeans(places, members, weights)])

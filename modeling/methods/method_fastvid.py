@@ -37,9 +37,9 @@ from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
-from .dynamic_segments import dynamic_segments, frame_means
+from .dynamic_segments import dynamic_segments
 from .exact_totals import equal_shares, exact_total
-from .token_blocks import clear_tokens, token_centre_products
+from .token_blocks import clear_tokens, frame_means, token_centre_products
 from .token_ranking import mask_of, most_unique_tokens, most_unique_tokens_of_video
 from .video_compression import TokenMeans, VideoCompression, VideoTokens
 

@@ -42,10 +42,10 @@ from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
-from .dynamic_segments import dynamic_segments, frame_means
+from .dynamic_segments import dynamic_segments
 from .exact_totals import equal_shares, exact_total
 from .method_vidcom2 import cosine_similarity
-from .token_blocks import clear_tokens, float32_blocks, token_centre_products
+from .token_blocks import clear_tokens, float32_blocks, frame_means, token_centre_products
 from .token_ranking import most_unique_tokens_of_video
 from .video_compression import TokenMeans, VideoCompression, VideoTokens
 

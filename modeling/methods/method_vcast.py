@@ -44,7 +44,7 @@ from torch.nn.functional import normalize
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import in_float64, shares_of_total, whole_and_remainders
 from .method_vidcom2 import cosine_similarity
-from .token_blocks import token_centre_products, token_norms_and_frame_sums
+from .token_blocks import frame_means, token_centre_products
 from .token_ranking import most_unique_tokens
 from .video_compression import VideoCompression, VideoTokens
 
@@ -54,10 +54,8 @@ TEMPERATURE = 0.7  # of the softmax over curvatures
 
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
-    norms, finite, frame_sums = token_norms_and_frame_sums(video.tokens, None, unit_tokens=False)
+    norms, finite, means = frame_means(video.tokens)
     num_frames, tokens_per_frame = norms.shape
-    means = frame_sums / finite.sum(dim=1, keepdim=True).clamp(min=1)
-
     kappa = curvature(means)
     num_kept = vcast_total(num_frames, tokens_per_frame, settings.retention_ratio)
     weights = torch.softmax(in_float64(kappa) / TEMPERATURE, dim=0)

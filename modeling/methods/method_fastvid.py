@@ -53,7 +53,7 @@ def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     """Keep each frame's most attended tokens, and each segment's anchors with what is merged into them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
-    if total == num_frames * tokens_per_frame:
+    if total == num_frames * tokens_per_frame:  # An anchor would still take in the other anchors of its segment.
         return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
     assert video.tower_attention is not None  # as the method's row says
     attention = video.per_token(video.tower_attention)

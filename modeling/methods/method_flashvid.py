@@ -60,8 +60,6 @@ def flashvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompress
     """Keep each frame's diverse, attended tokens, and the means of clusters of trees of all others."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
-    if total == num_frames * tokens_per_frame:
-        return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
     assert video.tower_attention is not None  # as the method's row says
     attention = video.per_token(video.tower_attention)
     norms, finite, means = frame_means(video.tokens)

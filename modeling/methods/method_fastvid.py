@@ -94,7 +94,7 @@ def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: 
 
 
 def anchors_every(interval: int, number: int, length: int) -> list[int]:
-    """Divide anchors among the last frame of a segment and every so many before it; the later ones get what is over."""
+    """Divide anchors among a segment's last frame and every so many before it; the later ones get the remainder."""
     places = range(length - 1, -1, -interval)
     at = dict(zip(places, earlier_first(number, len(places))))
     return [at.get(frame, 0) for frame in range(length)]

@@ -4,12 +4,12 @@
     ADTS    keeps in each frame, as α = 70 % of its tokens, those that are unlike one another, receive much of the
             vision tower's attention and fit the segment: a greedy max-min choice by distances that both scale.
     TSTM    merges the other tokens over time: a token joins the most similar one of the frame before if their cosine
-            similarity is above 0.8, wherever that stands. What is linked so is a tree, and becomes its mean, at the
-            place of its first token. The trees that begin in a frame are then clustered by density peaks, into as many
-            means as the frame has tokens left.
+            similarity is above 0.8, wherever in its frame that one is. Tokens that are linked in this way form a tree,
+            which becomes its mean, at the place of its first token. The trees that begin in a frame are then clustered
+            by density peaks, into as many means as the frame has tokens left.
 
 What FlashVID prunes inside the language model is left out. For that part it keeps 1.25 · R of the tokens before the
-model, of which 30 % pass its 20th of 28 layers, so that a layer sees 1.25 · R · (20 + 0.3 · 8) / 28 = R of them on the
+model, of which 30 % pass its 20th of 28 layers, so that a layer sees 1.25 · R · (20 + 0.3 · 8) / 28 = R of them on
 average. Without it, the ratio at which every layer sees R·T·M tokens is R itself.
 
 The file follows the released code (Fanziyang-v/FlashVID), with its defaults (`attn_div_v2`, 8 segments, which its

@@ -18,8 +18,8 @@ decides who gets the tokens that are left when the shares are rounded down:
 - `"paper"`: one each for the frames with the largest fractions. If a share exceeds a frame's M tokens, what it cannot
   take goes to the other frames in proportion to their weights.
 - `"released"`: all for the one frame with the largest fraction until it is full, then for the next, and so on, since
-  the code gives a token to the largest fraction without lowering it. These are less than T tokens, and besides them all
-  that full frames could not take.
+  the code gives a token to the largest fraction without lowering it. These are fewer than T tokens, and all that full
+  frames could not take.
 
 There are four departures from the released code:
 

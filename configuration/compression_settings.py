@@ -193,13 +193,13 @@ def left_out(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
         stored: settings by name, and maybe other fields of a config. A setting that is missing is at its default.
         given: settings by name, which replace the stored ones.
     """
-    return {
-        name: _FIELDS[name].default
-        for setting, table in _TABLES.items()
-        if (method := given.get(setting)) in table and method != stored.get(setting, _FIELDS[setting].default)
-        for name in SETTING_NAMES
-        if not table[method].reads(name)
-    }
+    unread: set[str] = set()
+    for setting, table in _TABLES.items():
+        method = given.get(setting)
+        is_known = isinstance(method, str) and method in table  # any other is refused where it is set
+        if is_known and method != stored.get(setting, _FIELDS[setting].default):
+            unread |= {name for name in SETTING_NAMES if not table[method].reads(name)}
+    return {name: _FIELDS[name].default for name in unread}
 
 
 def checked_setting(name: str, value: Any) -> Any:

@@ -40,7 +40,7 @@ def apply(model: Model, **settings: Any) -> Model:
         model: a model of the Transformers class of a supported family, with or without its head, or a `PeftModel`
             around one. If it is already a VidCom² model, only its settings change.
         **settings: settings of VidCom² (`retention_ratio=0.15`). Those that are not given come from the config, or are
-            the defaults.
+            the defaults. If they choose another method, those of the config that it does not read are left out.
 
     Returns:
         The same object.

@@ -23,8 +23,9 @@ from vidcom2 import VideoCompression, VideoTokens, compress
 from vidcom2.hub_upload.verification import WORKER
 from vidcom2.modeling.methods import method_fastvid, method_flashvid, token_blocks, video_compression
 from vidcom2.modeling.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
-from vidcom2.modeling.methods.dynamic_segments import dynamic_segments, frame_means
+from vidcom2.modeling.methods.dynamic_segments import dynamic_segments
 from vidcom2.modeling.methods.exact_totals import equal_shares
+from vidcom2.modeling.methods.token_blocks import frame_means
 from vidcom2.shipping.shipped_code import code_of
 
 DATA = Path(__file__).parent / "data"

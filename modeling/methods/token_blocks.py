@@ -1,4 +1,4 @@
-"""Reads all tokens of a video in float32 without copying the video as a whole. Both scorings of VidCom² use this.
+"""Reads all tokens of a video in float32 without copying the video as a whole.
 
 Shapes: T frames, M tokens per frame, D channels.
 """
@@ -36,6 +36,16 @@ def token_norms_and_frame_sums(
         weights = torch.where(finite & (block_norms > 0), 1 / block_norms, 0.0) if unit_tokens else finite.float()
         torch.bmm(weights[:, None], block, out=sums[frames])
     return norms, norms.isfinite(), sums[:, 0]
+
+
+def frame_means(video_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each token's length (T, M), whether it is finite (T, M), and each frame's mean of finite tokens (T, D).
+
+    Args:
+        video_tokens: (T, M, D), any float dtype. The mean of a frame without finite tokens is 0.
+    """
+    norms, finite, sums = token_norms_and_frame_sums(video_tokens, None, unit_tokens=False)
+    return norms, finite, sums / finite.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def token_centre_products(video_tokens: Tensor, centres: Tensor) -> Tensor:

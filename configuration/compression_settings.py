@@ -207,8 +207,9 @@ def left_out(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     unread: set[str] = set()
     for setting, table in _TABLES.items():
         method = given.get(setting)
-        is_known = isinstance(method, str) and method in table  # any other is refused where it is set
-        if is_known and method != stored.get(setting, _FIELDS[setting].default):
+        if not isinstance(method, str) or method not in table:  # any other is refused where it is set
+            continue
+        if method != stored.get(setting, _FIELDS[setting].default):
             unread |= {name for name in SETTING_NAMES if not table[method].reads(name)}
     return {name: _FIELDS[name].default for name in unread}
 

@@ -29,7 +29,7 @@ from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import ModelSize, size_named
 from vidcom2.records.provenance import birth_certificate, cpu_name
 
-MODELS = ("llava-onevision-0.5b", "llava-next-video-7b", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen3-vl-2b", "qwen3.5-4b")
+MODELS = ("llava-onevision-0.5b", "llava-next-video-7b", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen3-vl-2b", "qwen3.5-9b")
 TOLERANCES = (0.0, 0.02, 0.05, 0.1)
 
 

@@ -386,7 +386,7 @@ MUTATIONS = [
     of_the_model(
         "the_vision_method_is_ignored",
         f"{FAMILIES}/llava_videos.py",
-        'if plan.is_one_call and settings.vision_method == "full":',
+        "if plan.is_one_call and encode is None:",
         "if plan.is_one_call:",
         "`vision_method` decides what the tower computes",
         "vision_changed_patches",
@@ -406,6 +406,38 @@ MUTATIONS = [
         "states = updated(references.attention, ",
         "updates are added to each frame's own states",
         "vision_changed_patches",
+    ),
+    of_the_model(
+        "a_drift_is_compared_with_the_frame_before",
+        f"{ENCODING}/left_out_patches.py",
+        "last = torch.where(differ[:, None], groups, last)",
+        "last = groups",
+        "a group is compared with the last computed one, not with the frame before",
+        "vision_skip_repeated",
+    ),
+    of_the_model(
+        "left_out_groups_take_the_first_frames_features",
+        f"{ENCODING}/left_out_patches.py",
+        "sources = torch.where(computed, numbers, places).cummax(dim=0).values",
+        "sources = torch.where(computed, numbers, places)",
+        "a group that is left out takes the features of the last computed one at its place",
+        "vision_skip_repeated",
+    ),
+    of_the_model(
+        "patches_that_are_left_move_up",
+        f"{ENCODING}/left_out_patches.py",
+        "get_vision_position_ids(grid_thw, tower.spatial_merge_size)[patches],",
+        "get_vision_position_ids(grid_thw, tower.spatial_merge_size)[: int(patches.sum())],",
+        "the patches that are computed keep their places",
+        "vision_skip_repeated",
+    ),
+    of_the_model(
+        "windows_are_left_out_in_part",
+        f"{ENCODING}/left_out_patches.py",
+        "        if units is not None:",
+        "        if False:",
+        "a window is computed whole",
+        "vision_skip_repeated",
     ),
     # -- positions ----------------------------------------------------------------------------------------------------
     of_the_model(

@@ -1,6 +1,6 @@
 """Time the vision towers of released models with each vision method, on clips in which more or less repeats.
 
-    python benchmarks/benchmark_towers.py --json benchmarks/results/towers_cpu.json
+    python -m benchmarks.benchmark_towers --json benchmarks/results/towers_cpu.json
 
 The towers have their real widths but few layers, as all layers do the same, and random weights. The contenders take
 turns, so that other work on the machine affects all of them alike. A time is that of `get_video_features` with all
@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from clips import CLIPS, decoded, encoded_clip
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -28,6 +27,8 @@ from vidcom2.configuration.vision_methods import VISION_METHODS
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import ModelSize, size_named
 from vidcom2.records.provenance import birth_certificate, cpu_name
+
+from .clips import CLIPS, decoded, encoded_clip
 
 MODELS = ("llava-onevision-0.5b", "llava-next-video-7b", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen3-vl-2b", "qwen3.5-9b")
 TOLERANCES = (0.0, 0.02, 0.05, 0.1)
@@ -138,7 +139,7 @@ def main(
     rows = [row for name in model for row in measure(name, clip, quality, frames, side, layers, repeats, device)]
     certificate = birth_certificate(
         f"towers of {layers} layers, {frames} frames of {side} pixels, crf {quality}",
-        f"benchmarks/benchmark_towers.py --quality {quality} --frames {frames} --side {side} --layers {layers} "
+        f"python -m benchmarks.benchmark_towers --quality {quality} --frames {frames} --side {side} --layers {layers} "
         f"--repeats {repeats} --device {device}",
         device=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
         threads=torch.get_num_threads(),

@@ -28,7 +28,7 @@ READ = {
 
 
 def unpacked() -> list[Path]:
-    """Return the folders that hold sources of vLLM: the environment's own, and what `.ci/vllm_contract` has unpacked."""
+    """Return the folders with sources of vLLM: the environment's own, and what `.ci/vllm_contract` has unpacked."""
     installed = importlib.util.find_spec("vllm")
     folders = [Path(installed.origin).parents[1]] if installed is not None and installed.origin else []
     return folders + sorted((ROOT / ".vllm-sources").glob("*"))

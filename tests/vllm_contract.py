@@ -2,8 +2,8 @@
 
     python tests/vllm_contract.py FOLDER > tests/data/vllm_contract.json
 
-FOLDER holds the package `vllm`: site-packages, or an unpacked wheel as `.ci/vllm_contract` makes it. The contract has an
-entry for each name that the plugin imports, for each member of vLLM's classes that its subclasses override, call or
+FOLDER holds the package `vllm`: site-packages, or an unpacked wheel as `.ci/vllm_contract` makes it. The contract has
+an entry for each name that the plugin imports, for each member of vLLM's classes that its subclasses override, call or
 read, and for each field of `READS`. An entry of a method has its signature, and a digest of its code, because a plugin
 that overrides one step of a method depends on the steps around it.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PLUGIN = Path(__file__).parents[1] / "src" / "vidcom2" / "vllm_plugin"
-# What the plugin reads and calls on vLLM's objects, by their class. The steps of the two model runners are those in which
-# a video's features, its settings' field and the positions pass through the plugin's methods.
+# What the plugin reads and calls on vLLM's objects, by their class. The steps of the two model runners are those in
+# which a video's features, its settings and the positions pass through the plugin's methods.
 READS = {
     "vllm.config.model:ModelConfig": "architecture hf_config hf_overrides multimodal_config",
     "vllm.config.multimodal:MultiModalConfig": (

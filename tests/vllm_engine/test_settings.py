@@ -156,7 +156,8 @@ def test_in_another_version_of_vllm_repos_of_ours_are_refused_and_stock_repos_se
         f"""
 from vllm import EngineArgs
 for repo in ({str(stock)!r}, {str(llava.folder)!r}):
-    print("class", EngineArgs(model=repo, trust_remote_code=True, max_model_len=1024).create_model_config().architecture)
+    config = EngineArgs(model=repo, trust_remote_code=True, max_model_len=1024).create_model_config()
+    print("class", config.architecture)
 """,
         PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path[1:]]),
     )

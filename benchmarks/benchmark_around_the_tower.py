@@ -4,11 +4,11 @@
 
 Each row compares a stage as it is with one alternative: its patch embedding as a matrix product or with the channels
 last, the tower under `torch.compile`, the tower in bfloat16, frames that FFmpeg scales while it converts their pixels
-(`read_video(size=...)`), and frames whose pixels are converted by a thread of their own. The sizes are those of released
-models, the weights are random, and the tower has its real width but `--layers` layers, as all layers do the same. The
+(`read_video(size=...)`), and frames whose pixels are converted by a thread of their own. The sizes are those of
+released models, the weights are random, and the tower has its real width but `--layers` layers, as all layers do the same. The
 two take turns, so that other work on the machine affects both alike. Times are medians, and the gain is the median of
-the rounds' ratios. Each row also says how far the results are apart: the mean and the greatest difference of the values,
-each as a share of the greatest value.
+the rounds' ratios. Each row also says how far the results are apart: the mean and the greatest difference of the
+values, each as a share of the greatest value.
 """
 
 import json
@@ -120,7 +120,8 @@ class Tower:
         return self.pixels.view(-1, proj.in_channels, *proj.kernel_size)
 
     def run(self, pixels: Tensor | None = None, module: Callable[..., Any] | None = None) -> Tensor:
-        pixels, module = self.pixels if pixels is None else pixels, module or self.module
+        pixels = self.pixels if pixels is None else pixels
+        module = self.module if module is None else module
         found = module(pixels, grid_thw=self.grid) if self.is_qwen else module(pixels)
         return found.last_hidden_state
 

@@ -5,10 +5,10 @@
 Each row compares a stage as it is with one alternative: its patch embedding as a matrix product or with the channels
 last, the tower under `torch.compile`, the tower in bfloat16, frames that FFmpeg scales while it converts their pixels
 (`read_video(size=...)`), and frames whose pixels are converted by a thread of their own. The sizes are those of
-released models, the weights are random, and the tower has its real width but `--layers` layers, as all layers do the same. The
-two take turns, so that other work on the machine affects both alike. Times are medians, and the gain is the median of
-the rounds' ratios. Each row also says how far the results are apart: the mean and the greatest difference of the
-values, each as a share of the greatest value.
+released models, the weights are random, and the tower has its real width but `--layers` layers, as all layers do the
+same. The two take turns, so that other work on the machine affects both alike. Times are medians, and the gain is the
+median of the rounds' ratios. Each row also says how far the results are apart: the mean and the greatest difference of
+the values, each as a share of the greatest value.
 """
 
 import json
@@ -66,7 +66,9 @@ class Row:
     share: float | None = None
 
 
-def in_turns(before: Callable[[], Tensor], after: Callable[[], Tensor], rounds: int) -> tuple[Any, ...]:
+def in_turns(
+    before: Callable[[], Tensor], after: Callable[[], Tensor], rounds: int
+) -> tuple[float, float, tuple[float, float, float], tuple[float, float]]:
     """Return the median seconds of both, the rounds' ratios, and how far the results are apart."""
     first, second = before().double(), after().double()  # these also warm up
     difference = (first - second).abs() / first.abs().max()
@@ -79,7 +81,7 @@ def in_turns(before: Callable[[], Tensor], after: Callable[[], Tensor], rounds: 
             seconds[which].append(time.perf_counter() - start)
     ratios = [old / new for old, new in zip(*seconds, strict=True)]
     medians = [statistics.median(each) for each in seconds]
-    return *medians, (statistics.median(ratios), min(ratios), max(ratios)), apart
+    return medians[0], medians[1], (statistics.median(ratios), min(ratios), max(ratios)), apart
 
 
 class Tower:

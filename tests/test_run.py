@@ -136,7 +136,7 @@ def test_a_prompt_longer_than_the_model_supports_is_reported_for_each_side(famil
 
 def test_frames_that_could_not_be_decoded_are_counted(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = Video(**{name: value for name, value in vars(video).items() if name != "lost"}, lost=3)
-    monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_: damaged)
+    monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_, **__: damaged)
     arguments = ["run", "--max-new-tokens", 1, "--repeats", 1]
     assert "Damaged: 3 frames of the video could not be decoded" in " ".join(vidcom2(*arguments)[1].split())
     assert json.loads(vidcom2(*arguments, "--json")[1])["lost_frames"] == 3

@@ -9,19 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from make_clips import INTERRUPTION
 from PIL import Image
 
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
+from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.explain.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
 from vidcom2.explain.explanation import (
+    COMPUTED_COLOR,
     DIMMED,
     LIGHT,
     NOT_COVERED,
     OUTLINE_COLOR,
     Explanation,
+    compare,
     draw_html,
     draw_png,
     explain,
@@ -50,6 +53,13 @@ def explained(num_frames: int = 8, size: tuple[int, int] = LANDSCAPE, grid: tupl
         "token_uniqueness": u.reshape(num_frames, height, width),
     }
     return Explanation(**{**values, **changes})
+
+
+def some_computed(num_frames: int, grid: tuple[int, int] = (7, 7)) -> np.ndarray:
+    """Return (T, rows, columns) bool: all groups of the first frame, and some of the others."""
+    computed = np.random.default_rng(0).random((num_frames, *grid)) < 0.4
+    computed[0] = True
+    return computed
 
 
 def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] | None:
@@ -131,6 +141,25 @@ def test_the_subtitle_uses_the_singular_for_one_frame() -> None:
     assert "1 frame of the video" in explained(1).subtitle and "2 frames of the video" in explained(2).subtitle
 
 
+@only(lambda family: family.name in ("llava_video", "qwen3_vl"))
+def test_the_explanation_has_the_groups_that_the_tower_computes(family: Family) -> None:
+    """Compared ways share them. LLaVA-Video's tower has 7 × 7 patches, of which the tokens cover 6 × 6."""
+    settings = {"vision_method": "skip_repeated", "vision_tolerance": 0.05}
+    model, video = family.load(retention_ratio=0.25, **settings), read_video(str(INTERRUPTION), 8)
+    checkpoint = Checkpoint("tiny", model, family.processor)
+    explanation, other = compare(checkpoint, video, [{}, {"compression_method": "evs"}])
+    described = family.videos_of(prepare_inputs(family.processor, "", video))
+    (computed,) = model.model.computed_groups(settings=CompressionSettings(**settings), **described)
+    grid = (7, 7) if family.name == "llava_video" else family.case.grid
+    assert explanation.computed.tolist() == computed.view(-1, *grid).tolist() == other.computed.tolist()
+    assert explanation.shares_of_patches() == pytest.approx(computed.float().mean(dim=1).tolist())
+    assert f"the vision tower computed {computed.float().mean():.1%} of the patches" in explanation.subtitle
+    assert 0.05 < computed.float().mean() < 0.95
+    assert explanation.tower_covered == (0, 0, 1, 1)
+    whole = explain(Checkpoint("tiny", family.model, family.processor), video)
+    assert whole.computed is None and "computed" not in whole.subtitle
+
+
 def test_each_stretch_of_a_long_video_is_shown_by_its_frame_with_the_largest_budget() -> None:
     explanation = explained(100)
     chosen = explanation.chosen_frames(16).tolist()
@@ -166,6 +195,19 @@ def test_each_pixel_shows_whether_its_token_was_kept(size: tuple[int, int], cove
                 assert any(t is not None and not explanation.kept[1][t] for t in near) or covered != (0, 0, 1, 1)
                 outlines += 1
     assert outlines
+
+
+def test_each_pixel_shows_whether_the_tower_computed_its_patch() -> None:
+    """The patches reach further than the tokens, and neither reaches the edge."""
+    computed, covered = some_computed(2), (0, 0, 0.9, 0.95)
+    explanation = explained(2, computed=computed, covered=(0, 0, 0.8, 0.8), tower_covered=covered)
+    patches = explained(2, kept=computed, covered=covered)  # as if they were tokens
+    for pixel, as_token in zip(explanation.computed_picture(1), patches.kept_picture(1)):
+        is_outline = (as_token == OUTLINE_COLOR).all(axis=-1)
+        assert (pixel[is_outline] == COMPUTED_COLOR).all() and (pixel[~is_outline] == as_token[~is_outline]).all()
+    rows, columns = np.nonzero((explanation.computed_picture(0) == NOT_COVERED).all(axis=-1))
+    assert (rows.min(), columns.min()) == (0, 91) and 49 in rows[columns < 91]
+    assert 48 not in rows[columns < 91]  # 0.9 · 54 = 48.6, 0.95 · 96 = 91.2: the middles of pixels 48 and 91
 
 
 @pytest.mark.parametrize("brightness", [0, 128, 255])
@@ -211,13 +253,15 @@ def test_equal_and_non_finite_scores_can_be_drawn(value: float, tmp_path: Path) 
 # -- PNG --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", [True, False], ids=["scores", "no scores"])
+@pytest.mark.parametrize("scores", [True, False], ids=["scores and the tower's part", "no scores"])
 @pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT], ids=["landscape", "portrait"])
 @pytest.mark.parametrize("num_frames", [1, 3, 8, 64])
 def test_no_text_of_a_png_is_clipped_or_overlaps_another(num_frames: int, size: tuple[int, int], scores: bool) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    changes = {} if scores else {"frame_uniqueness": None, "token_uniqueness": None}
+    changes = {"frame_uniqueness": None, "token_uniqueness": None}
+    if scores:
+        changes = {"computed": some_computed(num_frames)}
     name = "an-organisation/a-model-with-a-rather-long-name-of-its-own-32-frames-and-what-not"
     explanation = explained(num_frames, size, model=name, video_frames=2 * num_frames, **changes)
     figure = drawing(explanation)
@@ -358,3 +402,17 @@ def test_a_method_without_scores_is_drawn_without_them(tmp_path: Path) -> None:
     assert all("u" not in told for told in json.loads(page.texts["tokens"]))
     titled = [one for one in drawing(bare).axes if one.images]
     assert len(titled) == 2  # only frames, without heat maps and their scale
+
+
+def test_what_the_tower_computed_has_a_picture_and_a_bar_for_each_frame(tmp_path: Path) -> None:
+    explanation, plain = explained(3, computed=some_computed(3)), explained(3)
+    shares = explanation.computed.reshape(3, -1).sum(axis=1) / 49
+    text, page = page_of([explanation, plain], tmp_path)
+    shown = re.findall(r'class="bar tower"><i style="width: ([\d.]+)%"></i><span>patches computed ([\d.]+)%', text)
+    assert shown == [(f"{100 * share:.1f}",) * 2 for share in shares]
+    assert page.all("img", "class").count("computed-picture") == 6  # a frame that was computed whole is drawn whole
+    assert "show-computed" in page.all("input", "id") and "% of the patches" in text
+    assert not re.search("computed|tower", page_of(plain, tmp_path)[0])
+    numbers = [text.get_text() for axes in drawing(explanation).axes for text in axes.texts]
+    assert numbers[-3:] == [f"{share:.1%}" for share in shares]
+    assert len([axes for axes in drawing(explanation).axes if axes.images]) == 1 + 3 * 3  # with the scale of u

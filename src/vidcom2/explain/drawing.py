@@ -1,7 +1,9 @@
-"""The picture of `vidcom2 explain -o x.png`: frames, heat maps, bars of u_t and k_t, and a strip for long videos."""
+"""The picture of `vidcom2 explain -o x.png`: frames, heat maps, what the vision tower computed, bars of u_t, k_t and
+the share of computed patches, and a strip for long videos."""
 
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 MOST_FRAMES = 32  # all of these are drawn; of longer videos only CHOSEN_FRAMES, under a strip of all frames
 CHOSEN_FRAMES = 16
 FRAMES_PER_ROW = 8
-U_COLOR, K_COLOR = "#b5367a", "#0e8fa3"
+U_COLOR, K_COLOR, TOWER_COLOR = "#b5367a", "#0e8fa3", "#e07b00"
 MERGED_COLOR = "#cfe0ea"  # any pale colour
 UNDRAWN_ALPHA = 0.35  # of the strip's bars for frames that are not drawn
 DOTS_PER_INCH = 130
@@ -33,6 +35,24 @@ FRAME_HEIGHT, FRAME_HEIGHT_OF_FEW, FRAME_WIDTH = 2.5, 3.0, 4.6  # at most
 LABEL, BARS, NUMBER = 0.42, 0.42, 0.24  # heights: a frame's two lines, bars, the numbers above them
 BAR_WIDTH = 0.9  # at most, and at most half a frame's
 STRIP, STRIP_TICKS, TICK_WIDTH = 0.8, 0.5, 0.6
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A figure of each frame, drawn as bars.
+
+    Attributes:
+        name: of the row.
+        shares: (T,) in [0, 1], the lengths of the bars.
+        numbers: (T,) what stands above them.
+        ends: where the axis of the strip has which labels.
+    """
+
+    name: str
+    color: str
+    shares: np.ndarray
+    numbers: list[str]
+    ends: list[tuple[int, str]]
 
 
 def draw_png(explanation: "Explanation", path: str) -> None:
@@ -54,11 +74,12 @@ def drawing(explanation: "Explanation") -> "Figure":
     width, height = _frame_size(explanation, columns)
     figure_width = max(LEFT + columns * (width + GAP) - GAP + RIGHT, NARROWEST)
 
-    with_u, with_heat = explanation.frame_uniqueness is not None, explanation.token_uniqueness is not None
+    figures, with_heat = _figures(explanation), explanation.token_uniqueness is not None
     header = _header(explanation, figure_width, is_long)
     header_height = 0.2 + 0.27 * len(header[0]) + 0.2 * len(header[1]) + 0.35
-    strip_height = (STRIP + 0.12) * (1 + with_u) + STRIP_TICKS if is_long else 0.0
-    row_height = LABEL + height + with_heat * (height + 0.06) + (with_u + 1) * (NUMBER + BARS) + 0.25
+    strip_height = (STRIP + 0.12) * len(figures) + STRIP_TICKS if is_long else 0.0
+    num_lower = len(_lower_pictures(explanation))
+    row_height = LABEL + height + num_lower * (height + 0.06) + len(figures) * (NUMBER + BARS) + 0.25
     figure_height = header_height + strip_height + rows * row_height
     figure = Figure(figsize=(figure_width, figure_height), facecolor="white")
 
@@ -77,6 +98,37 @@ def drawing(explanation: "Explanation") -> "Figure":
     return figure
 
 
+def _figures(explanation: "Explanation") -> list[Figures]:
+    """Return what is drawn as bars below the frames, from top to bottom."""
+    u, k, figures = explanation.frame_uniqueness, explanation.frame_budgets, []
+    if u is not None:
+        finite = u[np.isfinite(u)]
+        ends = [] if not finite.size else [(1, _with_minus(f"{finite.max():.2f}"))]
+        numbers = [_with_minus(f"{value:.4f}") for value in u]
+        figures.append(Figures("frame's\n$u_t$", U_COLOR, explanation.shares_of_uniqueness(), numbers, ends))
+    ends = [(0, "0"), (1, str(k.max()))]
+    figures.append(Figures("tokens\nkept $k_t$", K_COLOR, explanation.shares_of_budget(), [*map(str, k)], ends))
+    if explanation.computed is not None:
+        shares = explanation.shares_of_patches()
+        numbers, ends = [f"{share:.1%}" for share in shares], [(0, "0%"), (1, "100%")]
+        figures.append(Figures("patches\ncomputed", TOWER_COLOR, shares, numbers, ends))
+    return figures
+
+
+def _lower_pictures(explanation: "Explanation") -> "list[tuple[str, Callable[[int], np.ndarray]]]":
+    """Return the pictures that are drawn below the frames, from top to bottom: names, and what makes them."""
+    pictures = []
+    if explanation.token_uniqueness is not None:
+        pictures.append(("tokens'\n$u$", explanation.heat_map))
+    if explanation.computed is not None:
+        pictures.append(("vision\ntower", explanation.computed_picture))
+    return pictures
+
+
+def _with_minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")
+
+
 def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]:
     """Return the width and height at which a frame is drawn, in the frame's proportions."""
     pixels_high, pixels_wide = explanation.frames.shape[1:3]
@@ -90,6 +142,8 @@ def _header(explanation: "Explanation", width: float, is_long: bool) -> tuple[li
     notes = [explanation.subtitle]
     if explanation.frame_uniqueness is not None and len(explanation.frames) > 1:
         notes.append("bars of uniqueness start a little below the least unique frame")
+    if explanation.computed is not None:
+        notes.append("what the tower computed is in colour with orange outlines, what it left out is grey")
     if is_long:
         notes.append(
             f"{CHOSEN_FRAMES} of {len(explanation.frames)} pictures are drawn: from each stretch of the video the one "
@@ -155,61 +209,49 @@ def _draw_row(
     width: float,
     height: float,
 ) -> None:
-    """Draw frames side by side, with their heat maps, u_t and k_t below them."""
-    with_u, with_heat = explanation.frame_uniqueness is not None, explanation.token_uniqueness is not None
+    """Draw frames side by side, with their other pictures and their figures below them."""
+    lower_pictures = _lower_pictures(explanation)
     for column, index in enumerate(indices):
         left = LEFT + column * (width + GAP)
         frame = axes(left, top + LABEL, width, height)
         frame.imshow(explanation.kept_picture(index), aspect="auto", interpolation="antialiased")
         frame.set_title(f"{explanation.label(index)}\n{explanation.seconds[index]:.2f} s", fontsize=8.5, pad=3)
         frame.axis("off")
-        if with_heat:
-            heat = axes(left, top + LABEL + height + 0.06, width, height)
-            heat.imshow(explanation.heat_map(index), aspect="auto", interpolation="antialiased")
-            heat.axis("off")
+        for number, (name, picture) in enumerate(lower_pictures, start=1):
+            lower = axes(left, top + LABEL + number * (height + 0.06), width, height)
+            lower.imshow(picture(index), aspect="auto", interpolation="antialiased")
+            lower.axis("off")
             if column == 0:
-                _name(heat, "tokens'\n$u$")
-    top += LABEL + height + with_heat * (height + 0.06)
-    shares_u = explanation.shares_of_uniqueness()[indices] if with_u else None
-    for shares, values, form, color, name in (
-        (shares_u, explanation.frame_uniqueness, "{:.4f}", U_COLOR, "frame's\n$u_t$"),
-        (explanation.shares_of_budget()[indices], explanation.frame_budgets, "{:d}", K_COLOR, "tokens\nkept $k_t$"),
-    ):
-        if shares is None or values is None:
-            continue
+                _name(lower, name)
+    top += LABEL + height + len(lower_pictures) * (height + 0.06)
+    for figures in _figures(explanation):
+        shares = figures.shares[indices]
         # The axes are wider than the frames by half a gap on each side, so that bar i stands under frame i.
         bars = axes(LEFT - GAP / 2, top + NUMBER, columns * (width + GAP), BARS)
-        bars.bar(range(len(indices)), shares, color=color, width=min(0.5, BAR_WIDTH / (width + GAP)))
+        bars.bar(range(len(indices)), shares, color=figures.color, width=min(0.5, BAR_WIDTH / (width + GAP)))
         for x, index in enumerate(indices):
-            number = form.format(values[index]).replace("-", "\N{MINUS SIGN}")
-            bars.text(x, shares[x] + 0.06, number, ha="center", va="bottom", fontsize=8.5)
+            bars.text(x, shares[x] + 0.06, figures.numbers[index], ha="center", va="bottom", fontsize=8.5)
         bars.set(xlim=(-0.5, columns - 0.5), ylim=(0, 1), xticks=[], yticks=[])
         bars.spines[["top", "right", "left"]].set_visible(False)
         bars.spines["bottom"].set_color("#999999")
-        _name(bars, name)
+        _name(bars, figures.name)
         top += NUMBER + BARS
 
 
 def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
-    """Draw u_t and k_t of all frames over time. The frames that are drawn below are darker, and have their number."""
+    """Draw the figures of all frames over time. The frames that are drawn below are darker, and have their number."""
     everything = np.arange(len(explanation.frames))
-    u, k = explanation.frame_uniqueness, explanation.frame_budgets
-    shares = [(explanation.shares_of_budget(), K_COLOR, "tokens\nkept $k_t$", [(0, "0"), (1, str(k.max()))])]
-    if u is not None:
-        finite = u[np.isfinite(u)]
-        ends = [] if not finite.size else [(1, f"{finite.max():.2f}".replace("-", "\N{MINUS SIGN}"))]
-        shares.insert(0, (explanation.shares_of_uniqueness(), U_COLOR, "frame's\n$u_t$", ends))
     strips = []
-    for values, color, name, ends in shares:
-        strip = axes(LEFT, top, width, STRIP)
+    for figures in _figures(explanation):
+        strip, values, color = axes(LEFT, top, width, STRIP), figures.shares, figures.color
         is_drawn = np.isin(everything, drawn)
         strip.bar(everything[~is_drawn], values[~is_drawn], color=color, alpha=UNDRAWN_ALPHA, width=0.85)
         strip.bar(everything[is_drawn], values[is_drawn], color=color, width=0.85)
         strip.set(xlim=(-0.7, len(everything) - 0.3), ylim=(0, 1.05), xticks=[])
-        strip.set_yticks([at for at, _ in ends], [text for _, text in ends], fontsize=8)
+        strip.set_yticks([at for at, _ in figures.ends], [text for _, text in figures.ends], fontsize=8)
         strip.spines[["top", "right", "left"]].set_visible(False)
         strip.spines["bottom"].set_color("#999999")
-        _name(strip, name)
+        _name(strip, figures.name)
         strips.append(strip)
         top += STRIP + 0.12
     ticks: list[int] = []

@@ -1,14 +1,17 @@
 """Which tokens of a video are kept and why: the paper's Figure 2 for the user's own video, as numbers and pictures.
+With a vision method that leaves out patches, also which of them the vision tower computed.
 
 `drawing.py` and `page.py` lay them out as a picture and as a page.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
 from ..answering.generation import compress, encode
@@ -29,6 +32,7 @@ PICTURE_PIXELS = 400  # the longer side of a picture
 DIMMED, LIGHT = 0.4, 235
 NOT_COVERED = 250  # the grey of a strip that no token covers
 OUTLINE_COLOR, OUTLINE_PIXELS = (0, 225, 255), 3
+COMPUTED_COLOR = (255, 140, 0)  # outlines what the tower computed, unlike the tokens that are kept
 HEAT_COLORS = "magma"
 NOT_FINITE_COLOR = (120, 120, 120)
 LUMA = (0.299, 0.587, 0.114)
@@ -54,6 +58,10 @@ class Explanation:
         covered: the part of a frame that the token grid covers: top, left, height and width, as shares of the frame's
             height and width.
         video: the name of the clip; None if it has none.
+        computed: (T, rows, columns) bool, which groups of patches the vision tower computed; a group is a patch in
+            LLaVA's families, and in Qwen's the patches of a token. None if it computed them all.
+        tower_covered: the part of a frame that these groups cover, in the form of `covered`. It is larger than the
+            tokens' where the last patches do not fill a token.
     """
 
     model: str
@@ -68,6 +76,8 @@ class Explanation:
     covered: tuple[float, float, float, float] = WHOLE_FRAME
     merged: np.ndarray | None = None
     video: str | None = None
+    computed: np.ndarray | None = None
+    tower_covered: tuple[float, float, float, float] = WHOLE_FRAME
 
     @property
     def title(self) -> str:
@@ -92,6 +102,8 @@ class Explanation:
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first of them")
         if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
+        if self.computed is not None:
+            parts.append(f"the vision tower computed {self.computed.mean():.1%} of the patches")
         if self.frame_uniqueness is None and self.token_uniqueness is None:
             parts.append("this method scores neither frames nor tokens, so only what it keeps is drawn")
         parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
@@ -128,18 +140,34 @@ class Explanation:
         """Return (T,) in [0, 1], the lengths of the bars of k_t."""
         return self.frame_budgets / max(self.frame_budgets.max(), 1)
 
+    def shares_of_patches(self) -> np.ndarray:
+        """Return (T,) in [0, 1], the share of each frame's patches that the vision tower computed."""
+        assert self.computed is not None, "the tower computed all patches"
+        return self.computed.mean(axis=(1, 2))
+
     def kept_picture(self, index: int) -> np.ndarray:
         """Return (height, width, 3) uint8, the frame with its kept tokens in colour and outlined, the merged ones in
         pale colour, and the dropped ones in light grey."""
         frame = self.frames[index]
-        grey = (frame @ LUMA) * DIMMED + LIGHT * (1 - DIMMED)
-        kept, covered = self._on_pixels(self.kept[index], fill=False), self._on_pixels(None, fill=False)
-        picture = np.where(kept[..., None], frame, grey[..., None])
+        kept = self._on_pixels(self.kept[index], fill=False)
+        covered = self._on_pixels(np.ones_like(self.kept[index]), fill=False)
+        picture = np.where(kept[..., None], frame, _light_grey(frame))
         if self.merged is not None:
             pale = frame * DIMMED + LIGHT * (1 - DIMMED)
             picture = np.where(self._on_pixels(self.merged[index], fill=False)[..., None], pale, picture)
         picture[~covered] = NOT_COVERED
         return _outlined(picture.round().astype(np.uint8), kept)
+
+    def computed_picture(self, index: int) -> np.ndarray:
+        """Return (height, width, 3) uint8, the frame with the patches that the vision tower computed in colour and
+        outlined, and those that it left out in light grey."""
+        assert self.computed is not None, "the tower computed all patches"
+        frame = self.frames[index]
+        computed = self._on_pixels(self.computed[index], fill=False, covered=self.tower_covered)
+        covered = self._on_pixels(np.ones_like(self.computed[index]), fill=False, covered=self.tower_covered)
+        picture = np.where(computed[..., None], frame, _light_grey(frame))
+        picture[~covered] = NOT_COVERED
+        return _outlined(picture.round().astype(np.uint8), computed, COMPUTED_COLOR)
 
     def heat_map(self, index: int) -> np.ndarray:
         """Return (height, width, 3) uint8, the u of each token on a scale from the least to the most unique token of
@@ -158,20 +186,20 @@ class Explanation:
         picture = self._on_pixels(colors, fill=NOT_COVERED)
         return _outlined(picture, self._on_pixels(self.kept[index], fill=False))
 
-    def _on_pixels(self, tokens: np.ndarray | None, fill: int | bool) -> np.ndarray:
-        """Spread the tokens' values (h, w, ...) over the pixels (height, width, ...) of the frame. Each token covers a
-        rectangle, and pixels without a token get `fill`. If `tokens` is None, return which pixels have a token."""
+    def _on_pixels(
+        self, values: np.ndarray, fill: int | bool, covered: tuple[float, float, float, float] | None = None
+    ) -> np.ndarray:
+        """Spread the values (h, w, ...) of tokens or of groups of patches over the pixels (height, width, ...) of the
+        frame. Each covers a rectangle of the `covered` part, the tokens' if that is None. Other pixels get `fill`."""
         height, width = self.frames.shape[1:3]
-        grid_height, grid_width = self.kept.shape[1:]
-        top, left, covered_height, covered_width = self.covered
+        grid_height, grid_width = values.shape[:2]
+        top, left, covered_height, covered_width = self.covered if covered is None else covered
         rows = np.floor(((np.arange(height) + 0.5) / height - top) / covered_height * grid_height).astype(int)
         columns = np.floor(((np.arange(width) + 0.5) / width - left) / covered_width * grid_width).astype(int)
         inside = ((rows >= 0) & (rows < grid_height))[:, None] & (columns >= 0) & (columns < grid_width)
-        if tokens is None:
-            return inside
-        values = tokens[rows.clip(0, grid_height - 1)][:, columns.clip(0, grid_width - 1)].copy()
-        values[~inside] = fill
-        return values
+        spread = values[rows.clip(0, grid_height - 1)][:, columns.clip(0, grid_width - 1)].copy()
+        spread[~inside] = fill
+        return spread
 
 
 def explain(checkpoint: Checkpoint, video: Video, name: str | None = None) -> Explanation:
@@ -199,9 +227,13 @@ def compare(
     every = [model.config.compression_settings(**candidate) for candidate in candidates]
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
     encoded = encode(model, inputs, every[0], methods=[each.compression_method for each in every])
+    compressions = [compress(model, encoded, each).video_compressions[0] for each in every]
+    computed = model.model.computed_groups(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding
     return [
-        explanation_of(checkpoint, video, each, compress(model, encoded, each).video_compressions[0], name=name)
-        for each in every
+        explanation_of(
+            checkpoint, video, each, compression, name=name, computed=None if computed is None else computed[0]
+        )
+        for each, compression in zip(every, compressions)
     ]
 
 
@@ -213,6 +245,7 @@ def explanation_of(
     frames: np.ndarray | None = None,
     pixels: int = PICTURE_PIXELS,
     name: str | None = None,
+    computed: Tensor | None = None,
 ) -> Explanation:
     """Report which tokens are kept of a video that is already encoded and compressed.
 
@@ -221,6 +254,7 @@ def explanation_of(
         frames: `Explanation.frames`, if an earlier explanation of the same video made them.
         pixels: the longer side of a picture.
         name: the name of the clip, for the drawing.
+        computed: (T, G) bool, what the model's `computed_groups` returned for the video.
     """
     model = checkpoint.model
     num_frames = len(compression.frame_budgets)
@@ -233,6 +267,13 @@ def explanation_of(
         merged = np.zeros_like(kept)
         merged[compression.merge.inputs.cpu().numpy()] = True
         merged = (merged & ~kept).reshape(num_frames, height, width)
+    seen = _shown(checkpoint.processor, *video.frames.shape[1:3])
+    of_tower, tower_covered = None, WHOLE_FRAME
+    if computed is not None:
+        # Qwen's groups are the tokens' blocks of patches. LLaVA's are the patches of a square frame, row by row.
+        is_blocks, side = computed.shape[1] == height * width, math.isqrt(computed.shape[1])
+        of_tower = computed.cpu().numpy().reshape(num_frames, *((height, width) if is_blocks else (side, side)))
+        tower_covered = _covered(model.config, side, seen)
     u, u_tokens = compression.frame_uniqueness, compression.token_uniqueness
     shown = scored_frames(len(video.frames), compression)
     return Explanation(
@@ -245,9 +286,11 @@ def explanation_of(
         kept=kept.reshape(num_frames, height, width),
         frame_uniqueness=None if u is None else u.cpu().numpy(),
         token_uniqueness=None if u_tokens is None else u_tokens.cpu().numpy().reshape(num_frames, height, width),
-        covered=_covered(model.config, height, _shown(checkpoint.processor, *video.frames.shape[1:3])),
+        covered=_covered(model.config, 2 * height, seen),
         merged=merged,
         video=name,
+        computed=of_tower,
+        tower_covered=tower_covered,
     )
 
 
@@ -277,18 +320,18 @@ def _shown(processor: ProcessorMixin, height: int, width: int) -> tuple[float, f
 
 
 def _covered(
-    config: PreTrainedConfig, rows: int, shown: tuple[float, float, float, float]
+    config: PreTrainedConfig, patches: int, shown: tuple[float, float, float, float]
 ) -> tuple[float, float, float, float]:
-    """Return which part of a frame its tokens cover, given the part `shown` to the model.
+    """Return which part of a frame is covered by this many rows of patches, given the part `shown` to the model.
 
     In families with square frames, 2 × 2 patches are pooled to a token. Pixels at the right and lower edge are not
-    covered if they do not fill a patch, or if their patch does not fill a token.
+    covered if they do not fill a patch, and not by a token if their patch does not fill one.
     """
     family = FAMILIES.get(config.model_type)
     if family is None or not family.square:  # None for a user's own class
         return shown
     vision, (top, left, height, width) = config.vision_config, shown
-    share = min(2 * rows, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
+    share = min(patches, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
     return top, left, share * height, share * width
 
 
@@ -300,7 +343,12 @@ def _picture(frame: np.ndarray, pixels: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
 
 
-def _outlined(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _light_grey(frame: np.ndarray) -> np.ndarray:
+    """Return the frame (height, width, 3) in light grey, (height, width, 1)."""
+    return (frame @ LUMA * DIMMED + LIGHT * (1 - DIMMED))[..., None]
+
+
+def _outlined(picture: np.ndarray, kept: np.ndarray, color: tuple[int, int, int] = OUTLINE_COLOR) -> np.ndarray:
     """Draw a line into `picture` along the inner edge of what is kept, but not along the frame's own border."""
     height, width = kept.shape
     padded = np.pad(kept, OUTLINE_PIXELS, mode="edge")
@@ -308,7 +356,7 @@ def _outlined(picture: np.ndarray, kept: np.ndarray) -> np.ndarray:
     for down in range(2 * OUTLINE_PIXELS + 1):
         for right in range(2 * OUTLINE_PIXELS + 1):
             inner &= padded[down : down + height, right : right + width]
-    picture[kept & ~inner] = OUTLINE_COLOR
+    picture[kept & ~inner] = color
     return picture
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) -> None:
-    """Write to the file `path` every frame with its heat map and bars of u_t and k_t, and a strip of all over time.
+    """Write to the file `path` every frame with its heat map, what the vision tower computed of it, and bars of u_t,
+    k_t and the share of computed patches, and a strip of all over time.
 
     Args:
         explanations: one, or several of the same video and model, whose frames the page shows beside each other.
@@ -39,6 +40,7 @@ def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) ->
         with_u=any(each.frame_uniqueness is not None for each in every),
         with_negative_u=any(each.frame_uniqueness is not None and min(each.frame_uniqueness) < 0 for each in every),
         with_heat=any(each.token_uniqueness is not None for each in every),
+        with_computed=any(each.computed is not None for each in every),
         with_merged=any(each.merged is not None for each in every),
         width=width,
         height=height,
@@ -58,6 +60,7 @@ def _part(explanation: "Explanation", number: int, most_kept: int) -> dict[str, 
         "name": f"{method} at {explanation.settings['retention_ratio']:g}",
         "with_u": explanation.frame_uniqueness is not None,
         "with_heat": explanation.token_uniqueness is not None,
+        "with_computed": explanation.computed is not None,
         "cards": [{**_card(explanation, i, most_kept), "place": number * len(frames) + i} for i in frames],
     }
 
@@ -76,6 +79,9 @@ def _card(explanation: "Explanation", index: int, most_kept: int) -> dict[str, o
         card["u_share"] = float(explanation.shares_of_uniqueness()[index])
     if explanation.token_uniqueness is not None:
         card["heat"] = _data_url(explanation.heat_map(index), "PNG")
+    if explanation.computed is not None:
+        card["computed"] = _data_url(explanation.computed_picture(index), "JPEG")
+        card["computed_share"] = float(explanation.shares_of_patches()[index])
     return card
 
 

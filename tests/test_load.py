@@ -118,7 +118,11 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
         ("llava", False, "LLaVA-Video ('vidcom2_llava_video'), but LLaVA takes no videos .* convert-llava-video"),
         ("gemma4", False, "Qwen3-VL ('qwen3_vl'), but Gemma 4 has a class of its own, Gemma4For.* nobody has tried"),
         ("minicpmv", True, "LLaVA-OneVision ('llava_onevision'), but MiniCPM-V has its class as code in its repo"),
-        ("qwen3_5_moe_text", False, "Qwen3.5-MoE ('qwen3_5_moe'), but this is its language model alone"),  # Qwen3.8-2.4T
+        (
+            "qwen3_5_moe_text",
+            False,
+            "Qwen3.5-MoE ('qwen3_5_moe'), but this is its language model alone",
+        ),  # Qwen3.8-2.4T
         ("qwen4_exp", False, "Qwen3.5-MoE ('qwen3_5_moe'), but Qwen3.8-Flash-Next embeds runs"),
         ("qwen3_9", False, "Qwen3.5 ('qwen3_5'), but Transformers lists no class for 'qwen3_9'"),
         ("qwen2-vl", False, "Qwen2-VL ('qwen2_vl'), but Transformers lists no class for 'qwen2-vl'"),

@@ -1,8 +1,8 @@
 """What a checkpoint of no supported family is told: which family is nearest, and why this one does not fit it."""
 
 import difflib
-import os
 from dataclasses import dataclass
+from itertools import takewhile
 
 from .families import FAMILIES
 
@@ -129,8 +129,8 @@ def _nearest_name(model_type: str) -> str | None:
     """Return the family whose `model_type` begins most like this one. At least its first word must be the same."""
 
     def likeness(known: str) -> tuple[int, float]:
-        same = len(os.path.commonprefix([known, model_type.lower()]))
-        return same, difflib.SequenceMatcher(None, known, model_type.lower()).ratio()
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(known, model_type.lower()))
+        return len(list(same)), difflib.SequenceMatcher(None, known, model_type.lower()).ratio()
 
     best = max(FAMILIES, key=likeness)
     return best if likeness(best)[0] >= len(best.split("_")[0]) else None

@@ -131,9 +131,7 @@ def _qwen3_vl(name: str, text: dict[str, Any], tower: tuple[int, int, int, int])
     return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
 
 
-def _qwen3_5(
-    name: str, text: dict[str, Any], value_heads: int = 32, tower: tuple[int, int, int, int] = LARGE_TOWER
-) -> ModelSize:
+def _qwen3_5(name: str, text: dict[str, Any], value_heads: int, tower: tuple[int, int, int, int]) -> ModelSize:
     rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
     linear = {"key_head_dim": 128, "value_head_dim": 128, "num_key_heads": 16, "num_value_heads": value_heads}
     fields = {
@@ -222,15 +220,15 @@ MODEL_SIZES: dict[str, ModelSize] = {
         checkpoint="nvidia/Cosmos-Reason2-2B",
     ),
     **{
-        size[0].lower(): _qwen3_5(*size)
-        for size in (
+        name.lower(): _qwen3_5(name, text, value_heads, tower)
+        for name, text, value_heads, tower in (
             ("Qwen3.5-0.8B", _qwen2(1024, 3584, 24, 8, 2, 248320, tied=True), 16, SMALLEST_TOWER),
             # From the configs of two fine-tunes.
             ("Qwen3.5-4B", _qwen2(2560, 9216, 32, 16, 4, 248320, tied=True), 32, SMALL_TOWER),
-            ("Qwen3.5-9B", _qwen2(4096, 12288, 32, 16, 4, 248320)),
-            *((f"Qwen{version}-27B", QWEN3_5_27B, 48) for version in ("3.5", "3.6", "3.8")),
-            *((f"Qwen{version}-35B-A3B", QWEN3_5_35B_A3B) for version in ("3.5", "3.6")),
-            ("Qwen3.5-122B-A10B", QWEN3_5_122B_A10B, 64),
+            ("Qwen3.5-9B", _qwen2(4096, 12288, 32, 16, 4, 248320), 32, LARGE_TOWER),
+            *((f"Qwen{version}-27B", QWEN3_5_27B, 48, LARGE_TOWER) for version in ("3.5", "3.6", "3.8")),
+            *((f"Qwen{version}-35B-A3B", QWEN3_5_35B_A3B, 32, LARGE_TOWER) for version in ("3.5", "3.6")),
+            ("Qwen3.5-122B-A10B", QWEN3_5_122B_A10B, 64, LARGE_TOWER),
         )
     },
 }

@@ -60,6 +60,8 @@ PARAMETERS = {
     "qwen3-vl-32b": 33.4,
     "qwen3-vl-30b-a3b": 31.1,
     "qwen3-vl-235b-a22b": 236.0,
+    # A sum over the headers of its weights, without the layer that predicts further tokens.
+    "qwen3.6-35b-a3b": 35.107181936,
 }
 
 

@@ -1,6 +1,7 @@
 """`vidcom2.load` finds the family in the checkpoint's config, and takes the arguments of `from_pretrained`."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from models import RETENTION_RATIO
 
 import vidcom2
 from vidcom2.errors import CheckpointError
+from vidcom2.families import FAMILIES
+from vidcom2.nearest_family import UNSUPPORTED, no_class_for
 
 
 def test_load_returns_the_class_and_the_processor_of_the_family(family: Family) -> None:
@@ -99,6 +102,50 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
     with pytest.raises(
         CheckpointError, match=f"{tmp_path}.* is of type 'bert', but VidCom² has classes for {supported}"
     ):
+        vidcom2.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "has_own_code", "why"),
+    [
+        ("glm4v_moe", False, "Qwen2.5-VL ('qwen2_5_vl'), but GLM-4V holds a video's tokens as image placeholders"),
+        ("internvl_chat", True, "LLaVA-OneVision ('llava_onevision'), but InternVL passes videos as images"),
+        ("smolvlm", False, "LLaVA-OneVision ('llava_onevision'), but SmolVLM passes videos as images"),
+        ("videollama3_qwen2", True, "Qwen2-VL ('qwen2_vl'), but VideoLLaMA3 already leaves out patches"),
+        ("qwen2_5_omni", False, "Qwen2.5-VL ('qwen2_5_vl'), but Qwen2.5-Omni mixes sound"),
+        ("qwen3_omni_moe", False, "Qwen3-VL-MoE ('qwen3_vl_moe'), but Qwen3-Omni mixes sound"),
+        ("llavaonevision1_5", True, "Qwen2-VL ('qwen2_vl'), but LLaVA-OneVision-1.5 puts a tower of its own"),
+        ("llava", False, "LLaVA-Video ('vidcom2_llava_video'), but LLaVA takes no videos .* convert-llava-video"),
+        ("gemma4", False, "Qwen3-VL ('qwen3_vl'), but Gemma 4 has a class of its own, Gemma4For.* nobody has tried"),
+        ("minicpmv", True, "LLaVA-OneVision ('llava_onevision'), but MiniCPM-V has its class as code in its repo"),
+        (
+            "qwen3_5_moe_text",
+            False,
+            "Qwen3.5-MoE ('qwen3_5_moe'), but this is its language model alone",
+        ),  # Qwen3.8-2.4T
+        ("qwen4_exp", False, "Qwen3.5-MoE ('qwen3_5_moe'), but Qwen3.8-Flash-Next embeds runs"),
+        ("qwen3_9", False, "Qwen3.5 ('qwen3_5'), but Transformers lists no class for 'qwen3_9'"),
+        ("qwen2-vl", False, "Qwen2-VL ('qwen2_vl'), but Transformers lists no class for 'qwen2-vl'"),
+        ("Keye", True, "'qwen3_5_moe'. 'Keye' has its class as code in its repo"),
+        ("bert", False, "'qwen3_5_moe'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
+    ],
+)
+def test_a_model_of_no_family_is_told_the_nearest_and_why_it_does_not_fit(
+    model_type: str, has_own_code: bool, why: str
+) -> None:
+    nearest = re.escape(why).replace(r"\.\*", ".*").replace(r"\$", "$")
+    assert re.search(nearest, no_class_for("it", model_type, has_own_code))
+
+
+def test_the_table_of_unsupported_models_names_families_and_no_supported_type() -> None:
+    for row in UNSUPPORTED:
+        assert row.nearest in FAMILIES and not FAMILIES.keys() & set(row.types)
+
+
+def test_code_in_a_checkpoints_repo_is_told_from_a_missing_class(tmp_path: Path) -> None:
+    config = {"model_type": "Keye", "auto_map": {"AutoModel": "modeling_keye.KeyeForConditionalGeneration"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"of type 'Keye'.* class as code in its repo \(`auto_map`\)"):
         vidcom2.load(tmp_path)
 
 

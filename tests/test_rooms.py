@@ -13,7 +13,7 @@ ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling"),
     *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
-    *(".placement", ".devices"),
+    *(".placement", ".devices", ".nearest_family"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),

@@ -19,6 +19,7 @@ from .checks import check_settings
 from .configuration.compression_settings import SETTING_NAMES, left_out, with_settings
 from .errors import OptionError
 from .families import FAMILIES, Family
+from .nearest_family import no_class_for
 from .shipping.shipped_code import CODE_FIELDS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -134,10 +135,7 @@ def _inside(model: nn.Module, function: str) -> PreTrainedModel:
 def _family_of(model: PreTrainedModel) -> Family:
     model_type = getattr(model.config, "model_type", None)
     if model_type not in FAMILIES:
-        raise OptionError(
-            f"`model` is a {type(model).__name__} of type {model_type!r}, but VidCom² has classes for "
-            f"{', '.join(map(repr, FAMILIES))}. Pass a model of one of these families."
-        )
+        raise OptionError(no_class_for(f"`model`, a {type(model).__name__},", model_type))
     return FAMILIES[model_type]
 
 

@@ -19,11 +19,12 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .checks import FAMILY_SETTINGS, check_settings
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import torch_device
-from .errors import CheckpointError, OptionError, did_you_mean
+from .errors import CheckpointError, OptionError
 from .families import FAMILIES, Family
 from .finding_checkpoints import find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.call_arguments import PREFIXES_OF_SETTINGS
+from .nearest_family import no_class_for
 from .placement import Placement
 from .records.fingerprints import folder_identity, hub_commit, hub_identity
 from .toys import toy_of
@@ -290,11 +291,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
             f"cannot load {what} because of its config: it names no `model_type`. Is it complete? Download it again."
         )
     if model_type not in FAMILIES:
-        raise CheckpointError(
-            f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}. "
-            "Convert an original LLaVA-Video first: `vidcom2 convert-llava-video`."
-            f"{did_you_mean(model_type, FAMILIES)}"
-        )
+        raise CheckpointError(no_class_for(what, model_type, has_own_code="auto_map" in config))
     return FAMILIES[model_type]
 
 

@@ -1,7 +1,7 @@
 """The sizes of released models, as their config.json gives them. This file does not import PyTorch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import OptionError, did_you_mean
@@ -114,28 +114,26 @@ def _experts(intermediate_size: int, num_experts: int = 128) -> dict[str, Any]:
     return {"num_experts": num_experts, "num_experts_per_tok": 8, "moe_intermediate_size": intermediate_size}
 
 
-def _qwen3_tower(text: dict[str, Any], large: bool = True) -> dict[str, Any]:
-    return {
-        "depth": 27 if large else 24,
-        "hidden_size": 1152 if large else 1024,
-        "intermediate_size": 4304 if large else 4096,
-        "num_heads": 16,
-        "out_hidden_size": text["hidden_size"],
-        "num_position_embeddings": 2304,
-    }
+# The vision towers of Qwen3-VL and Qwen3.5: depth, hidden_size, intermediate_size, num_heads.
+SMALLEST_TOWER, SMALL_TOWER, LARGE_TOWER = (12, 768, 3072, 12), (24, 1024, 4096, 16), (27, 1152, 4304, 16)
 
 
-def _qwen3_vl(name: str, text: dict[str, Any], large_tower: bool) -> ModelSize:
-    deepstack = {"deepstack_visual_indexes": [8, 16, 24] if large_tower else [5, 11, 17]}
-    vision = _qwen3_tower(text, large_tower) | deepstack
+def _qwen3_tower(text: dict[str, Any], tower: tuple[int, int, int, int]) -> dict[str, Any]:
+    fields = dict(zip(("depth", "hidden_size", "intermediate_size", "num_heads"), tower, strict=True))
+    return fields | {"out_hidden_size": text["hidden_size"], "num_position_embeddings": 2304}
+
+
+def _qwen3_vl(name: str, text: dict[str, Any], tower: tuple[int, int, int, int]) -> ModelSize:
+    deepstack = {"deepstack_visual_indexes": [8, 16, 24] if tower == LARGE_TOWER else [5, 11, 17]}
+    vision = _qwen3_tower(text, tower) | deepstack
     model_type = "qwen3_vl_moe" if "num_experts" in text else "qwen3_vl"
     # By default its processor spends as many pixels on a short video as on a long one, up to 768 tokens a frame.
     return ModelSize(model_type, f"Qwen/Qwen3-VL-{name}-Instruct", text, vision, {"frame_tokens": 768})
 
 
-def _qwen3_5(name: str, text: dict[str, Any]) -> ModelSize:
+def _qwen3_5(name: str, text: dict[str, Any], value_heads: int, tower: tuple[int, int, int, int]) -> ModelSize:
     rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [11, 11, 10], "mrope_interleaved": True}
-    linear = {"key_head_dim": 128, "value_head_dim": 128, "num_key_heads": 16, "num_value_heads": 32}
+    linear = {"key_head_dim": 128, "value_head_dim": 128, "num_key_heads": 16, "num_value_heads": value_heads}
     fields = {
         "rope_parameters": rope | {"partial_rotary_factor": 0.25},
         "max_position_embeddings": 262144,
@@ -144,8 +142,17 @@ def _qwen3_5(name: str, text: dict[str, Any]) -> ModelSize:
         **{f"linear_{field}": value for field, value in linear.items()},
     }
     model_type = "qwen3_5_moe" if "num_experts" in text else "qwen3_5"
-    return ModelSize(model_type, f"Qwen/Qwen3.5-{name}", text | fields, _qwen3_tower(text), {"frame_tokens": 768})
+    return ModelSize(model_type, f"Qwen/{name}", text | fields, _qwen3_tower(text, tower), {"frame_tokens": 768})
 
+
+# Qwen3.6 and Qwen3.8 have the structure and the sizes of Qwen3.5.
+QWEN3_5_27B = _qwen2(5120, 17408, 64, 24, 4, 248320)
+QWEN3_5_35B_A3B = (
+    _qwen2(2048, 512, 40, 16, 2, 248320) | _experts(512, num_experts=256) | {"shared_expert_intermediate_size": 512}
+)
+QWEN3_5_122B_A10B = (
+    _qwen2(3072, 1024, 48, 32, 2, 248320) | _experts(1024, num_experts=256) | {"shared_expert_intermediate_size": 1024}
+)
 
 SMALL = "llava-onevision-small"  # the model of `--quick`, which nobody released
 MODEL_SIZES: dict[str, ModelSize] = {
@@ -198,26 +205,30 @@ MODEL_SIZES: dict[str, ModelSize] = {
         )
     },
     **{
-        f"qwen3-vl-{name.lower()}": _qwen3_vl(name, text, large_tower)
-        for name, text, large_tower in (
-            ("2B", _qwen3(_qwen2(2048, 6144, 28, 16, 8, 151936, tied=True)), False),
-            ("4B", _qwen3(_qwen2(2560, 9728, 36, 32, 8, 151936, tied=True)), False),
-            ("8B", _qwen3(_qwen2(4096, 12288, 36, 32, 8, 151936)), True),
-            ("32B", _qwen3(_qwen2(5120, 25600, 64, 64, 8, 151936)), True),
-            ("30B-A3B", _qwen3(_qwen2(2048, 6144, 48, 32, 4, 151936), **_experts(768)), True),
-            ("235B-A22B", _qwen3(_qwen2(4096, 12288, 94, 64, 4, 151936), **_experts(1536)), True),
+        f"qwen3-vl-{name.lower()}": _qwen3_vl(name, text, tower)
+        for name, text, tower in (
+            ("2B", _qwen3(_qwen2(2048, 6144, 28, 16, 8, 151936, tied=True)), SMALL_TOWER),
+            ("4B", _qwen3(_qwen2(2560, 9728, 36, 32, 8, 151936, tied=True)), SMALL_TOWER),
+            ("8B", _qwen3(_qwen2(4096, 12288, 36, 32, 8, 151936)), LARGE_TOWER),
+            ("32B", _qwen3(_qwen2(5120, 25600, 64, 64, 8, 151936)), LARGE_TOWER),
+            ("30B-A3B", _qwen3(_qwen2(2048, 6144, 48, 32, 4, 151936), **_experts(768)), LARGE_TOWER),
+            ("235B-A22B", _qwen3(_qwen2(4096, 12288, 94, 64, 4, 151936), **_experts(1536)), LARGE_TOWER),
         )
     },
+    "cosmos-reason2-2b": replace(
+        _qwen3_vl("2B", _qwen3(_qwen2(2048, 6144, 28, 16, 8, 151936, tied=True)), SMALL_TOWER),
+        checkpoint="nvidia/Cosmos-Reason2-2B",
+    ),
     **{
-        f"qwen3.5-{name.lower()}": _qwen3_5(name, text)
-        for name, text in (
-            ("9B", _qwen2(4096, 12288, 32, 16, 4, 248320)),
-            (
-                "35B-A3B",
-                _qwen2(2048, 512, 40, 16, 2, 248320)
-                | _experts(512, num_experts=256)
-                | {"shared_expert_intermediate_size": 512},
-            ),
+        name.lower(): _qwen3_5(name, text, value_heads, tower)
+        for name, text, value_heads, tower in (
+            ("Qwen3.5-0.8B", _qwen2(1024, 3584, 24, 8, 2, 248320, tied=True), 16, SMALLEST_TOWER),
+            # From the configs of two fine-tunes.
+            ("Qwen3.5-4B", _qwen2(2560, 9216, 32, 16, 4, 248320, tied=True), 32, SMALL_TOWER),
+            ("Qwen3.5-9B", _qwen2(4096, 12288, 32, 16, 4, 248320), 32, LARGE_TOWER),
+            *((f"Qwen{version}-27B", QWEN3_5_27B, 48, LARGE_TOWER) for version in ("3.5", "3.6", "3.8")),
+            *((f"Qwen{version}-35B-A3B", QWEN3_5_35B_A3B, 32, LARGE_TOWER) for version in ("3.5", "3.6")),
+            ("Qwen3.5-122B-A10B", QWEN3_5_122B_A10B, 64, LARGE_TOWER),
         )
     },
 }

@@ -1,0 +1,155 @@
+"""Checkpoints whose names are not their family's load in its class, and answer as in the stock class.
+
+Their configs are as they were read, made narrow. Token ids, positions, deepstack and the tower's depth stay exact.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family
+from models import MODELS, RETENTION_RATIO
+from read_checkpoints import QVQ, READ, VIDEO_PROCESSOR, ReadCheckpoint
+from reference import compressed_embeddings, new_tokens, position_arguments
+from safetensors.torch import load_file, save_file
+from test_qwen_videos import seen_positions
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import BatchFeature, Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+from transformers.video_utils import VideoMetadata
+
+import vidcom2
+from vidcom2 import VidCom2Qwen2VLConfig
+from vidcom2.measuring.sizes import MODEL_SIZES
+from vidcom2.tiny.checkpoints import QWEN2_VL_CHAT_TEMPLATE, chat_tokenizer
+
+# Qwen3.8's template begins the answer with a thought.
+THINKING_TEMPLATE = QWEN2_VL_CHAT_TEMPLATE.replace("assistant\n", "assistant\n<think>\n")
+GREEDY: dict[str, Any] = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
+FRAMES_PER_SECOND = 8  # of the clips
+
+
+def processor_of(checkpoint: ReadCheckpoint) -> Qwen3VLProcessor:
+    """Return a processor with the checkpoint's special tokens at their own ids, and a token for each byte."""
+    vocabulary = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary | checkpoint.tokens, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(patch_size=16),
+        video_processor=Qwen3VLVideoProcessor(**VIDEO_PROCESSOR),
+        tokenizer=chat_tokenizer(tokenizer, list(checkpoint.tokens), THINKING_TEMPLATE),
+        chat_template=THINKING_TEMPLATE,
+    )
+
+
+@pytest.fixture(scope="module", params=READ, ids=lambda checkpoint: checkpoint.size)
+def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ReadCheckpoint, Family]:
+    checkpoint, folder = request.param, tmp_path_factory.mktemp("read")
+    config = checkpoint.shrunk()
+    case = next(row for row in MODELS if row.name == config["model_type"])
+    torch.manual_seed(0)
+    case.stock_class(case.stock_class.config_class.from_dict(config)).save_pretrained(folder)
+    processor_of(checkpoint).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    # The checkpoints hold layers that predict further tokens, which Transformers does not load.
+    weights = load_file(folder / "model.safetensors") | {"mtp.fc.weight": torch.zeros(16, 32)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model, processor = vidcom2.load(folder, retention_ratio=RETENTION_RATIO, device="cpu")
+    assert type(model) is case.model_class
+    family = Family(replace(case, grid=(2, 3)), folder, case.stock_class.from_pretrained(folder).eval(), processor)
+    family.model = model
+    return checkpoint, family
+
+
+def clip(seed: int, num_frames: int) -> np.ndarray:
+    """Return (num_frames, 3, 64, 96) uint8: 2 × 3 tokens a frame."""
+    rng = np.random.default_rng(seed)
+    scene = rng.integers(0, 256, (3, 64, 96))
+    return np.stack([np.clip(scene + rng.integers(-40, 40, scene.shape), 0, 255) for _ in range(num_frames)]).astype(
+        "u1"
+    )
+
+
+def prompts(family: Family, questions: list[str], videos: list[np.ndarray], **sampling: Any) -> BatchFeature:
+    """Return the inputs of a batch. The processor samples frames from the clips, as it does from files."""
+    content = [[{"type": "video"}, {"type": "text", "text": question}] for question in questions]
+    chats = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": each}] for each in content]
+    metadata = [
+        VideoMetadata(total_num_frames=len(video), fps=FRAMES_PER_SECOND, duration=len(video) / FRAMES_PER_SECOND)
+        for video in videos
+    ]
+    texts = [family.processor.apply_chat_template(chat, add_generation_prompt=True) for chat in chats]
+    return family.processor(
+        text=texts, videos=videos, video_metadata=metadata, padding=True, return_tensors="pt", **sampling
+    )
+
+
+def test_a_batch_answers_as_in_the_stock_class_and_as_compressed_by_hand(read: tuple[ReadCheckpoint, Family]) -> None:
+    checkpoint, family = read
+    questions = ["What happens?", "Who?"]
+    videos = [clip(0, 24), clip(1, 16)]
+    both = prompts(family, questions, videos, fps=checkpoint.fps)
+    new = slice(both["input_ids"].shape[1], None)
+    whole = family.stock.generate(**both, **GREEDY)
+    assert torch.equal(family.model.generate(**both, **GREEDY, retention_ratio=1.0), whole)
+    ours = family.model.generate(**both, **GREEDY)
+    for row, (question, video) in enumerate(zip(questions, videos, strict=True)):
+        alone = prompts(family, [question], [video], fps=checkpoint.fps)
+        assert torch.equal(ours[row : row + 1, new], new_tokens(family, alone, RETENTION_RATIO, **GREEDY))
+
+    rows, remaining = compressed_embeddings(family, alone, RETENTION_RATIO)
+    with torch.no_grad():
+        last = {"logits_to_keep": 1}
+        by_hand = family.stock(inputs_embeds=rows, **position_arguments(family, alone, remaining), **last).logits
+        torch.testing.assert_close(family.model(**alone, **last).logits, by_hand, rtol=0, atol=1e-5)
+        assert (family.stock(**alone, **last).logits - by_hand).abs().max() > 1e-3  # they depend on the video
+
+
+def test_times_and_the_limits_of_frames_are_the_processors(read: tuple[ReadCheckpoint, Family]) -> None:
+    """A clip of five seconds is sampled at the checkpoint's rate, and all times stay in the compressed prompt."""
+    checkpoint, family = read
+    given = {} if checkpoint.fps == VIDEO_PROCESSOR["fps"] else {"fps": checkpoint.fps}
+    inputs = prompts(family, ["What happens?"], [clip(0, 40)], **given)
+    sampled = np.linspace(0, 39, 5 * checkpoint.fps).round() / FRAMES_PER_SECOND
+    times = "".join(
+        f"<{time:.1f} seconds><|vision_start|>{6 * '<|video_pad|>'}<|vision_end|>"
+        for time in sampled.reshape(-1, 2).mean(axis=1)
+    )
+    assert times in family.processor.decode(inputs["input_ids"][0])
+    assert family.processor.decode(inputs["input_ids"][0]).endswith("assistant\n<think>\n")
+
+    kept = len(family.model.get_video_features(**family.videos_of(inputs)).pooler_output[0])
+    text = int((inputs["input_ids"] != checkpoint.tokens["<|video_pad|>"]).sum())
+    with seen_positions(family.model) as seen:
+        family.model.generate(**inputs, **GREEDY)
+    assert kept < 6 * len(sampled) // 4 and seen[0].shape[-1] == text + kept
+
+    sample = family.processor.video_processor.sample_frames
+    for seconds, expected in ((0.5, 4), (3600, 768)):
+        metadata = VideoMetadata(total_num_frames=int(24 * seconds), fps=24, duration=seconds)
+        assert len(sample(metadata, fps=checkpoint.fps)) == expected
+
+
+@pytest.mark.parametrize("checkpoint", READ, ids=lambda checkpoint: checkpoint.size)
+def test_sizes_are_those_of_the_configs_that_were_read(checkpoint: ReadCheckpoint) -> None:
+    size, config = MODEL_SIZES[checkpoint.size], checkpoint.config
+    text = dict(config["text_config"])
+    if "rope_scaling" in text:  # its name before Transformers 5
+        text["rope_parameters"] = text.pop("rope_scaling") | {"rope_theta": text["rope_theta"]}
+    if "num_experts" in text:
+        text["intermediate_size"] = size.text["intermediate_size"]  # no layer of these has the size
+    assert (size.checkpoint, size.model_type) == (checkpoint.name, config["model_type"])
+    assert {name: text.get(name) for name in size.text} == dict(size.text)
+    assert {name: config["vision_config"][name] for name in size.vision} == dict(size.vision)
+
+
+def test_a_config_whose_language_model_lies_flat_is_read() -> None:
+    config = VidCom2Qwen2VLConfig.from_dict(QVQ)
+    read = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings")
+    assert {name: getattr(config.text_config, name) for name in read} == {name: QVQ[name] for name in read}
+    assert config.text_config.rope_parameters["mrope_section"] == [16, 24, 24]
+    assert config.text_config.rope_parameters["rope_theta"] == QVQ["rope_theta"]
+    assert (config.vision_config.hidden_size, config.video_token_id) == (8192, 151656)

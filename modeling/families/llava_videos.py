@@ -84,7 +84,9 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             ]
         return outputs, videos
 
-    def computed_groups(self, pixel_values_videos: Tensor, settings: CompressionSettings) -> list[Tensor] | None:
+    def computed_groups(
+        self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
+    ) -> list[Tensor] | None:
         """Return which patches of each video the tower computes, (T, patches) bool, as in `VideoFeaturesMixin`."""
         changed = changes_of_groups(settings)
         if changed is None:

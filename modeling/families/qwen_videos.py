@@ -87,7 +87,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         check_gives(VISION_METHODS[settings.vision_method], needs)
         check_arguments(settings, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)
-        computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw)
+        computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw=video_grid_thw)
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed=computed)
         if plan.is_one_call and computed is None:
             outputs, of_tower = self._encode_frames(pixel_values_videos, video_grid_thw, needs, **kwargs)
@@ -164,7 +164,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
 
     def computed_groups(
-        self, pixel_values_videos: Tensor, settings: CompressionSettings, video_grid_thw: Tensor
+        self, pixel_values_videos: Tensor, settings: CompressionSettings, *, video_grid_thw: Tensor, **described: Any
     ) -> list[Tensor] | None:
         """Return which blocks of 2 × 2 patches of each video the tower computes, (t, h·w / 4) bool, as in
         `VideoFeaturesMixin`."""

@@ -16,7 +16,7 @@ from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seco
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
@@ -26,6 +26,7 @@ PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LL
     (0.15, 0.791, None, "95.1 %"),
 )
 MEMORY = ROOT / "benchmarks" / "results" / "memory_7b.json"
+TOWERS = ROOT / "benchmarks" / "results" / "towers_cpu.json"
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
@@ -94,6 +95,23 @@ def memory(rows: list[dict[str, Any]]) -> str:
     return pipes(lines)
 
 
+def towers(rows: list[dict[str, Any]]) -> str:
+    """Make the table of `benchmark_towers.py`: how many times as fast each vision method makes a tower, and the share
+    of the groups of patches that it computes."""
+    clips = list(dict.fromkeys(row["clip"] for row in rows))
+    lines = [["tower of", "vision method", *clips]]
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        name, *values = row["settings"].values()
+        if name == "full":
+            continue
+        method = f"`{name}`" + "".join(f", {value:g}" for value in values)
+        computed = "" if row["computed"] is None else f" ({100 * row['computed']:.0f} %)"
+        found.setdefault((row["model"], method), []).append(f"{row['speedup'][0]:.2f}×{computed}")
+    lines += [[model, method, *cells] for (model, method), cells in found.items()]
+    return pipes(lines)
+
+
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     made = {}
@@ -105,6 +123,7 @@ def blocks() -> dict[str, str]:
         made[f"{name}-speed"] = speed(rows)
         made[f"{name}-origin"] = origin(content, rows)
     made["memory"] = memory(json.loads(MEMORY.read_text(encoding="utf-8"))["rows"])
+    made["towers"] = towers(json.loads(TOWERS.read_text(encoding="utf-8"))["rows"])
     return made
 
 

@@ -57,18 +57,20 @@ fi
 NO_CUDA=$WHY_NOT
 
 # The tests that skip without CUDA, and no others.
-step tests 70 "$PYTHON" -m pytest -o addopts= -q -rs -m cuda tests/test_compression.py tests/test_generate.py tests/test_bench.py
+step tests 60 "$PYTHON" -m pytest -o addopts= -q -rs -m cuda tests/test_compression.py tests/test_generate.py tests/test_bench.py
 step compress 60 "$PYTHON" benchmarks/benchmark_compress.py --device cuda --repeats 30 --json "$WORK/compress_cuda.json"
+step towers 45 "$PYTHON" -m benchmarks.benchmark_towers --device cuda --layers 24 --repeats 5 \
+    --model llava-onevision-0.5b --model qwen3-vl-2b --json "$WORK/towers_cuda.json"
 step device_reads 40 "$PYTHON" -m benchmarks.count_device_reads --json "$WORK/device_reads.json"
 
 # The paper's setting, 32 × 196 tokens; then over frames, for the plots of time and memory.
-bench llava_onevision_7b 110 --model-size llava-onevision-7b --encode-once
+bench llava_onevision_7b 100 --model-size llava-onevision-7b --encode-once
 bench llava_onevision_7b_frames 70 --model-size llava-onevision-7b --encode-once --repeats 3 --max-new-tokens 4 \
     --num-frames 8 --num-frames 16 --num-frames 32 --num-frames 64 --method random,vidcom2 --retention-ratio 0.25
 bench llava_video_7b 70 --model-size llava-video-7b --encode-once --repeats 3 --num-frames 64 \
     --method random,vidcom2,vidcom2:compression_scoring=released
 # 144 tokens for each two frames: 27,648 of 384.
-bench qwen2_vl_7b_frames 90 --model-size qwen2-vl-7b --encode-once --repeats 3 --max-new-tokens 4 --video-size 448x252 \
+bench qwen2_vl_7b_frames 80 --model-size qwen2-vl-7b --encode-once --repeats 3 --max-new-tokens 4 --video-size 448x252 \
     --num-frames 96 --num-frames 192 --num-frames 384 --method random,vidcom2 --retention-ratio 0.25
 
 if [ -z "$WHY_NOT" ] && ! "$PYTHON" -c "import flash_attn" 2> /dev/null; then

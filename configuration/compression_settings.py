@@ -172,11 +172,7 @@ class CompressionSettings:
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         stored = CompressionSettings.as_dict(self)
-        for setting, table in _TABLES.items():
-            method = given.get(setting, stored[setting])
-            if method != stored[setting] and method in table:  # whose own settings are not those of the stored one
-                stored = {name: value for name, value in stored.items() if table[method].reads(name)}
-        settings = CompressionSettings(**stored | given)
+        settings = CompressionSettings(**stored | left_out(stored, given) | given)
         _check_spelled_out(settings, given)
         return settings
 
@@ -197,6 +193,25 @@ _TABLES: dict[str, Mapping[str, CompressionMethod | VisionMethod]] = {
     "compression_method": COMPRESSION_METHODS,
     "vision_method": VISION_METHODS,
 }
+
+
+def left_out(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored settings that given ones leave out, at their defaults.
+
+    Where the given settings choose another method than the stored one, these are the settings that it does not read.
+
+    Args:
+        stored: settings by name, and maybe other fields of a config. A setting that is missing is at its default.
+        given: settings by name, which replace the stored ones.
+    """
+    unread: set[str] = set()
+    for setting, table in _TABLES.items():
+        method = given.get(setting)
+        if not isinstance(method, str) or method not in table:  # any other is refused where it is set
+            continue
+        if method != stored.get(setting, _FIELDS[setting].default):
+            unread |= {name for name in SETTING_NAMES if not table[method].reads(name)}
+    return {name: _FIELDS[name].default for name in unread}
 
 
 def checked_setting(name: str, value: Any) -> Any:
@@ -276,7 +291,8 @@ def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> 
 
     Args:
         config: an instance of `config_class`, or of the Transformers class that this extends. It stays as it is.
-        settings: values that replace the config's.
+        settings: values that replace the config's. If they choose another method, settings of the config that it does
+            not read are left out.
 
     Raises:
         ValueError: if the config is another family's, or a setting is outside its accepted set.
@@ -295,6 +311,7 @@ def with_settings(config: Any, config_class: type, settings: dict[str, Any]) -> 
         settings = CompressionSettings.as_dict(config) | settings  # what a stock config says is checked only now
     elif settings:
         config = copy.copy(config)
+    settings = left_out(CompressionSettings.as_dict(config), settings) | settings
     for name, value in settings.items():
         setattr(config, name, value)
     config.compression_settings()  # which checks them together

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .compression_settings import SETTING_NAMES, CompressionSettings
+from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
 from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
 from .vision_methods import VISION_METHODS
@@ -65,7 +65,8 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a config of what `config.json` says.
+        """Make a config of what `config.json` says, with the settings in `kwargs` in place of its own. If they choose
+        another method, settings in the file that it does not read are left out.
 
         Raises:
             ValueError: on the config of a checkpoint of another type, which the parent would load behind a warning and
@@ -80,7 +81,7 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
             raise ValueError(
                 f"The checkpoint is of type {got!r}, but {cls.__name__} is for {cls.model_type!r}. {remedy}"
             )
-        loaded = super().from_dict(config_dict, **kwargs)
+        loaded = super().from_dict(config_dict | left_out(config_dict, kwargs), **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         config.compression_settings(**{name: getattr(config, name) for name in SETTING_NAMES if name in kwargs})
         return loaded

@@ -59,15 +59,15 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     """
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
-    method = config["compression_method"]
-    config |= fields_of(model_class, method)
+    methods = config["compression_method"], config["vision_method"]
+    config |= fields_of(model_class, *methods)
     with new_folder(folder):
         for file in base.files:
             if not file.is_weights:
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
         _write(card.figure.read_bytes(), folder / FIGURE)
-        files = [(CONFIG, sha256_of(folder / CONFIG)), *write_code(code_of(model_class, method), folder)]
+        files = [(CONFIG, sha256_of(folder / CONFIG)), *write_code(code_of(model_class, *methods), folder)]
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
 

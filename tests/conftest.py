@@ -214,10 +214,11 @@ def use_method(name: str) -> str:
 @pytest.fixture
 def methods_restored() -> Iterator[None]:
     """Forget after a test the methods that it registers."""
-    before = dict(COMPRESSION_METHODS)
+    before = [(table, dict(table)) for table in (COMPRESSION_METHODS, VISION_METHODS)]
     yield
-    COMPRESSION_METHODS.clear()
-    COMPRESSION_METHODS.update(before)
+    for table, rows in before:
+        table.clear()
+        table.update(rows)
 
 
 @pytest.fixture(autouse=True)

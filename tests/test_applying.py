@@ -96,9 +96,10 @@ def test_applying_again_changes_all_given_settings_or_none(family: Family) -> No
     assert model.config is config and config.retention_ratio == RETENTION_RATIO
     assert_equal(model, family.model, family.one_video())
     vidcom2.apply(model, compression_window=4)
-    with pytest.raises(ValueError, match="`compression_window` is 4, but `compression_method='random'`"):
-        vidcom2.apply(model, retention_ratio=0.1, compression_method="random")
+    with pytest.raises(ValueError, match="`compression_window` is 3, but `compression_method='random'`"):
+        vidcom2.apply(model, retention_ratio=0.1, compression_method="random", compression_window=3)
     assert (config.retention_ratio, config.compression_method) == (RETENTION_RATIO, "vidcom2")
+    assert config.compression_window == 4
     vidcom2.apply(model)
     assert config.retention_ratio == RETENTION_RATIO
 

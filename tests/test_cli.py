@@ -23,7 +23,7 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from vidcom2.checkpoints import Checkpoint, load_checkpoint
+from vidcom2.checkpoints import Checkpoint, load, load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.cli.console import print_table
 from vidcom2.cli.verdicts import verdict_of_bench, verdict_of_eval
@@ -350,6 +350,19 @@ def test_the_recommended_settings_are_one_flag_and_one_mapping(tiny_folder: Path
     run = json.loads(vidcom2("run", "--model", tiny_folder, *given, *FAST, "--json")[1])
     assert run["settings"]["compression_positions"] == "consecutive"
     assert run["settings"]["compression_method"] == RECOMMENDED["compression_method"]
+
+
+def test_the_recommended_settings_replace_those_of_a_checkpoint_with_another_method(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    stored = {"compression_scoring": "released", "retention_ratio": 0.5}
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | stored))
+    run = json.loads(vidcom2("run", "--model", folder, "--recommended", *FAST, "--json")[1])
+    expected = CompressionSettings(retention_ratio=0.5, **RECOMMENDED)
+    assert run["retention_ratio"] == 0.5
+    assert {**expected.as_dict(), **run["settings"]} == expected.as_dict()
+    assert load(folder, **RECOMMENDED)[0].config.as_dict() == expected.as_dict()
 
 
 def test_a_toy_is_named_like_a_model() -> None:

@@ -649,7 +649,7 @@ def test_block_size_does_not_change_the_result(
     tokens[3, 4] = math.nan
     tokens = tokens.to(dtype)
     expected = compress(tokens, compression_scoring=scoring)
-    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES"):
+    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
         monkeypatch.setattr(token_blocks, limit, 4 * tokens_per_frame * dim * frames_per_block)
     sizes = [len(block) for _, block in token_blocks.float32_blocks(tokens)]
     assert sizes[0] == frames_per_block and sum(sizes) == num_frames
@@ -660,7 +660,7 @@ def test_block_size_does_not_change_the_result(
 def test_a_frame_larger_than_a_block_is_one_block(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = random_video(5, 9, 32).to(dtype)
     expected = compress(tokens)
-    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES"):
+    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
         monkeypatch.setattr(token_blocks, limit, 1)
     assert [len(block) for _, block in token_blocks.float32_blocks(tokens)] == [1] * 5
     assert_same(compress(tokens), expected, exactly=False)
@@ -691,12 +691,23 @@ class ParallelSteps(TorchDispatchMode):
         ("released", torch.bfloat16, 11),
     ],
 )
-def test_cpu_scores_a_video_in_few_parallel_steps(scoring: str, dtype: torch.dtype, steps: int) -> None:
+def test_cpu_scores_a_video_in_few_parallel_steps(
+    scoring: str, dtype: torch.dtype, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # the number that decides the size of the buffer
     # Each step waits for its slowest thread. With 146 steps, one busy core made compress 10 times slower.
     tokens = random_video(32, 196, 896).to(dtype)  # LLaVA-OneVision-0.5B
     with ParallelSteps() as parallel:
         compress(tokens, compression_scoring=scoring)
     assert len(parallel.names) <= steps, parallel.names
+
+
+def test_a_single_thread_converts_a_video_in_a_buffer_that_stays_in_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.zeros(32, 196, 896, dtype=torch.bfloat16)
+    for threads, most in ((1, 8 * 2**20), (2, 32 * 2**20)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        blocks = [block for _, block in token_blocks.float32_blocks(tokens)]
+        assert most / 2 < max(block.nbytes for block in blocks) <= most and sum(map(len, blocks)) == 32
 
 
 @pytest.mark.parametrize("non_finite", [False, True])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from vidcom2 import compress
+from vidcom2.modeling.methods import method_coverage
 from vidcom2.modeling.methods.exact_totals import exact_total
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 
@@ -89,9 +90,20 @@ def test_tokens_without_finite_values_are_kept_last(ratio: float) -> None:
     assert int(finite[compression.indices].sum()) == min(total, int(finite.sum()))
 
 
-def test_tokens_that_are_all_alike_are_no_error() -> None:
-    for tokens in (torch.ones(8, 5, 4), torch.zeros(8, 5, 4), torch.full((8, 5, 4), float("nan"))):
-        assert len(compress(tokens, 0.25, compression_method="coverage").indices) == 10
+def test_tokens_without_finite_values_do_not_change_which_others_are_kept() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randn(8, 6, 10) + 3 * torch.randn(10)
+    more = torch.cat([tokens, torch.full((8, 1, 10), float("nan"))], dim=1)
+    expected = compress(tokens, 12 / 48, compression_method="coverage").indices
+    got = compress(more, 12 / 56, compression_method="coverage").indices
+    assert [divmod(i, 7) for i in got.tolist()] == [divmod(i, 6) for i in expected.tolist()]
+
+
+def test_a_video_whose_tokens_are_all_alike_keeps_some_of_every_frame() -> None:
+    for tokens in (torch.ones(8, 5, 4), torch.zeros(8, 5, 4)):
+        assert compress(tokens, 0.25, compression_method="coverage").frame_budgets.min() > 0
+    nothing = torch.full((8, 5, 4), float("nan"))
+    assert len(compress(nothing, 0.25, compression_method="coverage").indices) == 10
 
 
 def test_a_sketch_keeps_the_distances_of_wide_tokens() -> None:
@@ -103,6 +115,15 @@ def test_a_sketch_keeps_the_distances_of_wide_tokens() -> None:
     off = ~torch.eye(200, dtype=torch.bool)
     error = (estimated / exact - 1)[off]
     assert error.abs().mean() < 0.1 and error.abs().max() < 0.5 and abs(error.mean()) < 0.05
+    assert torch.equal(projection.__wrapped__(3584), projection(3584))  # whatever random numbers were drawn before
+
+
+def test_only_tokens_wider_than_a_sketch_are_compared_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = []
+    monkeypatch.setattr(method_coverage, "projection", lambda width: (widths.append(width), projection(width))[1])
+    for width in (SKETCH, SKETCH + 1):
+        compress(torch.randn(2, 4, width), 0.5, compression_method="coverage")
+    assert widths == [SKETCH + 1]
 
 
 def test_wide_tokens_cover_what_is_shown() -> None:

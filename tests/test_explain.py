@@ -121,6 +121,12 @@ def test_the_subtitle_says_when_a_family_joins_frames() -> None:
     assert "stands for" not in explained(5).subtitle and explained(5).label(3) == "frame 3"
 
 
+def test_the_subtitle_says_that_a_method_gives_no_scores() -> None:
+    bare = explained(2, frame_uniqueness=None, token_uniqueness=None)
+    assert "this method scores neither frames nor tokens" in bare.subtitle
+    assert "this method scores" not in explained(2).subtitle + explained(2, frame_uniqueness=None).subtitle
+
+
 def test_the_subtitle_uses_the_singular_for_one_frame() -> None:
     assert "1 frame of the video" in explained(1).subtitle and "2 frames of the video" in explained(2).subtitle
 

@@ -507,6 +507,7 @@ def test_the_same_command_continues_a_run_and_another_command_is_refused(
     for more, reason in (
         (["--retention-ratio", 0.4], "`settings.retention_ratio` was 0.5 and is 0.4"),
         (["--retention-ratio", 0.5, "--num-frames", 5], "`num_frames` was 6 and is 5"),
+        (["--retention-ratio", 0.5, "--scale-while-reading"], "`scale_while_reading` was False and is True"),
     ):
         code, shown, error = vidcom2(*arguments, *more)
         assert (code, shown) == (2, "") and reason in error and "Name another --output" in error

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from reference import new_tokens
 from torch import Tensor
 
 from vidcom2 import (
+    RECOMMENDED,
     CompressionSettings,
     TokenMerge,
     VideoCompression,
     VideoTokens,
+    apply,
     compress,
     frame_budgets,
     register_compression_method,
@@ -346,6 +349,28 @@ def test_a_call_with_another_method_ignores_settings_that_only_the_configs_metho
     assert torch.equal(got.indices, expected.indices)
     with pytest.raises(ValueError, match=r"`compression_window` is 3, but .* does not read it"):
         model.get_video_features(**inputs, compression_method="random", compression_window=3)
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen3_vl"))
+def test_a_method_chosen_on_loading_ignores_settings_that_only_the_stored_method_reads(
+    family: Family, tmp_path: Path
+) -> None:
+    stored: dict[str, Any] = {"compression_scoring": "released", "compression_window": 2, "retention_ratio": 0.5}
+    model = family.load(**stored)
+    model.config.save_pretrained(tmp_path)
+    expected = family.case.config_class(retention_ratio=0.5, **RECOMMENDED).as_dict()
+    assert family.case.config_class.from_pretrained(tmp_path, **RECOMMENDED).as_dict() == expected
+    assert family.case.model_class(model.config, **RECOMMENDED).config.as_dict() == expected
+    assert model.config.as_dict() == CompressionSettings(**stored).as_dict()
+    refused = pytest.raises(ValueError, match=r"`compression_window` is 3, but .* does not read it")
+    with refused:
+        family.case.config_class.from_pretrained(tmp_path, **RECOMMENDED, compression_window=3)
+    with refused:
+        apply(model, **RECOMMENDED, compression_window=3)
+    assert apply(model, **RECOMMENDED).config.as_dict() == expected
+    answer = model.generate(**family.one_video(), max_new_tokens=2, do_sample=False)
+    again = family.load(**stored).generate(**family.one_video(), **RECOMMENDED, max_new_tokens=2, do_sample=False)
+    assert torch.equal(answer, again)
 
 
 @only(lambda family: family.native)

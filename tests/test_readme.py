@@ -8,6 +8,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +193,27 @@ def test_the_figures_of_the_selections_speed_equal_the_result_files() -> None:
             rows_of_file = json.loads(file.read_text())["rows"]
             times = [row["speedup"] for row in rows_of_file if "speedup" in row and row["scoring"] == scoring]
             assert f"{min(times):.1f}–{max(times):.1f}×" in text, (case, scoring)
+
+
+def test_the_figures_around_the_tower_and_of_many_videos_equal_the_result_files() -> None:
+    results = Path(__file__).parents[1] / "benchmarks" / "results"
+    text = page("docs/benchmarks.md")
+
+    def rows_of(name: str) -> list[dict[str, Any]]:
+        found = json.loads((results / f"{name}.json").read_text())
+        assert found["birth_certificate"]["vidcom2_dirty"] is False
+        return found["rows"]
+
+    for row in rows_of("around_the_tower_cpu") + rows_of("around_the_tower_reading_cpu"):
+        middle, least, most = row["times_as_fast"]
+        figures = f"{row['before']:.3g} s | {row['after']:.3g} s | {middle:.2f}× ({least:.2f}–{most:.2f})"
+        assert f"| {row['stage']} | {row['of']} | {row['alternative']} | {figures} |" in text
+    for row in rows_of("many_cpu")[1:]:
+        assert f"{row['ratio']:.2f}× ({row['ratio_least']:.2f}–{row['ratio_most']:.2f})" in text
+    before, after = rows_of("compress_cpu_one_thread_before"), rows_of("compress_cpu_one_thread")
+    for old, new in zip(before, after, strict=True):
+        of = f"| {new['size']} | {new['dtype']} | {new['scoring']} |"
+        assert f"{of} {old['speedup']:.1f}× | {new['speedup']:.1f}× |" in text
 
 
 def test_the_figures_of_reading_videos_equal_the_result_file() -> None:

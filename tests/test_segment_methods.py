@@ -23,8 +23,9 @@ from vidcom2 import VideoCompression, VideoTokens, compress
 from vidcom2.hub_upload.verification import WORKER
 from vidcom2.modeling.methods import method_fastvid, method_flashvid, token_blocks, video_compression
 from vidcom2.modeling.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
-from vidcom2.modeling.methods.dynamic_segments import dynamic_segments, frame_means
+from vidcom2.modeling.methods.dynamic_segments import dynamic_segments
 from vidcom2.modeling.methods.exact_totals import equal_shares
+from vidcom2.modeling.methods.token_blocks import frame_means
 from vidcom2.shipping.shipped_code import code_of
 
 DATA = Path(__file__).parent / "data"
@@ -294,7 +295,8 @@ def test_a_selection_is_the_same_in_every_call_and_for_any_size_of_blocks(
     tokens = tokens.bfloat16()
     expected = compressed(tokens, attention, 0.4, method)
     features = expected.kept(tokens.flatten(0, 1))
-    monkeypatch.setattr(token_blocks, "CPU_BUFFER_BYTES", 3 * 4 * 9 * 16)
+    for limit in ("CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
+        monkeypatch.setattr(token_blocks, limit, 3 * 4 * 9 * 16)
     monkeypatch.setattr(video_compression, "MERGE_BYTES", 7 * 4 * 16)
     torch.manual_seed(1)
     for each in (tokens, tokens.float()):

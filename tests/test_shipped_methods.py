@@ -15,7 +15,7 @@ from test_cli import vidcom2
 from transformers import PreTrainedModel
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
-from vidcom2.shipping.shipped_methods import UnshippableMethodError, code_of_method
+from vidcom2.shipping.shipped_methods import UnshippableMethodError, code_of_methods
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
 METHODS_FOLDER = Path(__file__).parent / "methods_of_users"
@@ -124,6 +124,20 @@ def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_met
     assert "METHODS = ()" in (tmp_path / "registered_methods.py").read_text()
 
 
+@only(lambda family: family.name == "qwen2_5_vl")
+def test_a_vision_method_is_saved_beside_a_compression_method(family: Family, tmp_path: Path) -> None:
+    use_method("whole_frames")
+    use_method("centre_changed")
+    folder, again = tmp_path / "repo", tmp_path / "again"
+    settings = {"compression_method": "whole_frames", "retention_ratio": 0.8}
+    model = family.load(**settings, vision_method="centre_changed", vision_tolerance=0.5)
+    model.save_pretrained(folder)
+    assert "METHODS = (centre_changed, whole_frames,)" in (folder / "registered_methods.py").read_text()
+    inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
+    check_alone(model, inputs, folder, again)
+    assert kept(model, inputs) != kept(family.load(**settings), inputs)
+
+
 def test_the_packages_classes_require_the_methods_module_to_be_imported(family: Family, tmp_path: Path) -> None:
     use_method("whole_frames")
     family.load(compression_method="whole_frames").save_pretrained(tmp_path)
@@ -194,7 +208,7 @@ def inner():
 
 @pytest.mark.parametrize("module", [("mine_6", SOURCE)], indirect=True)
 def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2(module: ModuleType) -> None:
-    files = code_of_method("mine")
+    files = code_of_methods(compression_method="mine")
     lines = files["mine_6.py"].decode().splitlines()
     assert lines[:5] == [
         "from .video_compression import VideoCompression",
@@ -226,11 +240,11 @@ register_compression_method("other")(lambda video, settings: None)
 
 @pytest.mark.parametrize("module", [("mine_7", "\ufeff" + LAMBDA)], indirect=True)
 def test_a_method_need_not_have_a_name_in_its_module(module: ModuleType) -> None:
-    files = code_of_method("mine")
+    files = code_of_methods(compression_method="mine")
     assert "from .mine_7 import __name__ as mine_7" in files["registered_methods.py"].decode()
     compile(files["mine_7.py"], "mine_7.py", "exec")
     assert "'a\u2028b'" in files["mine_7.py"].decode() and "vidcom2" not in files["mine_7.py"].decode()
-    assert code_of_method("other").keys() == files.keys()
+    assert code_of_methods(compression_method="other").keys() == files.keys()
 
 
 def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tmp_path: Path) -> None:
@@ -247,7 +261,7 @@ def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tm
 
 
 def test_methods_of_this_project_ship_no_extra_file() -> None:
-    assert code_of_method("vidcom2") == code_of_method("random") == {}
+    assert code_of_methods(compression_method="vidcom2", vision_method="skip_repeated") == {}
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_bad_candidates_within_a_budget_are_refused(methods: str, frames: str, r
 
 
 def test_candidates_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(OptionError, match="has no `num_frames`, of which the budget is"):
+    with pytest.raises(OptionError, match="has no `num_frames`, for which the budget holds"):
         Candidate("vidcom2", 1.0, token_budget=100)
     with pytest.raises(OptionError, match="its `answer` is a function"):
         Candidate("mine", 0.5, answer=lambda *_: None, num_frames=8)

@@ -12,7 +12,8 @@ from flash_attention import put_in_place_of_the_package
 from models import make_video
 from torch import Tensor
 
-from vidcom2 import CompressionSettings
+from vidcom2 import CompressionSettings, register_vision_method
+from vidcom2.configuration.vision_methods import VISION_METHODS
 from vidcom2.modeling.encoding.frame_encoding import Run
 from vidcom2.modeling.encoding.left_out_patches import Completion, groups_to_compute
 from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups
@@ -315,3 +316,57 @@ def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
 def test_methods_that_look_at_the_towers_attention_refuse_it() -> None:
     with pytest.raises(ValueError, match=r"`vision_method` is 'skip_repeated', which gives no `tower_attention`"):
         CompressionSettings(compression_method="visionzip", **SKIP)
+
+
+# -- methods of users -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(methods_restored: None) -> list[Any]:
+    """Register a vision method that finds nothing changed, and return what it was called with."""
+    calls: list[Any] = []
+
+    @register_vision_method("nothing_changes", settings=("vision_tolerance",))
+    def nothing_changes(groups: Tensor, computed: Tensor, settings: CompressionSettings) -> Tensor:
+        calls.append((groups, computed, settings.vision_tolerance))
+        return torch.zeros(len(groups), dtype=torch.bool)
+
+    return calls
+
+
+@torch.no_grad()
+def test_a_users_vision_method_decides_what_is_computed(family: Family, recorded: list[Any]) -> None:
+    """Here each frame takes the features of the first."""
+    described = pixels_of(family, 3)
+    ours = features(family.model.model, described, vision_method="nothing_changes", vision_tolerance=0.5)
+    groups = groups_of(family, described)
+    groups = groups.flatten(1, 2).flatten(2) if groups.ndim == 6 else groups.flatten(2)
+    for (given, computed, tolerance), frame in zip(recorded, groups[1:], strict=True):
+        assert torch.equal(given, frame) and torch.equal(computed, groups[0]) and tolerance == 0.5
+    changed = torch.zeros(3, num_groups(family, described), dtype=torch.bool)
+    assert_equal(ours, features(family.model.model, repeat_all_but(family, described, changed), **SKIP))
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_what_a_users_vision_method_returns_is_checked(family: Family) -> None:
+    for returned in (None, torch.ones(3), torch.ones(2, dtype=torch.bool)):
+        VISION_METHODS.pop("mine", None)
+        register_vision_method("mine")(lambda groups, computed, settings, returned=returned: returned)
+        with pytest.raises(ValueError, match=r"`vision_method='mine'` returned .* must return a bool for each of the"):
+            family.model.get_video_features(**pixels_of(family, 2), vision_method="mine")
+
+
+@pytest.mark.usefixtures("methods_restored")
+def test_wrong_registrations_are_refused() -> None:
+    for name, message in (("", "a string that is not empty"), (3, "a string that is not empty")):
+        with pytest.raises(ValueError, match=message):
+            register_vision_method(name)
+    for settings in ("vision_tolerance", ("retention_ratio",)):
+        with pytest.raises(ValueError, match=r"`settings` of method 'mine' is .*vision_tolerance, vision_update_ratio"):
+            register_vision_method("mine", settings=settings)
+    with pytest.raises(ValueError, match=r"`vision_method` 'skip_repeated' is taken by this project"):
+        register_vision_method("skip_repeated")(changed_groups)
+    with pytest.raises(ValueError, match=r"must be a function"):
+        register_vision_method("mine")(torch.nn.Identity())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"`vision_method` is 'mine'.*'skip_repeated'.*a method of your own"):
+        CompressionSettings(vision_method="mine")

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from ...configuration.vision_methods import VISION_METHODS
+from ...configuration.vision_methods import GROUPED_TOWERS, VISION_METHODS, VisionMethod
+from ..methods.compression import add_method, require_function
 from .vision_changed_patches import changed_patches
 from .vision_skip_repeated import changed_groups
 
@@ -60,6 +61,38 @@ def check_arguments(settings: CompressionSettings, arguments: Mapping[str, Any])
                 f"`{name}` is {value!r}, but with `vision_method={settings.vision_method!r}` the vision tower does not "
                 "run as a whole, and cannot take it. Leave it out, or pass `vision_method='full'`."
             )
+
+
+def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[ChangedGroups], ChangedGroups]:
+    """Make a function selectable as `vision_method=name`, in every model.
+
+    The function tells which groups of patches of a frame changed. It is called for one frame of a video after the
+    other, with the pixels (G, values) of the frame's groups, those of the last computed group at each place, and the
+    `CompressionSettings` of the call, and returns a bool for each group, (G,). It runs without gradients. The tower
+    computes the groups that changed; the others take the features of the last computed group at their place. A group is
+    a patch in LLaVA's families, and in Qwen's the 2 × 2 patches of a token, each of two frames.
+
+    Args:
+        settings: names of the settings of vision methods that it reads, of `vision_tolerance` and
+            `vision_update_ratio`. Others must be at their default.
+
+    Raises:
+        ValueError: if another function has the name, if a setting is not one of these, or if what is registered is not
+            a function.
+    """
+    known = sorted({setting for method in VISION_METHODS.values() for setting in method.settings})
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"the name of a vision method is {name!r}, but must be a string that is not empty.")
+    if isinstance(settings, str) or not set(settings) <= set(known):
+        raise ValueError(f"`settings` of method {name!r} is {settings!r}, but must be some of {', '.join(known)}.")
+
+    def register(function: ChangedGroups) -> ChangedGroups:
+        require_function(name, function)
+        lacks = VISION_METHODS["skip_repeated"].lacks
+        add_method(VisionMethod(name, function, True, tuple(settings), GROUPED_TOWERS, lacks=lacks))
+        return function
+
+    return register
 
 
 def _function(settings: CompressionSettings) -> Callable[..., Tensor] | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ...configuration.vision_methods import VISION_METHODS, VisionMethod
 
 # The rows of the table name these functions.
 from .method_coverage import coverage
@@ -231,19 +232,21 @@ def require_function(name: str, registered: Any) -> None:
         raise ValueError(f"method {name!r} is a {type(registered).__name__}, but must be a function. Wrap it in one.")
 
 
-def add_method(method: CompressionMethod) -> None:
-    """Put a user's method into the table.
+def add_method(method: CompressionMethod | VisionMethod) -> None:
+    """Put a user's method into the table of its kind.
 
     Raises:
         ValueError: if another function has its name.
     """
+    table: dict[str, Any] = COMPRESSION_METHODS if isinstance(method, CompressionMethod) else VISION_METHODS
+    setting = "compression_method" if isinstance(method, CompressionMethod) else "vision_method"
     name, function = method.name, method.function
     assert callable(function)
-    taken = COMPRESSION_METHODS.get(name)
-    if taken is not None and (isinstance(taken.function, str) or _place(taken.function) != _place(function)):
-        owner = "this project" if isinstance(taken.function, str) else ".".join(_place(taken.function))
-        raise ValueError(f"`compression_method` {name!r} is taken by {owner}; choose another name.")
-    COMPRESSION_METHODS[name] = method
+    taken = table.get(name)
+    if taken is not None and (not callable(taken.function) or _place(taken.function) != _place(function)):
+        owner = ".".join(_place(taken.function)) if callable(taken.function) else "this project"
+        raise ValueError(f"`{setting}` {name!r} is taken by {owner}; choose another name.")
+    table[name] = method
 
 
 def _place(function: Callable[..., Any]) -> tuple[str, str]:

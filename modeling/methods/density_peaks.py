@@ -5,7 +5,7 @@ is a good centre if its neighbourhood is dense, and if it is far from every dens
 
 The released codes of both methods add random noise of 1e-6 to the densities, so that no two are equal. Here, of two
 equally dense tokens the earlier counts as the denser one, so that the choice is the same in every call. Both codes
-divide distances by √D. Here only the density is computed from such, because the rest depends on their order alone.
+divide distances by √D. Here only those in the density are divided, because the rest depends on their order alone.
 """
 
 import math

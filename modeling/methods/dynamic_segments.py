@@ -12,21 +12,10 @@ import torch
 from torch import Tensor
 
 from .method_vidcom2 import cosine_similarity
-from .token_blocks import token_norms_and_frame_sums
 
 MIN_SEGMENTS = 8
 CUT_BELOW = 0.9
 SIMILARITY_DECIMALS = 6  # The rest is float32 noise, which would decide between the transitions of still scenes.
-
-
-def frame_means(video_tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each token's length (T, M), whether it is finite (T, M), and each frame's mean of finite tokens (T, D).
-
-    Args:
-        video_tokens: (T, M, D), any float dtype. The mean of a frame without finite tokens is 0.
-    """
-    norms, finite, sums = token_norms_and_frame_sums(video_tokens, None, unit_tokens=False)
-    return norms, finite, sums / finite.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def dynamic_segments(means: Tensor) -> list[slice]:

@@ -31,18 +31,17 @@ similarities to the anchors of one frame. The device is read several times in ea
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
-from .dynamic_segments import dynamic_segments, frame_means
+from .dynamic_segments import dynamic_segments
 from .exact_totals import equal_shares, exact_total
-from .token_blocks import clear_tokens, token_centre_products
-from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
-from .video_compression import TokenMerge, VideoCompression, VideoTokens
+from .token_blocks import clear_tokens, frame_means, token_centre_products
+from .token_ranking import mask_of, most_unique_tokens, most_unique_tokens_of_video
+from .video_compression import TokenMeans, VideoCompression, VideoTokens
 
 ANCHOR_SHARE = 0.4  # d in their scripts: the part of the kept tokens that are anchors
 ANCHOR_INTERVAL = 4  # p: every how many frames of a segment there are anchors
@@ -50,29 +49,11 @@ LEAST_ANCHOR_WEIGHT = 0.6  # β
 NEIGHBOURS = 4  # over which density is taken, the token itself among them
 
 
-class Anchors(NamedTuple):
-    """The anchors of one frame, and what is merged into them.
-
-    Attributes:
-        indices: (A,) int64, ascending, into the T·M tokens.
-        weights: (A,) float32: the weight of each anchor in its mean.
-        members: (N,) int64 into the T·M tokens: those that are merged.
-        of_members: (N,) int64 into the A anchors: which one each member is merged into.
-        member_weights: (N,) float32.
-    """
-
-    indices: Tensor
-    weights: Tensor
-    members: Tensor
-    of_members: Tensor
-    member_weights: Tensor
-
-
 def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most attended tokens, and each segment's anchors with what is merged into them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
-    if total == num_frames * tokens_per_frame:
+    if total == num_frames * tokens_per_frame:  # An anchor would still take in the other anchors of its segment.
         return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
     assert video.tower_attention is not None  # as the method's row says
     attention = video.per_token(video.tower_attention)
@@ -82,13 +63,13 @@ def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
 
     salient = salient_tokens(attention, finite, salient_budgets)
     mergeable = finite & ~salient
-    found = [
+    anchors = [
         anchors_of_frame(video.tokens, segment, frame, anchor_budgets[frame], salient, mergeable)
         for segment in segments
         for frame in range(segment.start, segment.stop)
         if anchor_budgets[frame]
     ]
-    return merged_compression(salient, found)
+    return VideoCompression.of_means(salient, anchors)
 
 
 def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: int) -> tuple[list[int], list[int]]:
@@ -113,7 +94,7 @@ def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: 
 
 
 def anchors_every(interval: int, number: int, length: int) -> list[int]:
-    """Divide anchors among the last frame of a segment and every so many before it; the later ones get what is over."""
+    """Divide anchors among a segment's last frame and every so many before it; the later ones get the remainder."""
     places = range(length - 1, -1, -interval)
     at = dict(zip(places, earlier_first(number, len(places))))
     return [at.get(frame, 0) for frame in range(length)]
@@ -128,12 +109,12 @@ def salient_tokens(attention: Tensor, finite: Tensor, budgets: list[int]) -> Ten
     """Return a mask (T, M) of the tokens of each frame that receive most attention (ATS)."""
     scores = attention.nan_to_num(nan=-1.0).masked_fill(~finite, -math.inf)
     indices = most_unique_tokens(scores, torch.tensor(budgets, device=scores.device), sum(budgets))
-    return torch.zeros_like(finite).flatten().index_fill_(0, indices, True).view_as(finite)
+    return mask_of(indices, finite)
 
 
 def anchors_of_frame(
     tokens: Tensor, segment: slice, frame: int, number: int, salient: Tensor, mergeable: Tensor
-) -> Anchors:
+) -> TokenMeans:
     """Choose the anchors of one frame, and merge the tokens of its segment into them (DTM).
 
     Args:
@@ -156,31 +137,13 @@ def anchors_of_frame(
     is_finite = mergeable[frame, places]
     nearest = similarity.masked_fill(~is_finite, -math.inf).argmax(dim=-1)  # of equal ones the first
     members = (rest & is_finite.any()).flatten().nonzero().flatten()
-    of_members = nearest.flatten()[members]
+    of_members = nearest.flatten()[members]  # the number of the anchor that each one joins
 
     counts = torch.zeros_like(lengths).index_add_(0, of_members, torch.ones_like(of_members, dtype=torch.float32))
     weights = (1 / (counts + 1)).clamp(min=LEAST_ANCHOR_WEIGHT)
-    return Anchors(
-        places + frame * tokens_per_frame,
-        weights,
-        members + segment.start * tokens_per_frame,
-        of_members,
-        ((1 - weights) / counts)[of_members],
+    anchors = places + frame * tokens_per_frame
+    return TokenMeans(
+        torch.cat([anchors, anchors[of_members]]),
+        torch.cat([anchors, members + segment.start * tokens_per_frame]),
+        torch.cat([weights, ((1 - weights) / counts)[of_members]]),
     )
-
-
-def merged_compression(salient: Tensor, found: list[Anchors]) -> VideoCompression:
-    """Make the compression that keeps salient tokens (T, M) as they are, and anchors as means."""
-    kept = salient.clone()
-    for anchors in found:
-        kept.view(-1)[anchors.indices] = True
-    number_of = kept.flatten().cumsum(0) - 1  # the number that a kept token has among all kept ones
-    alone = salient.flatten().nonzero().flatten()
-    outputs, inputs, weights = [number_of[alone]], [alone], [torch.ones_like(alone, dtype=torch.float32)]
-    for anchors in found:
-        numbers = number_of[anchors.indices]
-        outputs += [numbers, numbers[anchors.of_members]]
-        inputs += [anchors.indices, anchors.members]
-        weights += [anchors.weights, anchors.member_weights]
-    merge = TokenMerge(torch.cat(outputs), torch.cat(inputs), torch.cat(weights))
-    return VideoCompression.of_mask(kept, merge=merge)

@@ -4,12 +4,12 @@
     ADTS    keeps in each frame, as α = 70 % of its tokens, those that are unlike one another, receive much of the
             vision tower's attention and fit the segment: a greedy max-min choice by distances that both scale.
     TSTM    merges the other tokens over time: a token joins the most similar one of the frame before if their cosine
-            similarity is above 0.8, wherever that stands. What is linked so is a tree, and becomes its mean, at the
-            place of its first token. The trees that begin in a frame are then clustered by density peaks, into as many
-            means as the frame has tokens left.
+            similarity is above 0.8, wherever in its frame that one is. Tokens that are linked in this way form a tree,
+            which becomes its mean, at the place of its first token. The trees that begin in a frame are then clustered
+            by density peaks, into as many means as the frame has tokens left.
 
 What FlashVID prunes inside the language model is left out. For that part it keeps 1.25 · R of the tokens before the
-model, of which 30 % pass its 20th of 28 layers, so that a layer sees 1.25 · R · (20 + 0.3 · 8) / 28 = R of them on the
+model, of which 30 % pass its 20th of 28 layers, so that a layer sees 1.25 · R · (20 + 0.3 · 8) / 28 = R of them on
 average. Without it, the ratio at which every layer sees R·T·M tokens is R itself.
 
 The file follows the released code (Fanziyang-v/FlashVID), with its defaults (`attn_div_v2`, 8 segments, which its
@@ -42,12 +42,12 @@ from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
 from .density_peaks import density_peaks
-from .dynamic_segments import dynamic_segments, frame_means
+from .dynamic_segments import dynamic_segments
 from .exact_totals import equal_shares, exact_total
 from .method_vidcom2 import cosine_similarity
-from .token_blocks import clear_tokens, float32_blocks, token_centre_products
+from .token_blocks import clear_tokens, float32_blocks, frame_means, token_centre_products
 from .token_ranking import most_unique_tokens_of_video
-from .video_compression import TokenMerge, VideoCompression, VideoTokens
+from .video_compression import TokenMeans, VideoCompression, VideoTokens
 
 SELECTED_SHARE = 0.7  # α of the paper: the part of a frame's kept tokens that ADTS selects
 LINKED_ABOVE = 0.8  # the cosine similarity above which a token joins one of the frame before
@@ -60,8 +60,6 @@ def flashvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompress
     """Keep each frame's diverse, attended tokens, and the means of clusters of trees of all others."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
-    if total == num_frames * tokens_per_frame:
-        return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
     assert video.tower_attention is not None  # as the method's row says
     attention = video.per_token(video.tower_attention)
     norms, finite, means = frame_means(video.tokens)
@@ -243,21 +241,13 @@ def merged_compression(selected: Tensor, finite: Tensor, roots: Tensor, centres:
     A cluster's mean is that of its trees, and a tree's mean that of its tokens, as in the released code: a token's
     weight is 1 / (trees in its cluster · tokens in its tree).
     """
-    num_tokens = roots.numel()
+    own = torch.arange(roots.numel(), device=roots.device).view_as(roots)
+    unchanged = selected | ((centres == own) & ~finite)
     roots, centres = roots.flatten(), centres.flatten()
-    is_centre = centres == torch.arange(num_tokens, device=centres.device)
-    kept = selected.flatten() | is_centre
-    number_of = kept.cumsum(0) - 1  # the number that a kept token has among all kept ones
-    alone = (selected.flatten() | (is_centre & ~finite.flatten())).nonzero().flatten()
-
-    trees_of = centres[centres >= 0].bincount(minlength=num_tokens)
-    tokens_of = roots.bincount(minlength=num_tokens)
+    trees_of = centres[centres >= 0].bincount(minlength=len(centres))
+    tokens_of = roots.bincount(minlength=len(roots))
     centre_of = centres[roots]  # of each token's tree
     members = ((centre_of >= 0) & finite.flatten()).nonzero().flatten()
-    weights = 1 / (trees_of[centre_of[members]] * tokens_of[roots[members]]).float()
-    merge = TokenMerge(
-        torch.cat([number_of[alone], number_of[centre_of[members]]]),
-        torch.cat([alone, members]),
-        torch.cat([torch.ones_like(alone, dtype=torch.float32), weights]),
-    )
-    return VideoCompression.of_mask(kept.view_as(selected), merge=merge)
+    places = centre_of[members]
+    weights = 1 / (trees_of[places] * tokens_of[roots[members]]).float()
+    return VideoCompression.of_means(unchanged, [TokenMeans(places, members, weights)])

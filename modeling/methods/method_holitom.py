@@ -39,7 +39,7 @@ from .density_peaks import density_peaks
 from .exact_totals import exact_total
 from .temporal_uniqueness import temporal_uniqueness
 from .token_ranking import mask_of, most_unique_tokens, most_unique_tokens_of_video
-from .video_compression import TokenMerge, VideoCompression, VideoTokens
+from .video_compression import TokenMeans, VideoCompression, VideoTokens
 
 STATIC_ABOVE = 0.8  # τ of the paper
 CENTRE_WEIGHT = 0.6  # β
@@ -85,12 +85,14 @@ def holitom(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
         indices, _ = most_unique_tokens_of_video(attention.masked_fill(~later, -math.inf), surplus)
         selected |= mask_of(indices, static)
 
-    clusters = []
+    means = []
     for segment, number in zip(segments, of_static, strict=True):
-        places = is_static[segment.start].nonzero().flatten().to(u.device)
-        clusters.append(clustered(video.tokens[segment], places, number) if number else None)
+        if number:
+            places = is_static[segment.start].nonzero().flatten().to(u.device)
+            clusters = clustered(video.tokens[segment], places, number)
+            means.append(cluster_means(clusters, segment, selected))
     scores = attention.masked_fill(u == -math.inf, -math.inf)
-    return merged_compression(selected, segments, clusters, scores)
+    return VideoCompression.of_means(selected, means, token_uniqueness=scores)
 
 
 def static_segments(alike: Tensor) -> tuple[list[slice], Tensor]:
@@ -177,28 +179,11 @@ def clustered(frames: Tensor, places: Tensor, number: int) -> Clusters:
     return Clusters(places, centres, members, weights)
 
 
-def merged_compression(
-    selected: Tensor, segments: list[slice], clusters: list[Clusters | None], scores: Tensor
-) -> VideoCompression:
-    """Make the compression that keeps selected tokens (T, M) as they are, and the means of clusters in the first frame
-    of their segment."""
-    num_frames, tokens_per_frame = selected.shape
-    kept = selected.clone()
-    for segment, of_segment in zip(segments, clusters, strict=True):
-        if of_segment is not None:
-            kept[segment.start, of_segment.places[of_segment.centres]] = True
-    number_of = kept.flatten().cumsum(0) - 1  # the number that a kept token has among all kept ones
-    own = torch.arange(num_frames * tokens_per_frame, device=kept.device).view_as(kept)
-    alone = selected.flatten().nonzero().flatten()
-    outputs, inputs, weights = [number_of[alone]], [alone], [torch.ones_like(alone, dtype=torch.float32)]
-    for segment, of_segment in zip(segments, clusters, strict=True):
-        if of_segment is None:
-            continue
-        indices = own[segment, of_segment.places]  # (frames, S)
-        merges = ~selected[segment, of_segment.places]
-        centres = number_of[indices[0, of_segment.centres]]
-        outputs.append(centres[of_segment.members].expand_as(indices).flatten())
-        inputs.append(indices.flatten())
-        weights.append((of_segment.weights * merges / merges.sum(dim=0)).flatten())
-    merge = TokenMerge(torch.cat(outputs), torch.cat(inputs), torch.cat(weights))
-    return VideoCompression.of_mask(kept, token_uniqueness=scores, merge=merge)
+def cluster_means(clusters: Clusters, segment: slice, selected: Tensor) -> TokenMeans:
+    """Return the means of a segment's clusters, in its first frame. Tokens that are selected (T, M) do not enter."""
+    frames = torch.arange(segment.start, segment.stop, device=selected.device)
+    indices = frames[:, None] * selected.shape[1] + clusters.places  # (frames, S)
+    enters = ~selected[segment, clusters.places]
+    places = indices[0, clusters.centres[clusters.members]].expand_as(indices)
+    weights = clusters.weights * enters / enters.sum(dim=0)
+    return TokenMeans(places.flatten(), indices.flatten(), weights.flatten())

@@ -18,8 +18,8 @@ decides who gets the tokens that are left when the shares are rounded down:
 - `"paper"`: one each for the frames with the largest fractions. If a share exceeds a frame's M tokens, what it cannot
   take goes to the other frames in proportion to their weights.
 - `"released"`: all for the one frame with the largest fraction until it is full, then for the next, and so on, since
-  the code gives a token to the largest fraction without lowering it. These are less than T tokens, and besides them all
-  that full frames could not take.
+  the code gives a token to the largest fraction without lowering it. These are fewer than T tokens, and all that full
+  frames could not take.
 
 There are four departures from the released code:
 
@@ -44,7 +44,7 @@ from torch.nn.functional import normalize
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import in_float64, shares_of_total, whole_and_remainders
 from .method_vidcom2 import cosine_similarity
-from .token_blocks import token_centre_products, token_norms_and_frame_sums
+from .token_blocks import frame_means, token_centre_products
 from .token_ranking import most_unique_tokens
 from .video_compression import VideoCompression, VideoTokens
 
@@ -54,10 +54,8 @@ TEMPERATURE = 0.7  # of the softmax over curvatures
 
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
-    norms, finite, frame_sums = token_norms_and_frame_sums(video.tokens, None, unit_tokens=False)
+    norms, finite, means = frame_means(video.tokens)
     num_frames, tokens_per_frame = norms.shape
-    means = frame_sums / finite.sum(dim=1, keepdim=True).clamp(min=1)
-
     kappa = curvature(means)
     num_kept = vcast_total(num_frames, tokens_per_frame, settings.retention_ratio)
     weights = torch.softmax(in_float64(kappa) / TEMPERATURE, dim=0)

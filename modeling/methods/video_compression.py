@@ -4,12 +4,15 @@ Shapes: T frames, M tokens per frame, D channels, K kept tokens. A frame here is
 families two, which share their tokens.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .token_ranking import mask_of
 
 MERGE_BYTES = 16 * 2**20  # of features in float32 that are weighted at a time
 
@@ -117,6 +120,22 @@ class TokenMerge(NamedTuple):
         )
 
 
+class TokenMeans(NamedTuple):
+    """Weighted means of tokens, each of which takes the place of a token. `VideoCompression.of_means` keeps them.
+
+    There are N entries in any order. In entry n, token `inputs[n]` enters the mean at the place of token `places[n]`
+    with weight `weights[n]`. The weights at each place add up to 1.
+
+    Attributes:
+        places, inputs: (N,) int64 in [0, T·M).
+        weights: (N,) float32.
+    """
+
+    places: Tensor
+    inputs: Tensor
+    weights: Tensor
+
+
 @dataclass(frozen=True)
 class VideoCompression:
     """Which tokens of one video stay, and why.
@@ -145,6 +164,21 @@ class VideoCompression:
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
         """Make a compression from a bool mask (T, M) of the tokens that stay, and other fields by name."""
         return cls(kept.flatten().nonzero().flatten(), kept.sum(dim=1), **scores)
+
+    @classmethod
+    def of_means(cls, unchanged: Tensor, means: Iterable[TokenMeans], **scores: Any) -> "VideoCompression":
+        """Make a compression that keeps some tokens as they are, and means in the places of others.
+
+        Args:
+            unchanged: (T, M) bool: the tokens that stay as they are. No mean takes their place.
+            **scores: other fields by name.
+        """
+        own = unchanged.flatten().nonzero().flatten()
+        parts = [TokenMeans(own, own, torch.ones_like(own, dtype=torch.float32)), *means]
+        places, inputs, weights = map(torch.cat, zip(*parts, strict=True))
+        kept = mask_of(places, unchanged)
+        number_of = kept.flatten().cumsum(0) - 1  # the number that a kept token has among all kept ones
+        return cls.of_mask(kept, merge=TokenMerge(number_of[places], inputs, weights), **scores)
 
     @property
     def num_tokens(self) -> int:

@@ -6,6 +6,7 @@ from .applying import apply, remove
 from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
+from .modeling.encoding.vision_encoding import register_vision_method
 from .modeling.families.modeling_vidcom2_llava_next_video import (
     VidCom2LlavaNextVideoConfig,
     VidCom2LlavaNextVideoForConditionalGeneration,
@@ -76,6 +77,7 @@ __all__ = [
     "read_video",
     "register_compression_method",
     "register_score_method",
+    "register_vision_method",
     "remove",
 ]
 __version__: str

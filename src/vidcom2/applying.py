@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from .checkpoints import check_settings_of
 from .checks import check_settings
-from .configuration.compression_settings import SETTING_NAMES, with_settings
+from .configuration.compression_settings import SETTING_NAMES, left_out, with_settings
 from .errors import OptionError
 from .families import FAMILIES, Family
 from .shipping.shipped_code import CODE_FIELDS
@@ -40,7 +40,7 @@ def apply(model: Model, **settings: Any) -> Model:
         model: a model of the Transformers class of a supported family, with or without its head, or a `PeftModel`
             around one. If it is already a VidCom² model, only its settings change.
         **settings: settings of VidCom² (`retention_ratio=0.15`). Those that are not given come from the config, or are
-            the defaults.
+            the defaults. If they choose another method, those of the config that it does not read are left out.
 
     Returns:
         The same object.
@@ -264,10 +264,11 @@ def _rebound(holder: nn.Module, module: nn.Module, to: type) -> Iterator[tuple[s
 
 
 def _set_together(config: Any, settings: dict[str, Any]) -> None:
-    """Set all settings, or none of them if one is refused."""
+    """Set all settings, or none of them if one is refused. Stored ones that a new method does not read are left out."""
+    changes = left_out(config.as_dict(), settings) | settings
     tried = copy.copy(config)
     for each in (tried, config):
-        for name, value in settings.items():
+        for name, value in changes.items():
             setattr(each, name, value)
         each.compression_settings(**_of_every_family(settings))
 

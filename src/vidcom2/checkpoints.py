@@ -141,9 +141,10 @@ def load(
         name: a folder, or a Hub id.
         device: where to put the model; `"auto"` means the accelerator if there is one. With a `device_map`,
             Transformers places the model instead.
-        **arguments: settings of VidCom² (`retention_ratio=0.15`), by default those of the checkpoint; and arguments of
-            `from_pretrained`: `dtype` (by default the checkpoint's), `device_map`, `attn_implementation`,
-            `quantization_config`, `revision`, `token`, `cache_dir` and so on.
+        **arguments: settings of VidCom² (`retention_ratio=0.15`), by default those of the checkpoint, but for those
+            that another method than its own does not read; and arguments of `from_pretrained`: `dtype` (by default the
+            checkpoint's), `device_map`, `attn_implementation`, `quantization_config`, `revision`, `token`, `cache_dir`
+            and so on.
 
     Returns:
         The model, in evaluation mode, and the processor.

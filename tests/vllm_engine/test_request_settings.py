@@ -32,6 +32,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
     ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),
     ({"retention_rate": 0.5}, "`retention_rate` .* Did you mean `retention_ratio`"),
+    ({"video_pruning_rate": 0.5}, "`video_pruning_rate` .* not a setting. Did you mean `retention_ratio`"),
     ({"compresion_method": "evs"}, "`compresion_method` .* Did you mean `compression_method`"),
     ({"compression_level": 3}, "`compression_level` .* not a setting"),
     ({"videos_kwargs": {"retention_ratio": 0.5}}, "`retention_ratio` .* inside of `videos_kwargs`"),

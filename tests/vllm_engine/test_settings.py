@@ -1,5 +1,6 @@
 """Which settings an engine takes, where it takes them from, and which stop it at its start."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,8 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engines import CASES_BY_NAME, EXACT, Served, engine, save_repo, save_stock_repo
 from models import save_as_on_the_hub
+
+from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.modeling.methods.compression import compress_with
+from vidcom2.modeling.methods.video_compression import VideoTokens
+from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
 
 LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
 
@@ -62,12 +70,36 @@ def test_vllms_own_pruning_rate_is_one_minus_the_ratio(qwen: Served, rate: float
     assert qwen.answers(half, llm=llm) == qwen.expected(half)
 
 
+BY_SIZES = ("uniform_frames", "dycoke", "evs", "vcast", "coverage")
+OF_THE_TOWER = ("fastvid", "flashvid", "visionzip", "holitom")
+
+
+def test_every_method_of_the_table_is_served_or_refused_by_name() -> None:
+    """The tests of answers serve those that this test accepts. A new row of the table needs no line in the plugin, but
+    one here, so that somebody has asked which of both it is."""
+    accepted, refused = [], []
+    unrounded, rounded = BY_SIZES + OF_THE_TOWER, {"compression_rounding": "exact"}
+    for name in COMPRESSION_METHODS:
+        settings = CompressionSettings(compression_method=name, **({} if name in unrounded else rounded))
+        try:
+            check_engine_can_keep(settings, has_mrope=True)
+        except ValueError as error:
+            assert f"`compression_method` is {name!r}" in str(error) and "Choose another method." in str(error)
+            refused.append(name)
+        else:
+            video = VideoTokens(torch.randn(8, 20, 16), (4, 5))
+            assert kept_tokens(settings, 8, (4, 5)) == len(compress_with(settings, video).indices)
+            accepted.append(name)
+    assert sorted(accepted) == sorted(("vidcom2", "random", *BY_SIZES))
+    assert sorted(refused) == sorted(OF_THE_TOWER)
+
+
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        *(("llava_onevision", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "coverage", "random")),
+        *(("llava_onevision", method) for method in (*BY_SIZES, "random")),
         ("llava_video", "dycoke"),
-        *(("qwen3_vl", method) for method in ("uniform_frames", "dycoke", "evs", "vcast", "coverage")),
+        *(("qwen3_vl", method) for method in BY_SIZES),
     ],
 )
 def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> None:
@@ -91,8 +123,10 @@ def test_both_newline_settings_of_llava_video_are_served(tmp_path: Path, newline
     assert served.answers(request, llm=engine(tmp_path, case)) == served.expected(request)
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **environment}
+    )
 
 
 @pytest.mark.parametrize("name", ["llava_onevision", "qwen2_5_vl"])
@@ -109,6 +143,28 @@ assert found is Own, found
 print("vLLM's own")
 """)
     assert "vLLM's own" in result.stdout, result.stderr[-3000:]
+
+
+def test_in_another_version_of_vllm_repos_of_ours_are_refused_and_stock_repos_served(
+    llava: Served, tmp_path: Path
+) -> None:
+    """A file that Python imports at its start changes the version, also in the processes that vLLM starts."""
+    (tmp_path / "sitecustomize.py").write_text("import vllm\nvllm.__version__ = '0.34.0'\n")
+    stock = tmp_path / "stock"
+    save_stock_repo(stock, LLAVA)
+    result = run(
+        f"""
+from vllm import EngineArgs
+for repo in ({str(stock)!r}, {str(llava.folder)!r}):
+    config = EngineArgs(model=repo, trust_remote_code=True, max_model_len=1024).create_model_config()
+    print("class", config.architecture)
+""",
+        PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path[1:]]),
+    )
+    assert "class LlavaOnevisionForConditionalGeneration" in result.stdout, result.stderr[-3000:]
+    assert "class VidCom2" not in result.stdout and result.returncode != 0
+    said = result.stdout + result.stderr
+    assert "vLLM's version is 0.34.0" in said and 'pip install "vllm>=0.32,<0.34"' in said
 
 
 def refusal(served: Served, **arguments: Any) -> str:

@@ -78,8 +78,8 @@ def check_model(
     if not hasattr(getattr(model, "model", None), "encode_videos"):
         raise OptionError(
             f"`model` is a {type(model).__name__}, which compresses nothing. Change its class, "
-            "`vidcom2.apply(model)`, or pass the checkpoint's name. Of a wrapper, such as a `PeftModel`, pass the "
-            "model inside: `model.get_base_model()`."
+            "`vidcom2.apply(model)`, or pass the checkpoint's name. For a wrapper such as a `PeftModel`, pass "
+            "the model inside: `model.get_base_model()`."
         )
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, cast, overload
 
 from transformers import PreTrainedModel, ProcessorMixin
@@ -15,7 +15,7 @@ from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.video_compression import VideoCompression
 from ..placement import Placement
 from ..video.frames import Frames
-from ..video.reading import Video, read_video
+from ..video.reading import Video, check_video, read_video
 from .arguments import (
     DEMO_WARNING,
     check_generate_arguments,
@@ -26,6 +26,7 @@ from .arguments import (
 )
 from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .comparison import Comparison, run
+from .frame_size import size_of_frames
 from .generation import compress, encode, generate
 from .prompting import prepare_inputs
 
@@ -86,6 +87,7 @@ def ask(
     fps: float | None = None,
     times: Sequence[float] | None = None,
     max_new_tokens: int = 64,
+    scale_while_reading: bool = False,
     measure: bool = False,
     device: str = "auto",
     dtype: str = "auto",
@@ -108,6 +110,8 @@ def ask(
         num_frames: how many frames are sampled, evenly in time. All frames of a `Video`, or decoded frames, are used.
         fps, times: when decoded frames are shown, as in `Video.from_frames`.
         max_new_tokens: the most tokens that an answer may have.
+        scale_while_reading: scale the frames of a file to the size that the processor wants while they are read, where
+            it would make them smaller. This saves memory and time, but pixels differ a little from the processor's.
         measure: answer again with and without compression, and measure both, as `vidcom2 run` does. These answers are
             greedy, whatever the arguments of `generate`.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
@@ -144,11 +148,18 @@ def ask(
             f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
             "for this call. Set it in `model.config` instead."
         )
-    if not isinstance(video, Video):
+    if isinstance(video, Video):
+        if scale_while_reading:
+            raise OptionError("`scale_while_reading` is for files, but `video` is already decoded. Leave it out.")
+    elif scale_while_reading:  # its processor must be known first
+        check_video(fspath(video))
+    else:
         video = read_video(video, num_frames)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(model, processor, placement, settings)
+    if not isinstance(video, Video):
+        video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor))
     answers = _answers(checkpoint, video, prompts, settings, {"max_new_tokens": max_new_tokens, **arguments})
     if not is_single(question):
         return answers

@@ -63,8 +63,8 @@ class Candidate:
                 )
         if self.token_budget is not None and self.num_frames is None:
             raise OptionError(
-                f"`token_budget` of candidate {self.method!r} is {self.token_budget}, but it has no `num_frames`, of "
-                "which the budget is. Pass both."
+                f"`token_budget` of candidate {self.method!r} is {self.token_budget}, but it has no `num_frames`, "
+                "for which the budget holds. Pass both."
             )
 
     @property

@@ -20,7 +20,7 @@ from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..placement import Placement
-from ..video.reading import Video, read_video
+from ..video.reading import SizeOfFrames, Video, read_video
 from .arguments import (
     DEMO_WARNING,
     OWN_ARGUMENTS,
@@ -31,6 +31,7 @@ from .arguments import (
     with_tokenizer,
 )
 from .background import Background
+from .frame_size import size_of_frames
 from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
 from .prompting import check_prompt, padded, prepare_inputs, video_arguments, without_pixels
 from .requests import VideoRequest, request_of
@@ -77,6 +78,7 @@ def answer_many(
     max_new_tokens: int = 64,
     batch_size: int = 8,
     workers: int = 2,
+    scale_while_reading: bool = False,
     read: Callable[[str, int], Video] | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -102,6 +104,7 @@ def answer_many(
         batch_size: the most requests in a call of `generate`. Up to four times as many wait encoded, in the model's
             memory.
         workers: threads that read videos. `workers` + `batch_size` videos are in memory at a time.
+        scale_while_reading: as in `ask`, for the requests whose video is a file.
         read: reads a video's frames in place of `read_video`, and raises a ValueError if it cannot. Several threads
             call it.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
@@ -127,6 +130,11 @@ def answer_many(
     numbers = {"num_frames": num_frames, "max_new_tokens": max_new_tokens, "batch_size": batch_size, "workers": workers}
     for name, value in numbers.items():
         whole_number(name, value)
+    if scale_while_reading and read is not None:
+        raise OptionError(
+            "`scale_while_reading` is for `read_video`, but `read` is given, which may scale frames itself. Leave one "
+            "of them out."
+        )
     check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", "past_key_values"))
     check_model(model, processor, placement)
     if model is None:
@@ -136,7 +144,8 @@ def answer_many(
     answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments)
     numbered = zip(count(1), requests)
     asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
-    return _stream(answering, asked, workers, read)
+    size = size_of_frames(checkpoint.processor) if scale_while_reading else None
+    return _stream(answering, asked, workers, read, size)
 
 
 def _stream(
@@ -144,9 +153,10 @@ def _stream(
     requests: Iterator[VideoRequest],
     workers: int,
     read: Callable[[str, int], Video] | None,
+    size: SizeOfFrames | None,
 ) -> Generator[AnsweredRequest, None, None]:
     def prepare(group: Sequence[VideoRequest]) -> "_Prepared":
-        return answering.prepared(group, read or partial(read_video, progress=go_on))
+        return answering.prepared(group, read or partial(read_video, progress=go_on, size=size))
 
     def go_on(*_: object) -> None:
         if background.stopping.is_set():

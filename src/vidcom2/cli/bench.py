@@ -211,6 +211,13 @@ class BenchOptions:
         for name in self.settings:
             if name in SETTING_NAMES and not any(method.reads(name) for method in methods):
                 raise OptionError(f"`{name}` is given, but none of {', '.join(self.method)} reads it. Leave it out.")
+        of_tower = [item for each in candidates for item in each.settings.items() if item[0].startswith("vision_")]
+        if self.encode_once and of_tower:
+            name, value = of_tower[0]
+            raise OptionError(
+                f"`{name}` is {value!r}, but with `--encode-once` all contenders share the encoding of the stock model."
+                " Leave `--encode-once` out."
+            )
         for placement in self.placements():
             placement.check(self.model)
         self.pixels()

@@ -129,8 +129,8 @@ class EvalOptions:
         if self.token_budget is None:
             if self.frames is not None:
                 raise OptionError(
-                    f"`frames` is {self.frames!r}, but there is no budget. Add --token-budget, or call a single number "
-                    "--num-frames."
+                    f"`frames` is {self.frames!r}, but there is no budget. Add --token-budget, or pass a single number "
+                    "as --num-frames."
                 )
             return candidates_of(self.methods, RATIOS if self.ratios is None else self.ratios)
         for name, remedy in (
@@ -157,8 +157,8 @@ class EvalOptions:
         read = [question for question in questions if isinstance(question, Question)]
         if self.token_budget is not None and read and all(question.answers is None for question in read):
             raise OptionError(
-                f"no question of {str(self.data)!r} has an `answer`, but --token-budget compares right answers: all "
-                "tokens of the most frames do not fit, so there is nothing to agree with. Add the right answers."
+                f"no question of {str(self.data)!r} has an `answer`, but --token-budget compares right answers. All "
+                "tokens of many frames exceed the budget, so there is nothing to agree with. Add the right answers."
             )
 
     def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:

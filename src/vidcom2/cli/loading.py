@@ -61,9 +61,17 @@ def import_libraries(placement: Placement) -> None:
 
 
 def load_with_video(
-    model: str | None, video: str | None, num_frames: int, placement: Placement, settings: Mapping[str, Any]
+    model: str | None,
+    video: str | None,
+    num_frames: int,
+    placement: Placement,
+    settings: Mapping[str, Any],
+    scale_while_reading: bool = False,
 ) -> "tuple[Video, Checkpoint]":
-    """Read the frames and load the model. Options are checked before the slow imports, which precede the decoding."""
+    """Read the frames and load the model. Options are checked before the slow imports, which precede the decoding.
+
+    With `scale_while_reading` the model is loaded first, because its processor says how large the frames should be.
+    """
     check_given("--video", video, "for the bundled clip")
     check_model_options(model, placement, settings)
     shown = video or str(shown_with(model)[0].path)
@@ -78,15 +86,22 @@ def load_with_video(
     from ..checkpoints import load_placed
     from ..video.reading import read_video
 
+    loaded, size = None, None
+    if scale_while_reading:
+        from ..answering.frame_size import size_of_frames
+
+        loaded = load_placed(model, placement, settings)
+        size = size_of_frames(loaded.processor)
     with progress_bar() as progress:
         task = progress.add_task("Reading the video", total=None)
         frames = read_video(
             shown,
             num_frames,
             lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            size=size,
         )
     # Transformers shows its own progress bars while it downloads files and loads weights.
-    return frames, load_placed(model, placement, settings)
+    return frames, loaded or load_placed(model, placement, settings)
 
 
 def announce_demo(model: str | None, video: str | None = "") -> None:

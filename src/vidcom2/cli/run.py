@@ -45,7 +45,12 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
         frames, checkpoint = load_with_video(
-            options.model, options.video, options.num_frames, options.placement, options.settings
+            options.model,
+            options.video,
+            options.num_frames,
+            options.placement,
+            options.settings,
+            options.scale_while_reading,
         )
         from ..answering.comparison import run
 

@@ -53,6 +53,7 @@ def answers_depend_on(options: RunOptions) -> dict[str, Any]:
         "imported": imported_files(),
         "num_frames": options.num_frames,
         "max_new_tokens": options.max_new_tokens,
+        "scale_while_reading": options.scale_while_reading,
         **options.placement.of_answers,
         "settings": options.settings,
         **versions_of_answers(),
@@ -136,6 +137,7 @@ def _answer(
         max_new_tokens=options.max_new_tokens,
         batch_size=options.batch_size,
         workers=options.workers,
+        scale_while_reading=options.scale_while_reading,
     )
     path = file.path if process.count == 1 else file.part(process.rank)
     with progress_bar() as progress, closing(answers):

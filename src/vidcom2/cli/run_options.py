@@ -34,6 +34,14 @@ class RunOptions:
     ] = None
     num_frames: FramesOption = 32
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = 64
+    scale_while_reading: Annotated[
+        bool,
+        typer.Option(
+            "--scale-while-reading",
+            help="Scale frames to the size that the model's processor wants while they are read, where that is "
+            "smaller. This saves memory and time; pixels differ a little.",
+        ),
+    ] = False
     repeats: Annotated[int, typer.Option(help="How often each side is measured. The sides take turns.", min=1)] = 3
     baseline: Annotated[
         bool,

@@ -253,7 +253,7 @@ def _check_budget(candidate: Candidate, features: VidCom2VideoFeatures) -> None:
 def _frame_figures(
     batch: Batch, prepared: Sequence[PreparedQuestion], features: VidCom2VideoFeatures, seconds: float
 ) -> list[dict[str, Any]]:
-    """Return what the answers of a candidate with its own number of frames have besides.
+    """Return the further figures in the answers of a candidate with its own number of frames.
 
     Args:
         features: those that enter the language model, structure tokens included.

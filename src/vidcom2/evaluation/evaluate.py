@@ -42,7 +42,7 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
-    Candidates that have their own `num_frames` are compared with each other, and all tokens are not asked besides.
+    Candidates that have their own `num_frames` are compared with each other, without a candidate for all tokens.
 
     Args:
         answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.

@@ -92,6 +92,8 @@ class Explanation:
             parts.append(f"a picture stands for {self.frames_per_picture} frames and shows the first of them")
         if self.covered != WHOLE_FRAME:
             parts.append("no token covers the white edge")
+        if self.frame_uniqueness is None and self.token_uniqueness is None:
+            parts.append("this method scores neither frames nor tokens, so only what it keeps is drawn")
         parts += [f"{name}={value!r}" for name, value in self.settings.items() if name != "retention_ratio"]
         return " · ".join(parts)
 

@@ -87,7 +87,8 @@ def bench(
     Args:
         attn_implementations: None stands for the one that the model already has.
         encode_once: whether to read and encode the video once a round and to count that time for every contender, so
-            that the work that they share takes the same time for all. Otherwise each contender does all of it.
+            that the work that they share takes the same time for all. The vision tower then runs as the model's config
+            says. Otherwise each contender does all of it, with its own settings of the vision tower.
         save: called after each round with all series so far, so that little is lost when a run is stopped.
 
     Returns:
@@ -113,7 +114,7 @@ def bench(
                     progress(what, done, steps)
                     done += 1
                     if series[i].failed is None:
-                        sharing = candidates if encode_once else [series[i].candidate]
+                        sharing = [each.candidate for each in series] if encode_once else [series[i].candidate]
                         encoded = _take(checkpoint, series[i], task, encoded, sharing, counts=round_ > 0)
                         encoded = encoded if encode_once else None
                 save(every)

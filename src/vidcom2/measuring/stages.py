@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import BatchFeature
@@ -17,7 +18,11 @@ from ..answering.generation import STAGES, EncodedVideos, compress, generate
 from ..answering.prompting import prepare_inputs
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
+from ..configuration.compression_settings import CompressionSettings
 from ..video.reading import read_video
+
+if TYPE_CHECKING:
+    from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 __all__ = ["STAGES", "Encoded", "MethodRefused", "Task", "Turn", "answer", "encode", "peak_memory", "reset_peak_memory"]
 
@@ -89,12 +94,15 @@ def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()
     """Read the video, prepare it, and run the vision tower.
 
     Args:
-        sharing: the candidates that the video is encoded for.
+        sharing: the candidates that the video is encoded for. A single one has its own settings of the vision tower,
+            while several share those of the model.
 
     Raises:
+        MethodRefused: if the model refuses the settings of a single candidate.
         VideoError: if the file cannot be read.
     """
     model, device = checkpoint.model, checkpoint.model.device
+    settings = _settings_of(sharing[0], model) if len(sharing) == 1 else model.config.compression_settings()
     peak_is_known = reset_peak_memory(device)
     watch = Stopwatch(model)
     begin = time.perf_counter()
@@ -103,10 +111,17 @@ def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()
     inputs = prepare_inputs(checkpoint.processor, task.question, video, model, task.batch_size)
     watch.ended("preprocess")
     methods = filter(None, (each.settings.get("compression_method") for each in sharing))
-    videos = generation.encode(model, inputs, model.config.compression_settings(), methods, watch)
+    videos = generation.encode(model, inputs, settings, methods, watch)
     seconds = watch.seconds()
     wall_seconds = time.perf_counter() - begin
     return Encoded(inputs, videos, seconds, wall_seconds, peak_memory(device) if peak_is_known else None)
+
+
+def _settings_of(candidate: Candidate, model: "VidCom2GenerationMixin") -> CompressionSettings:
+    try:
+        return model.config.compression_settings(**candidate.overrides)
+    except ValueError as error:
+        raise _refused(error) from error
 
 
 def _refused(error: ValueError) -> MethodRefused:
@@ -120,10 +135,7 @@ def answer(checkpoint: Checkpoint, task: Task, candidate: Candidate, encoded: En
         MethodRefused: if the candidate's method refuses.
     """
     model, device = checkpoint.model, checkpoint.model.device
-    try:
-        settings = model.config.compression_settings(**candidate.overrides)
-    except ValueError as error:
-        raise _refused(error) from error
+    settings = _settings_of(candidate, model)
     features, kept_share = encoded.videos.outputs, 1.0
     peak_is_known = reset_peak_memory(device)
     watch = Stopwatch(model)

@@ -16,7 +16,7 @@ from ..families import FAMILIES
 from ..records.whole_files import write_whole
 from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
-from .shipped_methods import code_of_method
+from .shipped_methods import code_of_methods
 
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
@@ -30,17 +30,20 @@ def module_of(cls: type) -> str:
     return cls.__module__.rpartition(".")[2]
 
 
-def code_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, bytes]:
+def code_of(
+    model_class: type[PreTrainedModel], method: str = "vidcom2", vision_method: str = "full"
+) -> dict[str, bytes]:
     """Return the code of a model repo: config, model, pipeline, the processor if the project has its own, and the
-    compression method if it is a user's.
+    methods that are a user's.
 
     Raises:
-        UnshippableMethodError: if the method cannot be saved with a model.
+        UnshippableMethodError: if a method cannot be saved with a model.
     """
     config_class: Any = model_class.config_class
     named = [PIPELINE, FAMILIES[config_class.model_type].processor]
     modules = [name.partition(".")[0] for name in named if name is not None]
-    files = shipped_files(module_of(config_class), module_of(model_class), *modules) | code_of_method(method)
+    files = shipped_files(module_of(config_class), module_of(model_class), *modules)
+    files |= code_of_methods(compression_method=method, vision_method=vision_method)
     return dict(sorted(files.items()))
 
 
@@ -54,7 +57,9 @@ def code_of_custom_generate() -> dict[str, bytes]:
     return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
-def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> dict[str, Any]:
+def fields_of(
+    model_class: type[PreTrainedModel], method: str = "vidcom2", vision_method: str = "full"
+) -> dict[str, Any]:
     """Return the fields of a repo's config.json that describe its code.
 
     `architectures` has the custom name: with the stock name, a pipeline that cannot load the custom class would
@@ -62,13 +67,14 @@ def fields_of(model_class: type[PreTrainedModel], method: str = "vidcom2") -> di
     this project wrote and nobody has changed.
     """
     config_class: Any = model_class.config_class
+    code = code_of(model_class, method, vision_method)
     model = f"{module_of(model_class)}.{model_class.__name__}"
     auto_classes = AUTO_MODEL_CLASSES if model_class.can_generate() else AUTO_MODEL_CLASSES[:1]
     fields = {
         "architectures": [model_class.__name__],
         "auto_map": {"AutoConfig": f"{module_of(config_class)}.{config_class.__name__}"}
         | dict.fromkeys(auto_classes, model),
-        SHA256_FIELD: {name: sha256(content) for name, content in code_of(model_class, method).items()},
+        SHA256_FIELD: {name: sha256(content) for name, content in code.items()},
     }
     if model_class.can_generate():
         pipeline = {"impl": PIPELINE, "pt": ["AutoModelForImageTextToText"], "type": "multimodal"}
@@ -147,7 +153,7 @@ def _code_saved_with(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin)
     if model_class is None:
         return {}
     config = saved if isinstance(saved, PreTrainedConfig) else saved.config
-    return code_of(model_class, config.compression_method)
+    return code_of(model_class, config.compression_method, config.vision_method)
 
 
 def _class_saved_with(saved: PreTrainedConfig | PreTrainedModel) -> type[PreTrainedModel] | None:
@@ -172,7 +178,7 @@ def _name_code(config: PreTrainedConfig) -> None:
             vars(config).pop(name, None)
     model_class = _class_saved_with(config)
     if model_class is not None:
-        fields = fields_of(model_class, config.compression_method)
+        fields = fields_of(model_class, config.compression_method, config.vision_method)
         for name in CODE_FIELDS:
             if name in fields:
                 setattr(config, name, fields[name])

@@ -1,42 +1,74 @@
-"""Saving a user's own compression method with the model that uses it, so that the repo needs no other code to load."""
+"""Saving a user's own methods with the model that uses them, so that the repo needs no other code to load."""
 
 import ast
 import inspect
 import re
 import sys
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.vision_methods import VISION_METHODS
 from .shipped_files import ROOMS, shipped_files, source_of
 
-REGISTERED_METHODS = "registered_methods.py"  # the shipped file that imports the user's module
+REGISTERED_METHODS = "registered_methods.py"  # the shipped file that imports the users' modules
 RELATIVE_IMPORT = re.compile(r"^\s*(?:from|import)\s+\.\S*", flags=re.MULTILINE)
-REGISTERED_BY = ("register_compression_method", "register_score_method")
+# Setting -> its table, and the functions that register a method in it.
+TABLES = {
+    "compression_method": (COMPRESSION_METHODS, ("register_compression_method", "register_score_method")),
+    "vision_method": (VISION_METHODS, ("register_vision_method",)),
+}
 PACKAGE = __name__.partition(".")[0]
 
 
 class UnshippableMethodError(ValueError):
-    """Raised for a compression method that cannot be saved with a model."""
+    """Raised for a user's method that cannot be saved with a model."""
 
 
-def code_of_method(name: str) -> dict[str, bytes]:
-    """Return the files from which a repo loads the method. This project's own methods need none.
+def code_of_methods(**chosen: str) -> dict[str, bytes]:
+    """Return the files from which a repo loads the chosen methods. This project's own methods need none.
 
-    They are the user's module, the files that it imports from `vidcom2`, and a file that imports the module. The module
-    is unchanged except for its imports from `vidcom2`, which name the repo's own files instead.
+    They are the users' modules, the files that these import from `vidcom2`, and a file that imports the modules. A
+    module is unchanged except for its imports from `vidcom2`, which name the repo's own files instead.
+
+    Args:
+        chosen: setting -> the name of the method.
 
     Raises:
-        UnshippableMethodError: if the module is no file, needs other files of the user, or has the name of one of ours.
+        UnshippableMethodError: if a module is no file, needs other files of the user, or has the name of one of ours.
     """
-    function = COMPRESSION_METHODS[name].function
-    if isinstance(function, str):
+    shipped: dict[str, bytes] = {}
+    modules: list[str] = []
+    for setting, name in chosen.items():
+        function = TABLES[setting][0][name].function
+        if callable(function):
+            module, files = _code_of_method(setting, name, function)
+            if files.get(f"{module}.py") != shipped.get(f"{module}.py", files.get(f"{module}.py")):
+                raise UnshippableMethodError(
+                    f"{setting}={name!r} cannot be saved with the model: another method's file is called {module}.py, "
+                    "too. Nothing was written. Rename one of them."
+                )
+            shipped |= files
+            modules += [module] * (module not in modules)
+    if not modules:
         return {}
+    # Every module has a `__name__`. Importing it registers the method, and lets Transformers find the file.
+    registering = (
+        '"""Methods that came with this model."""\n\n'
+        + "".join(f"from .{module} import __name__ as {module}\n" for module in sorted(modules))
+        + f"\nMETHODS = ({', '.join(sorted(modules))},)\n"
+    )
+    return shipped | {REGISTERED_METHODS: registering.encode()}
+
+
+def _code_of_method(setting: str, name: str, function: Callable[..., object]) -> tuple[str, dict[str, bytes]]:
+    """Return the module of a user's method, and the files that it needs."""
 
     def refused(reason: str) -> UnshippableMethodError:
         return UnshippableMethodError(
-            f"`compression_method={name!r}` cannot be saved with the model: {reason} Nothing was written. Set another "
+            f"`{setting}={name!r}` cannot be saved with the model: {reason} Nothing was written. Set another "
             "method before saving, or put the function into one file that imports what it needs from this project with "
             "`from vidcom2 import ...`."
         )
@@ -55,20 +87,17 @@ def code_of_method(name: str) -> dict[str, bytes]:
     else:
         raise refused(f"its file is called {module}.py, like one of this project's.")
     try:
-        source, needed = _as_shipped(Path(path), name)
+        source, needed = _as_shipped(Path(path), name, TABLES[setting][1])
     except (ValueError, SyntaxError) as error:  # a UnicodeDecodeError is a ValueError too
         raise refused(f"{path!r} {error}") from None
-    # Every module has a `__name__`. Importing it registers the method, and lets Transformers find the file.
-    registering = (
-        '"""Compression methods that came with this model."""\n\n'
-        f"from .{module} import __name__ as {module}\n\nMETHODS = ({module},)\n"
-    )
-    shipped = {f"{module}.py": source.encode(), REGISTERED_METHODS: registering.encode()}
-    return shipped_files(*needed) | shipped
+    return module, shipped_files(*needed) | {f"{module}.py": source.encode()}
 
 
-def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
+def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> tuple[str, list[str]]:
     """Return a user's module with its imports from `vidcom2` as a repo needs them, and the modules that they name.
+
+    Args:
+        registered_by: the functions of which one must register the method.
 
     Raises:
         ValueError: on code that would not work in a repo. The message continues a sentence that begins with the path.
@@ -104,15 +133,15 @@ def _as_shipped(path: Path, method: str) -> tuple[str, list[str]]:
             imports.append(f"{indent}from .{module} import {alias.name}{renamed}")
         # An import's further lines become None rather than vanish, so that the line numbers of other nodes stay right.
         shipped[first : last + 1] = ["\n".join(imports), *[None] * (last - first)]
-    if not any(_registers(node, method) for node in ast.walk(tree)):
-        ways = " or ".join(f"`{way}({method!r})`" for way in REGISTERED_BY)
+    if not any(_registers(node, method, registered_by) for node in ast.walk(tree)):
+        ways = " or ".join(f"`{way}({method!r})`" for way in registered_by)
         raise ValueError(f"does not register it with {ways}.")
     return "\n".join(line for line in shipped if line is not None), needed
 
 
-def _registers(node: ast.AST, method: str) -> bool:
-    """Return whether `node` is a call that registers the method, in one of the ways of `REGISTERED_BY`."""
-    if not isinstance(node, ast.Call) or getattr(node.func, "id", None) not in REGISTERED_BY:
+def _registers(node: ast.AST, method: str, registered_by: Sequence[str]) -> bool:
+    """Return whether `node` is a call of one of these functions that registers the method."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", None) not in registered_by:
         return False
     given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "name")]
     return any(isinstance(value, ast.Constant) and value.value == method for value in given)
@@ -131,7 +160,7 @@ def _module_of(package: str, name: str) -> str:
 @cache
 def _of_methods() -> frozenset[str]:
     """Return the names of the shipped files that `compress` needs, and of those that register a method."""
-    return frozenset(shipped_files("compression", "score_methods"))
+    return frozenset(shipped_files("compression", "score_methods", "vision_encoding"))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import av
 import numpy as np
@@ -19,6 +20,9 @@ FRAMES_WORTH_A_SEEK = 16
 # libswscale's SWS_BICUBIC, and SWS_FULL_CHR_H_INT for colours in the full resolution of the result. Of its scalers this
 # one comes nearest to those of the processors.
 BICUBIC = 0x4 | 0x2000
+
+# Takes the height and width of an upright frame of the file. Returns those to scale it to, or None to keep its size.
+FrameSize: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 
 
 @dataclass
@@ -52,7 +56,7 @@ def decode_in_order(
     source: str,
     timeline: Timeline,
     wanted: np.ndarray,
-    size: tuple[int, int] | None,
+    size: FrameSize | None,
     threads: str,
     progress: Progress,
 ) -> Decoded:
@@ -131,7 +135,7 @@ def decode_sought(
     source: str,
     index: PacketIndex,
     wanted: np.ndarray,
-    size: tuple[int, int] | None,
+    size: FrameSize | None,
     progress: Progress,
 ) -> Decoded | None:
     """Decode from the last key frame before each wanted frame. Where the next one is near, decode on without a seek.
@@ -258,16 +262,19 @@ def _packets_of(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: tuple[int, int] | None) -> np.ndarray:
+def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: FrameSize | None) -> np.ndarray:
     """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame.
 
     A stream may change its size on the way, but all frames of a `Video` have the same.
     """
     matrix = _display_matrix(first)
-    if size is None:
+    is_turned = _is_turned(*matrix)
+    upright = (first.width, first.height) if is_turned else (first.height, first.width)
+    wanted = None if size is None else size(*upright)
+    if wanted is None:
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
     else:
-        height, width = reversed(size) if _is_turned(*matrix) else size
+        height, width = reversed(wanted) if is_turned else wanted
         pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
     return _upright(pixels, *matrix)
 

@@ -1,20 +1,25 @@
 """Read frames of a video file, evenly spaced in time, with PyAV, whose wheels include FFmpeg."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from av.error import FFmpegError
 
 from ..checks import whole_number
-from .decoding import decode_in_order, decode_sought
+from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, on_a_clock, rgb_frames
 from .timeline import evenly_spaced, look_through
 
-__all__ = ["Progress", "Video", "VideoError", "read_video"]
+__all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
+
+# Takes the number of frames that are read, and the height and width of an upright frame of the file. Returns the height
+# and width to scale them to, or None to keep the size of the file.
+SizeOfFrames: TypeAlias = Callable[[int, int, int], tuple[int, int] | None]
 
 
 @dataclass(frozen=True, eq=False)  # == of two arrays is an array, not a bool
@@ -102,7 +107,7 @@ def read_video(
     num_frames: int,
     progress: Progress = lambda *_: None,
     *,
-    size: tuple[int, int] | None = None,
+    size: tuple[int, int] | SizeOfFrames | None = None,
 ) -> Video:
     """Sample frames evenly in time, from the first to the last, and turn them upright.
 
@@ -114,7 +119,8 @@ def read_video(
         source: a path, or an http(s) URL.
         num_frames: how many frames to sample; a shorter video gives all it has.
         size: height and width to scale the frames to, which saves memory and time if they are large. Pixels then differ
-            a little from what a processor makes of frames in full size. None keeps the size of the file.
+            a little from what a processor makes of frames in full size. Or a function that returns both, given the
+            number of frames and the height and width of the file's. None keeps the size of the file.
 
     Raises:
         VideoError: if an argument is outside what is accepted, or if the file is missing, cannot be fetched, or holds
@@ -122,7 +128,7 @@ def read_video(
             not.
     """
     num_frames = whole_number("num_frames", num_frames, VideoError)
-    size = _checked(size)
+    size = size if callable(size) else _checked(size)
     if not isinstance(source, str | PathLike):
         raise VideoError(f"`source` is {source!r}, but must be a path or an http(s) URL.")
     source = fspath(source)
@@ -130,14 +136,15 @@ def read_video(
         try:
             timeline, index = look_through(path, source, progress)
             wanted = evenly_spaced(timeline.stamps, num_frames)
-            decoded = None if index is None else decode_sought(path, source, index, wanted, size, progress)
+            of_frame = _of_each_frame(size, len(wanted))
+            decoded = None if index is None else decode_sought(path, source, index, wanted, of_frame, progress)
             if decoded is None:
-                decoded = decode_in_order(path, source, timeline, wanted, size, "AUTO", progress)
+                decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
             if decoded.is_out_of_order:
                 timeline = replace(timeline, start=None)
-                decoded = decode_in_order(path, source, timeline, wanted, size, "AUTO", progress)
+                decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
             if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
-                decoded = decode_in_order(path, source, timeline, wanted, size, "SLICE", progress)
+                decoded = decode_in_order(path, source, timeline, wanted, of_frame, "SLICE", progress)
         except FFmpegError as error:
             raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error
     if not decoded.frames:
@@ -168,6 +175,16 @@ def check_video(source: str) -> None:
                 video_stream(container, source)
         except FFmpegError as error:
             raise VideoError(f"cannot read the video {source!r}: {error}. Is it a video file?") from error
+
+
+def _of_each_frame(size: tuple[int, int] | SizeOfFrames | None, num_frames: int) -> FrameSize | None:
+    """Return what the decoder asks for each frame. A function of the caller's is called once for each size of frame."""
+    if size is None:
+        return None
+    if not callable(size):
+        return lambda height, width: size
+    asked = size
+    return cache(lambda height, width: _checked(asked(num_frames, height, width)))
 
 
 def _checked(size: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -16,8 +16,19 @@ MODELS = {
 
 
 def register() -> None:
-    """Tell vLLM which classes serve this project's repos. Stock repos name other architectures and are not affected."""
+    """Tell vLLM which classes serve this project's repos. Stock repos name other architectures and are not affected.
+
+    In a version of vLLM that the plugin does not support, the repos are refused with the versions that it supports.
+    """
+    import vllm
     from vllm import ModelRegistry
+
+    from .compat import why_not
+
+    if why_not(vllm.__version__) is not None:
+        for architecture in MODELS:
+            ModelRegistry.register_model(architecture, f"{__name__}.unsupported_version:Model")
+        return
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
     from .settings import SettingsAtStart

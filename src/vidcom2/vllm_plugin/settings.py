@@ -21,6 +21,8 @@ RATIO = "retention_ratio"
 OF_THE_MODEL = ("compression_newlines", "spatial_pool_mode")  # no call can set them, as in Transformers
 OF_THE_TOWER = tuple(name for name in SETTING_NAMES if name.startswith("vision_"))
 OF_A_REQUEST = tuple(name for name in SETTING_NAMES if name not in OF_THE_TOWER)
+# vLLM's flags for its own pruning, and the settings that a request has instead.
+OF_VLLM = {"video_pruning_rate": RATIO, "video_pruning_method": "compression_method"}
 WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks only at token ids
 
 
@@ -188,7 +190,7 @@ def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str
         elif value is not None and name in known:
             yield name, value
         elif _looks_like_a_setting(name) and name not in known:
-            close = difflib.get_close_matches(name.lower(), SETTING_NAMES, n=1)
+            close = [OF_VLLM[name]] if name in OF_VLLM else difflib.get_close_matches(name.lower(), SETTING_NAMES, n=1)
             hint = f"Did you mean `{close[0]}`? " if close else ""
             raise ValueError(
                 f"`{name}` in `mm_processor_kwargs` is not a setting. {hint}A request may set "
@@ -197,8 +199,8 @@ def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str
 
 
 def _looks_like_a_setting(name: str) -> bool:
-    """Return whether a name begins like a setting of the compression, or is a misspelt one."""
-    begins = name.lower().startswith(("compression_", "retention_", "vision_"))
+    """Return whether a name begins like a setting of the compression or a flag of vLLM's, or is a misspelt one."""
+    begins = name.lower().startswith(("compression_", "retention_", "vision_", "video_pruning_"))
     return begins or bool(difflib.get_close_matches(name.lower(), SETTING_NAMES, cutoff=0.8))
 
 

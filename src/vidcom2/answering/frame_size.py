@@ -1,0 +1,45 @@
+"""The size to which a processor scales the frames of a video, so that FFmpeg can scale them while they are read."""
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import ProcessorMixin
+
+from ..video.reading import SizeOfFrames
+
+
+def size_of_frames(processor: ProcessorMixin) -> SizeOfFrames:
+    """Return the `size` for `read_video` that leaves the processor nothing to scale.
+
+    The processor's own code decides. Where it would not make the frames smaller, or would scale its own result once
+    more, they keep the size of the file.
+    """
+
+    def size(num_frames: int, height: int, width: int) -> tuple[int, int] | None:
+        wanted = _resized(processor, num_frames, height, width)
+        if wanted is None or wanted[0] > height or wanted[1] > width:
+            return None
+        return wanted if _resized(processor, num_frames, *wanted) == wanted else None
+
+    return size
+
+
+def _resized(processor: ProcessorMixin, num_frames: int, height: int, width: int) -> tuple[int, int] | None:
+    """Return the size to which the processor scales frames, given some without pixels; None if not in one step."""
+    of_videos = cast(Any, processor).video_processor
+    sizes: list[tuple[int, int]] = []
+
+    def resize(*args: Any, **kwargs: Any) -> Tensor:
+        frames = of_videos.resize(*args, **kwargs)
+        sizes.append(tuple(frames.shape[-2:]))
+        return frames
+
+    listening = copy.copy(of_videos)  # a copy for each call, because several threads read videos
+    listening.resize = resize
+    # Processors that join frames in pairs may refuse a single one.
+    num_frames = max(num_frames, getattr(of_videos, "temporal_patch_size", 1))
+    frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")
+    listening(videos=[frames], do_sample_frames=False, return_tensors="pt")
+    return sizes[0] if len(sizes) == 1 else None

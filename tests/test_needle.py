@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from benchmarks.needle import tables
 from benchmarks.needle.compare import NOT_LEARNT
+from benchmarks.needle.dataset import write_dataset
 from benchmarks.needle.digits import digit_images
 from benchmarks.needle.videos import BACKGROUNDS, COLOURS, LEVELS, SIZE, Needle, make_needle, questions_about
 from benchmarks.pages import ROOT, filled, tables_in
@@ -96,6 +98,37 @@ def test_a_burst_lies_in_one_frame(seed: int) -> None:
     shown = [frames for frames in shown if frames.any()]
     assert len(shown) == len(needle.events) and all(frames.sum() == 1 for frames in shown)
     assert len({int(np.argmax(frames)) for frames in shown}) == len(needle.scenes) == 1
+
+
+def test_a_still_scene_changes_by_its_noise_alone() -> None:
+    """The means of 14 × 14 pixels stay, up to noise, but where a digit comes or goes. With a drift they do not."""
+    moved = {}
+    for level in ("still", "plain"):
+        needle = next(
+            each
+            for each in (make_needle((2, seed), level, split="test") for seed in range(100))
+            if not each.ball and len(each.scenes) == 1
+        )
+        means = needle.frames.astype(float).reshape(16, 10, 14, 10, 14, 3).mean(axis=(2, 4, 5))
+        shows = np.zeros((16, 5, 5), bool)
+        for event in needle.events:
+            for row, column in event.tokens:
+                shows[event.start : event.end, row, column] = True
+        seen = ~shows.repeat(2, axis=1).repeat(2, axis=2)
+        both = seen[1:] & seen[:-1]
+        moved[level] = np.abs(np.diff(means, axis=0))[both].max()
+    assert moved["still"] < 2 < moved["plain"], moved
+
+
+def test_a_video_at_several_rates_is_asked_the_same(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path, 2, 8, levels=["still"], rates=(12, 30))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for fine, coarse in zip(lines[::2], lines[1::2], strict=True):
+        assert (fine["crf"], coarse["crf"]) == (12, 30) and fine["question"] == coarse["question"]
+        fine_file, coarse_file = tmp_path / fine["video"], tmp_path / coarse["video"]
+        assert fine_file.stat().st_size > 2 * coarse_file.stat().st_size
+        frames, others = (read_video(str(file), 8).frames.astype(float) for file in (fine_file, coarse_file))
+        assert 0 < np.abs(frames - others).mean() < 10
 
 
 def test_questions_without_a_clear_answer_are_not_asked() -> None:

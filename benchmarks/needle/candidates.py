@@ -15,7 +15,6 @@ RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
-UPDATE_RATIOS = (1.0, 0.5, 0.25, 0.1)  # the others are compared with the first
 
 EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a tenth more
 METHODS: dict[str, dict[str, Any]] = {
@@ -122,8 +121,13 @@ def budget_candidates(toy: Toy) -> list[Candidate]:
 
 
 def tower_candidates(toy: Toy) -> list[Candidate]:
-    """Return the candidates that answer, besides all tokens, with each of `UPDATE_RATIOS`."""
+    """Return the candidates that answer, besides all tokens, with each way to run less of the vision tower."""
     return [Candidate(name, 0.25, METHODS[name]) for name in ("VidCom² (paper)",)]
+
+
+def repeat_candidates(toy: Toy) -> list[Candidate]:
+    """Return the candidates that answer, besides all tokens, with each way to leave out what repeats."""
+    return [*tower_candidates(toy), Candidate("coverage", 0.25, NEWER_METHODS["coverage"])]
 
 
 def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:

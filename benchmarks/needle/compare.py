@@ -7,7 +7,7 @@ A run that was killed continues with the question after the last one in WORK_FOL
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,38 +15,31 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from vidcom2 import CompressionSettings
 from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.comparison import environment
-from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.questions import Question, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.console import progress_bar
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
 from vidcom2.modeling.encoding import vision_changed_patches
-from vidcom2.modeling.encoding.vision_changed_patches import (
-    REFERENCE_INTERVAL,
-    UNCHANGED,
-    first_keys,
-    num_dynamic,
-    split_at_cuts,
-)
+from vidcom2.modeling.encoding.vision_changed_patches import UNCHANGED
 from vidcom2.records.provenance import birth_certificate, cpu_name
 from vidcom2.toys import PREFIX, TOY, TOYS, Toy
 from vidcom2.video.reading import read_video
 
 from .candidates import (
-    UPDATE_RATIOS,
     ablation_candidates,
     attention_candidates,
     budget_candidates,
     leaderboard_candidates,
     main_candidates,
     position_candidates,
+    repeat_candidates,
     tower_candidates,
 )
-from .dataset import LONG, LONG_FRAMES
+from .dataset import LONG, LONG_FRAMES, REPEATS
+from .towers import TOLERANCES, UPDATE_RATIOS, Tower, computed_shares
 from .videos import BURST
 
 
@@ -59,12 +52,14 @@ class Group:
         data: the folder of the questions, in that of the test set.
         num_frames: frames of each video.
         toys: the toys that it is run with.
+        towers: ways to run the vision tower. Each candidate is compared with itself with the first, the whole tower.
     """
 
     candidates: Callable[[Toy], list[Candidate]]
     data: str = ""
     num_frames: int = 16
     toys: tuple[str, ...] = tuple(TOYS)
+    towers: Sequence[Tower] = ()
 
 
 GROUPS = {
@@ -75,8 +70,9 @@ GROUPS = {
     "leaderboard": Group(leaderboard_candidates),
     "leaderboard_attention": Group(attention_candidates),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES),
-    "tower": Group(tower_candidates, toys=("llava_onevision",)),
-    "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",)),
+    "tower": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
+    "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
+    "repeats": Group(repeat_candidates, REPEATS, towers=TOLERANCES),
 }
 # What a toy was not trained on is not asked.
 NOT_LEARNT = {"llava_onevision": ("named", "numbers")}
@@ -106,69 +102,75 @@ def _levels(questions: list[Question]) -> list[str]:
     return list(dict.fromkeys(question.given["level"] for question in questions))
 
 
-def _set_tower(checkpoint: Checkpoint, update_ratio: float) -> None:
-    """Let the model encode videos in full at 1.0, and otherwise only this share of the patches that changed."""
-    config = checkpoint.model.config
-    config.vision_method = "full" if update_ratio == 1.0 else "changed_patches"
-    config.vision_update_ratio = CompressionSettings().vision_update_ratio if update_ratio == 1.0 else update_ratio
+def compare_towers(
+    checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str, towers: Sequence[Tower]
+) -> dict[str, Any]:
+    """Return the figures of all tokens and of each candidate with each of these ways to run the vision tower.
+    Differences are to the same candidate with the first of them, the whole tower. If the videos are there at several
+    rates, each rate has figures of its own."""
+    questions, num_frames = _questions(data, toy), GROUPS[group].num_frames
+    candidates = [AllTokens(), *GROUPS[group].candidates(toy)]
+    compared = [tower.candidate(candidate) for tower in towers for candidate in candidates]
+    rows = _answers(checkpoint, questions, compared[1:], work / f"{group}.jsonl", num_frames)
+
+    def figures(rate: int | None) -> dict[str, Any]:
+        asked = [each for each in zip(questions, rows, strict=True) if each[0].given.get("crf") == rate]
+        chosen = [question for question, _ in asked]
+
+        def of_towers(some: list[tuple[Question, Any]]) -> list[Any]:
+            return [row for candidate in candidates for row in _of_towers(some, candidate, towers)]
+
+        def by(key: str) -> dict[str, list[Any]]:
+            """Return the part of the figures that is told for each level or for each kind of question."""
+            names = dict.fromkeys(question.given[key] for question in chosen)
+            of_names = {name: of_towers([each for each in asked if each[0].given[key] == name]) for name in names}
+            wanted = {towers[0].setting, "questions", *OF_LEVEL, *OF_DIFFERENCE}
+            return {
+                name: [{key: value for key, value in row.items() if key in wanted} for row in of_name]
+                for name, of_name in of_names.items()
+            }
+
+        return {
+            "computed": _rounded(_shares_by_level(checkpoint, towers, chosen, num_frames)),
+            "all": of_towers(asked),
+            "levels": by("level"),
+            "kinds": by("kind"),
+        }
+
+    rates = list(dict.fromkeys(question.given.get("crf") for question in questions))
+    found = figures(None) if rates == [None] else {"rates": {rate: figures(rate) for rate in rates}}
+    return _described(checkpoint, toy, questions, data, group) | found
 
 
-def compare_tower(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str) -> dict[str, Any]:
-    """Return the figures of all tokens and of each candidate with each of `UPDATE_RATIOS`. Differences are to the same
-    candidate with the first of these, which is the whole tower."""
-    questions, candidates = _questions(data, toy), GROUPS[group].candidates(toy)
-    num_frames, of_towers = GROUPS[group].num_frames, []
-    for ratio in UPDATE_RATIOS:
-        _set_tower(checkpoint, ratio)
-        of_towers.append(_answers(checkpoint, questions, candidates, work / f"{group}-{ratio:g}.jsonl", num_frames))
-    _set_tower(checkpoint, 1.0)
-
-    # `summary` compares with "all tokens". Here that label stands for the whole tower.
-    towers = [Candidate("tower", ratio) for ratio in UPDATE_RATIOS[1:]]
-    labels = [AllTokens().label, *(tower.label for tower in towers)]
-
-    def figures(candidate: Candidate, level: str | None = None) -> list[Any]:
-        chosen, rows = [], []
-        for question, *given in zip(questions, *of_towers, strict=True):
-            if level is None or question.given["level"] == level:
-                answers = [row["answers"][candidate.label] for row in given]
-                answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
-                chosen.append(question)
-                rows.append({"answers": dict(zip(labels, answers, strict=True))})
-        of_candidate = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
-        of_tower = {name for name in OF_LEVEL + OF_DIFFERENCE if name not in of_candidate}
-        if level is None:
-            of_tower |= {"questions", "kept_share", "by_kind"}
-        return [
-            _rounded(of_candidate | {"update_ratio": ratio} | {name: row[name] for name in row if name in of_tower})
-            for ratio, row in zip(UPDATE_RATIOS, summary(chosen, rows, towers), strict=True)
-        ]
-
-    compared = [AllTokens(), *candidates]
-    levels = _levels(questions)
-    return _described(checkpoint, toy, questions, data, group) | {
-        "computed": _rounded(_computed_shares(checkpoint, questions, num_frames)),
-        "all": [row for candidate in compared for row in figures(candidate)],
-        "levels": {level: [row for candidate in compared for row in figures(candidate, level)] for level in levels},
-    }
+def _of_towers(
+    asked: Sequence[tuple[Question, Any]], candidate: Candidate, towers: Sequence[Tower]
+) -> list[dict[str, Any]]:
+    """Return a candidate's figures with each of these ways to run the vision tower, from questions and their rows."""
+    first, *others = [tower.candidate(candidate) for tower in towers]
+    rows = []
+    for question, row in asked:
+        answers = [row["answers"][each.label] for each in (first, *others)]
+        answers = [each | {"agrees": question.agree(each["text"], answers[0]["text"])} for each in answers]
+        # `summary` compares with "all tokens". Here that label stands for the whole tower.
+        labels = [AllTokens().label, *(each.label for each in others)]
+        rows.append({"answers": dict(zip(labels, answers, strict=True))})
+    found = summary([question for question, _ in asked], rows, others)
+    told = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
+    return [
+        _rounded(
+            told | {tower.setting: tower.value} | {name: row[name] for name in row if name not in (*told, "settings")}
+        )
+        for tower, row in zip(towers, found, strict=True)
+    ]
 
 
-@torch.no_grad()
-def _computed_shares(checkpoint: Checkpoint, questions: list[Question], num_frames: int) -> dict[str, list[float]]:
-    """Return level -> the mean share of patches that the tower computes anew in its videos, for each of
-    `UPDATE_RATIOS`. The patches of reference frames count too."""
-    tower, shares = checkpoint.model.model.vision_tower, {}
+def _shares_by_level(
+    checkpoint: Checkpoint, towers: Sequence[Tower], questions: list[Question], num_frames: int
+) -> dict[str, list[float]]:
+    """Return level -> the mean share of patches that each tower computes in its videos."""
+    shares: dict[str, list[list[float]]] = {}
     for path, level in dict.fromkeys((question.video, question.given["level"]) for question in questions):
-        video = read_video(path, num_frames)
-        pixels = prepare_inputs(checkpoint.processor, "", video, checkpoint.model)["pixel_values_videos"][0]
-        keys = first_keys(tower, tower.embeddings(pixels))
-        lengths = [REFERENCE_INTERVAL] * (len(keys) // REFERENCE_INTERVAL)
-        of_video = []
-        for ratio in UPDATE_RATIOS:
-            budget = num_dynamic(keys.shape[1], ratio)
-            full = len(split_at_cuts(keys, lengths, budget)) / len(keys)
-            of_video.append(full + (1 - full) * budget / keys.shape[1])
-        shares.setdefault(level, []).append(of_video)
+        shares.setdefault(level, []).append(computed_shares(towers, checkpoint, read_video(path, num_frames)))
     return {level: torch.tensor(of_videos).mean(dim=0).tolist() for level, of_videos in shares.items()}
 
 
@@ -233,10 +235,13 @@ def main(
     """Run the benchmark with a toy."""
     checkpoint = load_checkpoint(f"{PREFIX}{toy}", device="cpu")
     for name in group or [name for name, each in GROUPS.items() if toy in each.toys]:
-        measured = compare_tower if name.startswith("tower") else compare
         # As published, only every fourth frame is a reference: no other frame can change so much that it becomes one.
         vision_changed_patches.UNCHANGED = -1.0 if name == "tower_fixed_references" else UNCHANGED
-        figures = measured(checkpoint, TOYS[toy], data / GROUPS[name].data / "questions.jsonl", work / toy, name)
+        questions, towers = data / GROUPS[name].data / "questions.jsonl", GROUPS[name].towers
+        if towers:
+            figures = compare_towers(checkpoint, TOYS[toy], questions, work / toy, name, towers)
+        else:
+            figures = compare(checkpoint, TOYS[toy], questions, work / toy, name)
         path = RESULTS / toy / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")

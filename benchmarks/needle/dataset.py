@@ -3,9 +3,10 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +15,15 @@ import numpy as np
 import typer
 from rich.progress import track
 
-from .videos import ALL_LEVELS, BURST, LEVELS, SEEDS, Needle, Question, make_needle, questions_about
+from .videos import ALL_LEVELS, BURST, LEVELS, SEEDS, STILL, Needle, Question, make_needle, questions_about
 
 FRAMES_PER_SECOND = 4
 QUALITY = "12"  # x264's crf: the noise stays, the files are small
 QUESTIONS_PER_VIDEO = 1
 LONG, LONG_FRAMES = "long", 64
+# The folder of a test set that has each video at several rates, given as x264's crf: a codec's noise decides how often
+# pixels repeat. x264's default is 23. At 30 it leaves out much of the sensor's noise.
+REPEATS, RATES = "repeats", (12, 23, 30)
 # Questions that the models were trained on but cannot answer well even with all tokens, so that no method can lose the
 # answer: which way the ball goes (no better than chance). What is asked about one of several events has levels of its
 # own.
@@ -56,12 +60,18 @@ def chosen_questions(needle: Needle, asked_so_far: Counter[str], rng: np.random.
     return [by_kind[kind] for kind in kinds]
 
 
-def _write(number: int, folder: Path, level: str, num_frames: int, split: str) -> Needle:
+def _write(number: int, folder: Path, level: str, num_frames: int, split: str, rates: Sequence[int]) -> Needle:
     needle = video_of_level(number, level, num_frames, split)
-    path = folder / "videos" / f"{level}-{number}.mp4"
-    if not path.exists():
-        write_video(needle, path)
+    for suffix, quality in _files(rates):
+        path = folder / "videos" / f"{level}-{number}{suffix}.mp4"
+        if not path.exists():
+            write_video(needle, path, quality)
     return needle
+
+
+def _files(rates: Sequence[int]) -> list[tuple[str, str]]:
+    """Return the end of the name and the quality of each file of a video."""
+    return [(f"-crf{rate}", str(rate)) for rate in rates] or [("", QUALITY)]
 
 
 def write_dataset(
@@ -70,26 +80,31 @@ def write_dataset(
     num_frames: int = 16,
     split: str = "test",
     levels: Iterable[str] = tuple(LEVELS),
+    rates: Sequence[int] = (),
 ) -> Path:
-    """Write `questions.jsonl` and `videos/` to the folder, and return the path of the former."""
+    """Write `questions.jsonl` and `videos/` to the folder, and return the path of the former.
+
+    Args:
+        rates: x264's crf of each file of a video. Each is asked the same question, and its line has the `crf`. Without
+            any, a video has one file of `QUALITY`.
+    """
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     lines, asked, rng = [], Counter[str](), np.random.default_rng(6)
     with ProcessPoolExecutor() as pool:
         for level in levels:
-            make = partial(_write, folder=folder, level=level, num_frames=num_frames, split=split)
+            make = partial(_write, folder=folder, level=level, num_frames=num_frames, split=split, rates=rates)
             made = pool.map(make, range(videos_per_level), chunksize=8)
             for number, needle in enumerate(track(made, f"Level {level}", videos_per_level)):
-                for question in chosen_questions(needle, asked, rng):
-                    lines.append(
-                        {
-                            "id": f"{level}-{number}-{question.kind}",
-                            "video": f"videos/{level}-{number}.mp4",
-                            "kind": question.kind,
-                            "level": level,
-                            "question": question.question,
-                            "answer": question.answer,
-                        }
-                    )
+                for question, (suffix, quality) in product(chosen_questions(needle, asked, rng), _files(rates)):
+                    line = {
+                        "id": f"{level}-{number}-{question.kind}{suffix}",
+                        "video": f"videos/{level}-{number}{suffix}.mp4",
+                        "kind": question.kind,
+                        "level": level,
+                        "question": question.question,
+                        "answer": question.answer,
+                    }
+                    lines.append(line | {"crf": int(quality)} if rates else line)
     path = folder / "questions.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -100,11 +115,12 @@ def main(
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
     num_frames: Annotated[int, typer.Option(help="Frames of each video.", min=4)] = 16,
 ) -> None:
-    """Write the test set, in `burst/` that of the level at which budgets matter most, and in `long/` one of longer
-    videos."""
+    """Write the test set, in `burst/` that of the level at which budgets matter most, in `long/` one of longer videos,
+    and in `repeats/` one of videos at several rates."""
     print(write_dataset(folder, videos_per_level, num_frames))
     print(write_dataset(folder / BURST, 2 * videos_per_level, num_frames, levels=[BURST]))
     print(write_dataset(folder / LONG, videos_per_level // 3, LONG_FRAMES))
+    print(write_dataset(folder / REPEATS, videos_per_level // 3, num_frames, levels=[STILL, *LEVELS], rates=RATES))
 
 
 if __name__ == "__main__":

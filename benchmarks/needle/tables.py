@@ -14,7 +14,8 @@ from vidcom2.evaluation.tables import cell, pipes
 from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, METHODS, UPDATE_RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, METHODS
+from .towers import UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
@@ -199,10 +200,10 @@ def towers(found: dict[str, Any]) -> str:
         name = row["method"] if row["retention_ratio"] == 1.0 else f"{row['method']}, R = {row['retention_ratio']:.0%}"
         shown = _share(row["accuracy"]) if row["update_ratio"] == 1.0 else _with_difference(row)
         lines.append([name, f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown])
-    for place, ratio in enumerate(UPDATE_RATIOS):
+    for place, tower in enumerate(UPDATE_RATIOS):
         shares = [of_level[place] for of_level in found["computed"].values()]
         mean = sum(shares) / len(shares)  # all levels have the same number of videos
-        lines.append(["patches computed, %", f"{ratio:g}", *map(_share, shares), _share(mean)])
+        lines.append(["patches computed, %", f"{tower.value:g}", *map(_share, shares), _share(mean)])
     return pipes(lines)
 
 

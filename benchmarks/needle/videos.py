@@ -67,7 +67,7 @@ class Level:
     asks: tuple[str, ...] = ()
 
 
-BURST = "burst"
+BURST, STILL = "burst", "still"
 LEVELS = {
     "plain": Level(),
     "clutter": Level(clutter=(3, 6), busy=1.0),
@@ -78,11 +78,14 @@ LEVELS = {
     "named": Level(events=(3, 5), asks=("named digit",)),
     "numbers": Level(events=(1, 2), digits=3, asks=("number", "named number")),
 }
-# The models are not trained on this level. Everything to count is in one frame, and all other frames look alike, so the
-# number of tokens that this frame gets decides.
-ALL_LEVELS = LEVELS | {BURST: Level(scenes=(1, 1), together=True, moment=True, asks=("count",))}
+# The models are not trained on these levels. In `burst` everything to count is in one frame, and all other frames look
+# alike, so the number of tokens that this frame gets decides. In `still` the camera is fixed, and no scene drifts.
+ALL_LEVELS = LEVELS | {
+    BURST: Level(scenes=(1, 1), together=True, moment=True, asks=("count",)),
+    STILL: Level(camera=0.0),
+}
 SEEDS = {name: seed for seed, name in enumerate(("plain", "clutter", "mixed", "crowded", "camera", "cuts", BURST))}
-SEEDS |= {name: seed for seed, name in enumerate(("named", "numbers"), start=len(SEEDS))}
+SEEDS |= {name: seed for seed, name in enumerate(("named", "numbers", STILL), start=len(SEEDS))}
 
 
 @dataclass(frozen=True)

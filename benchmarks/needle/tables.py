@@ -15,7 +15,7 @@ from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, METHODS
-from .towers import UPDATE_RATIOS
+from .towers import TOLERANCES, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
@@ -197,14 +197,60 @@ def towers(found: dict[str, Any]) -> str:
     levels = found["levels"]
     lines = [["", "`vision_update_ratio`", *levels, "all, %"]]
     for first, row in enumerate(found["all"]):
-        name = row["method"] if row["retention_ratio"] == 1.0 else f"{row['method']}, R = {row['retention_ratio']:.0%}"
         shown = _share(row["accuracy"]) if row["update_ratio"] == 1.0 else _with_difference(row)
-        lines.append([name, f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown])
+        lines.append(
+            [_named(row), f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown]
+        )
     for place, tower in enumerate(UPDATE_RATIOS):
         shares = [of_level[place] for of_level in found["computed"].values()]
         mean = sum(shares) / len(shares)  # all levels have the same number of videos
         lines.append(["patches computed, %", f"{tower.value:g}", *map(_share, shares), _share(mean)])
     return pipes(lines)
+
+
+def repeats(found: dict[str, Any]) -> str:
+    """Make the table method × `vision_tolerance`, with right answers at each rate of H.264, their difference from the
+    whole tower, and the kinds of questions that lose at some rate."""
+    rates = found["rates"]
+    lines = [["", "`vision_tolerance`", *(f"crf {rate}: right, %" for rate in rates), "kinds that lose, at worst"]]
+    for place, of_rates in enumerate(zip(*(of_rate["all"] for of_rate in rates.values()), strict=True)):
+        row = of_rates[0]
+        if row["tolerance"] is None:
+            lines.append([_named(row), "whole tower", *(_share(each["accuracy"]) for each in of_rates), ""])
+            continue
+        lost: dict[str, float] = {}
+        for of_rate in rates.values():
+            for kind, rows in of_rate["kinds"].items():
+                if (rows[place]["difference_high"] or 0.0) < 0:
+                    lost[kind] = min(lost.get(kind, 0.0), rows[place]["difference"])
+        told = ", ".join(f"{kind} −{-100 * lost[kind]:.0f}" for kind in sorted(lost, key=lost.__getitem__))
+        lines.append([_named(row), f"{row['tolerance']:g}", *map(_with_difference, of_rates), told or "none"])
+    return pipes(lines)
+
+
+def repeats_computed(toys: Mapping[str, dict[str, Any]]) -> str:
+    """Make the table toy × `vision_tolerance` × level of the share of groups that the tower computes, one number for
+    each rate of H.264."""
+    levels = list(dict.fromkeys(level for found in toys.values() for level in _computed_of(found)[0]))
+    lines = [["", "`vision_tolerance`", *levels]]
+    for name, found in toys.items():
+        of_rates = _computed_of(found)
+        for place, tower in enumerate(TOLERANCES[1:], start=1):
+            cells = [
+                " / ".join(f"{100 * of_rate[level][place]:.0f}" for of_rate in of_rates) if level in of_rates[0] else ""
+                for level in levels
+            ]
+            lines.append([name, f"{tower.value:g}", *cells])
+    return pipes(lines)
+
+
+def _computed_of(found: dict[str, Any]) -> list[dict[str, list[float]]]:
+    return [of_rate["computed"] for of_rate in found["rates"].values()]
+
+
+def _named(row: Row) -> str:
+    """Name a row's method with its ratio, if it drops anything."""
+    return row["method"] if row["retention_ratio"] == 1.0 else f"{row['method']}, R = {row['retention_ratio']:.0%}"
 
 
 def _find(rows: Sequence[Row], method: str, ratio: float) -> Any:
@@ -240,6 +286,11 @@ def blocks() -> dict[str, str]:
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "tower": lambda: towers(load("tower")),
+        "repeats": lambda: repeats(load("repeats")),
+        "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
+        "repeats-computed": lambda: repeats_computed(
+            dict(zip(SHORT_TOYS, (load("repeats"), load("repeats", QWEN)), strict=True))
+        ),
         "leaderboard": lambda: leaderboard(load_leaderboard()),
         "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
         "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),

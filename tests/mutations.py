@@ -745,6 +745,22 @@ MUTATIONS = [
         "whole_files",
         "explain",
     ),
+    of_the_model(
+        "patches_are_drawn_over_the_part_that_tokens_cover",
+        "src/vidcom2/explain/explanation.py",
+        "tower_covered = _covered(model.config, side, seen)",
+        "tower_covered = _covered(model.config, 2 * height, seen)",
+        "explain draws the tower's patches where they are",
+        "explain",
+    ),
+    of_the_model(
+        "explain_takes_the_towers_part_from_the_defaults",
+        "src/vidcom2/explain/explanation.py",
+        "model.model.computed_groups(settings=every[0], **encoded.inputs)",
+        "model.model.computed_groups(settings=CompressionSettings(), **encoded.inputs)",
+        "explain draws what the vision tower computed with the model's settings",
+        "explain",
+    ),
     # -- a model that changes its class -------------------------------------------------------------------------------
     of_the_model(
         "a_bound_method_stays_with_the_old_class",

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vidcom2 import CompressionSettings
 from vidcom2.configuration.vision_methods import VISION_METHODS
+from vidcom2.measuring.bench import order
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import ModelSize, size_named
 from vidcom2.records.provenance import birth_certificate, cpu_name
@@ -113,14 +114,12 @@ def measure(
         described = {key: inputs[key].to(device) for key in ("pixel_values_videos", "video_grid_thw") if key in inputs}
         described["pixel_values_videos"] = described["pixel_values_videos"].to(dtype)
         compared = contenders(model.config.vision_config.model_type)
-        whole, _ = features_and_seconds(model, described, compared[0])
-        errors = [
-            float((features_and_seconds(model, described, each)[0] - whole).norm() / whole.norm()) for each in compared
-        ]
+        features = [features_and_seconds(model, described, each)[0] for each in compared]
+        whole = features[0]
+        errors = [float((each - whole).norm() / whole.norm()) for each in features]
         rounds: list[list[float]] = []
-        for number in range(repeats):
-            order = list(range(len(compared)))[:: 1 if number % 2 else -1]
-            taken = {place: features_and_seconds(model, described, compared[place])[1] for place in order}
+        for places in order(len(compared), repeats):
+            taken = {place: features_and_seconds(model, described, compared[place])[1] for place in places}
             rounds.append([taken[place] for place in range(len(compared))])
         for place, settings in enumerate(compared):
             ratios = [each[0] / each[place] for each in rounds]

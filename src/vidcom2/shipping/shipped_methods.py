@@ -45,9 +45,10 @@ def code_of_methods(**chosen: str) -> dict[str, bytes]:
         function = TABLES[setting][0][name].function
         if callable(function):
             module, files = _code_of_method(setting, name, function)
-            if files.get(f"{module}.py") != shipped.get(f"{module}.py", files.get(f"{module}.py")):
+            file = f"{module}.py"
+            if shipped.get(file, files[file]) != files[file]:
                 raise UnshippableMethodError(
-                    f"{setting}={name!r} cannot be saved with the model: another method's file is called {module}.py, "
+                    f"`{setting}={name!r}` cannot be saved with the model: another method's file is called {file}, "
                     "too. Nothing was written. Rename one of them."
                 )
             shipped |= files

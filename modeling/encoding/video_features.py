@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -14,6 +14,7 @@ from transformers.utils.generic import can_return_tuple
 from ...configuration.compression_methods import COMPRESSION_METHODS
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.saved_with_code import SavedWithCode
+from ...configuration.vision_methods import VISION_METHODS
 from ..hosting.call_arguments import (
     arguments_of_parent,
     check_not_exported,
@@ -24,6 +25,8 @@ from ..hosting.call_arguments import (
 from ..hosting.parent_classes import ParentModel
 from ..methods.compression import compress_with
 from ..methods.video_compression import VideoCompression, VideoTokens
+from .left_out_patches import groups_to_compute
+from .vision_encoding import changes_of_groups
 
 # A `ModelOutput` with `pooler_output`. Transformers declares that as possibly None, and the whole as possibly a tuple.
 ParentFeatures: TypeAlias = Any
@@ -96,16 +99,12 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """
         raise NotImplementedError
 
-    def computed_groups(
-        self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
-    ) -> list[Tensor] | None:
-        """Return which groups of patches the tower computes with a vision method that leaves out others.
+    def patch_groups(self, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the pixels (T, G, values) of each video's groups of patches, which the tower can leave out, and the
+        numbers (G,) int64 of what it computes together, or None if that is each group by itself.
 
         Args:
             **described: the parent's other arguments that describe the videos.
-
-        Returns:
-            (T, G) bool for each video, or None if the tower computes all of them.
         """
         raise NotImplementedError
 
@@ -128,7 +127,25 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
 
     def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
         """Return whether `encode_videos` can give a method's needs, with these settings for the vision tower."""
-        return True
+        return not set(needs) & set(VISION_METHODS[settings.vision_method].lacks)
+
+    def computed_groups(
+        self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
+    ) -> list[Tensor] | None:
+        """Return which groups of patches the tower computes with a vision method that leaves out others.
+
+        Args:
+            **described: the parent's other arguments that describe the videos.
+
+        Returns:
+            (T, G) bool for each video, or None if the tower computes all of them.
+        """
+        changed = changes_of_groups(settings)
+        if changed is None:
+            return None
+        videos = self.patch_groups(pixel_values_videos, **described)
+        computed = [groups_to_compute(groups, changed, settings, units) for groups, units in videos]
+        return None if torch.cat([each.flatten() for each in computed]).all() else computed
 
     @can_return_tuple
     def get_video_features(self, *args: Any, **kwargs: Any) -> VidCom2VideoFeatures:

@@ -1,14 +1,14 @@
 """How a vision tower encodes frames when it does not compute them all as its parent does: the functions that the rows
 of `VISION_METHODS` name, and how users add their own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, check_gives
 from ...configuration.vision_methods import GROUPED_TOWERS, VISION_METHODS, VisionMethod
-from ..methods.compression import add_method, require_function
+from ..methods.compression import add_method, check_registration, require_function
 from .vision_changed_patches import changed_patches
 from .vision_skip_repeated import changed_groups
 
@@ -47,12 +47,18 @@ def changes_of_groups(settings: CompressionSettings) -> ChangedGroups | None:
     return _function(settings) if VISION_METHODS[settings.vision_method].leaves_out else None
 
 
-def check_arguments(settings: CompressionSettings, arguments: Mapping[str, Any]) -> None:
-    """Check the parent's arguments for a tower that does not run as a whole.
+def check_encoding(settings: CompressionSettings, needs: Collection[str], arguments: Mapping[str, Any]) -> None:
+    """Check what is asked of a tower that may not run as a whole.
+
+    Args:
+        needs: what a compression method needs of it.
+        arguments: the parent's.
 
     Raises:
-        ValueError: if they ask for what only a whole tower has, or describe all of its patches.
+        ValueError: if the vision method does not give a need, or the arguments ask for what only a whole tower has, or
+            describe all of its patches.
     """
+    check_gives(VISION_METHODS[settings.vision_method], needs)
     if settings.vision_method == "full":
         return
     for name, value in arguments.items():
@@ -81,10 +87,7 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
             a function.
     """
     known = sorted({setting for method in VISION_METHODS.values() for setting in method.settings})
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of a vision method is {name!r}, but must be a string that is not empty.")
-    if isinstance(settings, str) or not set(settings) <= set(known):
-        raise ValueError(f"`settings` of method {name!r} is {settings!r}, but must be some of {', '.join(known)}.")
+    check_registration("vision method", name, settings=(settings, known))
 
     def register(function: ChangedGroups) -> ChangedGroups:
         require_function(name, function)

@@ -2,7 +2,7 @@
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_methods import TOWER_NEEDS
-from ...configuration.compression_settings import CompressionSettings, check_gives
+from ...configuration.compression_settings import CompressionSettings
 from ...configuration.vision_methods import VISION_METHODS
 from ..encoding.frame_encoding import FrameBuffers, FramePlan, Run, frames_of_runs, plan_frames
-from ..encoding.left_out_patches import PartialFrames, groups_to_compute, patches_of_frames
+from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..encoding.vision_encoding import changes_of_groups, check_arguments, frames_encoder
+from ..encoding.vision_encoding import check_encoding, frames_encoder
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -64,8 +64,7 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
             )
         method = VISION_METHODS[settings.vision_method]
-        check_gives(method, needs)
-        check_arguments(settings, kwargs)
+        check_encoding(settings, needs, kwargs)
         num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
         computed = self.computed_groups(pixel_values_videos, settings)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, method.group_frames, computed)
@@ -84,16 +83,10 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             ]
         return outputs, videos
 
-    def computed_groups(
-        self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
-    ) -> list[Tensor] | None:
-        """Return which patches of each video the tower computes, (T, patches) bool, as in `VideoFeaturesMixin`."""
-        changed = changes_of_groups(settings)
-        if changed is None:
-            return None
-        patches = (patches_of_frames(self.vision_tower, video) for video in pixel_values_videos)
-        computed = [groups_to_compute(of_video, changed, settings) for of_video in patches]
-        return None if torch.cat(computed).all() else computed
+    def patch_groups(self, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, None]]:
+        """Yield the patches (T, patches, values) of each video, row by row, as in `VideoFeaturesMixin`."""
+        for video in pixel_values_videos:
+            yield patches_of_frames(self.vision_tower, video), None
 
     def _encoder(self, settings: CompressionSettings, computed: Sequence[Tensor] | None) -> EncodeRuns | None:
         """Return what encodes runs of frames when the parent does not: (runs, their frames, layers) -> states."""
@@ -112,7 +105,7 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
                 self._attention(self._read_layers()[0])
             except ValueError:
                 return False
-        return not set(needs) & set(VISION_METHODS[settings.vision_method].lacks)
+        return super().can_meet(needs, settings)
 
     def _encode_frames(
         self, pixel_values_videos: Tensor, needs: Collection[str], **kwargs: Any

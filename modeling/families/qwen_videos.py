@@ -1,7 +1,7 @@
 """What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ...configuration.compression_methods import TOWER_NEEDS
-from ...configuration.compression_settings import CompressionSettings, check_gives
-from ...configuration.vision_methods import VISION_METHODS
+from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FrameBuffers, FramePlan, Run, frames_of_runs, plan_frames
-from ..encoding.left_out_patches import Completion, arguments_of_blocks, groups_to_compute, window_of_blocks
+from ..encoding.left_out_patches import Completion, arguments_of_blocks, window_of_blocks
 from ..encoding.tower_attention import received_in_parts, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..encoding.vision_encoding import changes_of_groups, check_arguments
+from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
 from ..methods.video_compression import VideoTokens
@@ -84,8 +83,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
                 f"`pixel_values_videos` holds {len(pixel_values_videos)} patches, but `video_grid_thw` {grids} asks "
                 f"for {num_patches}. Pass both as the processor returned them."
             )
-        check_gives(VISION_METHODS[settings.vision_method], needs)
-        check_arguments(settings, kwargs)
+        check_encoding(settings, needs, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)
         computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw=video_grid_thw)
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed=computed)
@@ -163,19 +161,14 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         outputs = VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers)
         return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
 
-    def computed_groups(
-        self, pixel_values_videos: Tensor, settings: CompressionSettings, *, video_grid_thw: Tensor, **described: Any
-    ) -> list[Tensor] | None:
-        """Return which blocks of 2 × 2 patches of each video the tower computes, (t, h·w / 4) bool, as in
-        `VideoFeaturesMixin`."""
-        changed = changes_of_groups(settings)
-        if changed is None:
-            return None
-        size, computed = self.visual.spatial_merge_size**2, []
+    def patch_groups(
+        self, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **described: Any
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the blocks of 2 × 2 patches (t, h·w / 4, values) of each video, in raster order, and their windows, as
+        in `VideoFeaturesMixin`."""
+        size = self.visual.spatial_merge_size**2
         for video, grid in zip(_frames_of_videos(pixel_values_videos, video_grid_thw.tolist()), video_grid_thw):
-            blocks = video.unflatten(1, (-1, size)).flatten(2)
-            computed.append(groups_to_compute(blocks, changed, settings, window_of_blocks(self.visual, grid)))
-        return None if torch.cat([each.flatten() for each in computed]).all() else computed
+            yield video.unflatten(1, (-1, size)).flatten(2), window_of_blocks(self.visual, grid)
 
     def _encode_blocks(
         self,

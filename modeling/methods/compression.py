@@ -199,7 +199,7 @@ def register_compression_method(
         ValueError: if another function has the name, if a setting or a need is not known, or if what is registered is
             not a function.
     """
-    check_registration(name, settings, needs)
+    check_registration("compression method", name, settings=(settings, SETTING_NAMES), needs=(needs, NEEDS))
 
     def register(function: UsersMethod) -> UsersMethod:
         require_function(name, function)
@@ -209,15 +209,19 @@ def register_compression_method(
     return register
 
 
-def check_registration(name: str, settings: Sequence[str], needs: Sequence[str]) -> None:
-    """Check the name, the settings and the needs of a method.
+def check_registration(kind: str, name: str, **declared: tuple[Sequence[str], Sequence[str]]) -> None:
+    """Check the name of a method and what it declares.
+
+    Args:
+        kind: what the method is, for the message.
+        declared: what it declares, and the names that are known.
 
     Raises:
         ValueError: if a method cannot have them.
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of a compression method is {name!r}, but must be a string that is not empty.")
-    for what, given, known in (("settings", settings, SETTING_NAMES), ("needs", needs, NEEDS)):
+        raise ValueError(f"the name of a {kind} is {name!r}, but must be a string that is not empty.")
+    for what, (given, known) in declared.items():
         if isinstance(given, str) or not set(given) <= set(known):
             raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
 

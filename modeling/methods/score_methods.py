@@ -13,8 +13,8 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.compression_methods import BY_BUDGETS, BY_SIZES, CompressionMethod
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_methods import BY_BUDGETS, BY_SIZES, NEEDS, CompressionMethod
+from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 from .compression import add_method, check_registration, require_function
 from .exact_totals import REMAINDER_NOISE
 from .frame_budgets import FRAME_BUDGET_SETTINGS, frame_budgets
@@ -48,7 +48,7 @@ def register_score_method(
         ValueError: as in `register_compression_method`, and if the ranking is unknown or the function does not take the
             settings.
     """
-    check_registration(name, settings, needs)
+    check_registration("compression method", name, settings=(settings, SETTING_NAMES), needs=(needs, NEEDS))
     if ranking not in RANKINGS:
         raise ValueError(
             f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."

@@ -6,27 +6,41 @@ Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vidcom2.evaluation.tables import pipes
+from vidcom2.measuring.models import config_and_processor
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
 from vidcom2.measuring.results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
+from vidcom2.measuring.sizes import size_named
 from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
+from vidcom2.planning.gpus import gpu_named
+from vidcom2.planning.plan import Load, plan
+from vidcom2.planning.sizes import model_costs, video_size
+from vidcom2.planning.tables import plan_table
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "docs/deploying.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
+}
+LECTURES: dict[str, Path] = {  # size of a model -> its answers about `python -m benchmarks.clips lecture`
+    "LLaVA-OneVision-0.5B": ROOT / "benchmarks" / "results" / "bench_lecture_llava_onevision_0_5b.json",
+    "Qwen3-VL-2B": ROOT / "benchmarks" / "results" / "bench_lecture_qwen3_vl_2b.json",
 }
 PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LLM and whole model saved, quality kept
     (0.25, 0.708, 0.430, "99.6 %"),
     (0.15, 0.791, None, "95.1 %"),
 )
 MEMORY = ROOT / "benchmarks" / "results" / "memory_7b.json"
-TOWERS = ROOT / "benchmarks" / "results" / "towers_cpu.json"
+TOWERS = {  # block of a page -> figures
+    "towers": ROOT / "benchmarks" / "results" / "towers_cpu.json",
+    "towers-files": ROOT / "benchmarks" / "results" / "towers_files_cpu.json",
+}
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
@@ -112,6 +126,34 @@ def towers(rows: list[dict[str, Any]]) -> str:
     return pipes(lines)
 
 
+def lectures(models: dict[str, Path]) -> str:
+    """Make the table of whole answers: all tokens, VidCom², and VidCom² with a tower that leaves out what repeats."""
+    lines = [["size of", "", "vision, s", "prefill, s", "model generation, s", "", "peak memory, GB"]]
+    for model, path in models.items():
+        for row in read_results(path)[1]:
+            name = "all tokens"
+            if row["method"] != ALL_TOKENS:
+                name = f"VidCom², R = {100 * row['retention_ratio']:g} %"
+            if "vision_method" in row["settings"]:
+                name += f" and `{row['settings']['vision_method']}`, {row['settings']['vision_tolerance']:g}"
+            stages = [seconds(row["seconds"][stage]) for stage in ("vision", "prefill", "model_generation")]
+            gain = faster(row["saved"]["model_generation"]) if row["saved"] else ""
+            lines.append([model, name, *stages, gain, f"{row['peak_bytes'] / 1e9:.2f}"])
+    return pipes(lines)
+
+
+@cache
+def plans() -> str:
+    """Make the table of docs/deploying.md: what `vidcom2 plan` computes for its example."""
+    config, processor = config_and_processor(size_named("qwen3-vl-8b"), {})
+    load = Load(videos_per_minute=600)
+    costs, video = model_costs(config), video_size(config, processor, 64, 640, 360)
+    found = [
+        plan(costs, video, load, gpu_named(name), ratio) for name in ("l40s", "h100") for ratio in (1.0, 0.25, 0.15)
+    ]
+    return pipes(plan_table(found, load))
+
+
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     made = {}
@@ -123,7 +165,9 @@ def blocks() -> dict[str, str]:
         made[f"{name}-speed"] = speed(rows)
         made[f"{name}-origin"] = origin(content, rows)
     made["memory"] = memory(json.loads(MEMORY.read_text(encoding="utf-8"))["rows"])
-    made["towers"] = towers(json.loads(TOWERS.read_text(encoding="utf-8"))["rows"])
+    made |= {name: towers(json.loads(path.read_text(encoding="utf-8"))["rows"]) for name, path in TOWERS.items()}
+    made["lectures"] = lectures(LECTURES)
+    made["plan"] = plans()
     return made
 
 

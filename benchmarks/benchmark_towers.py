@@ -1,6 +1,7 @@
 """Time the vision towers of released models with each vision method, on clips in which more or less repeats.
 
     python -m benchmarks.benchmark_towers --json benchmarks/results/towers_cpu.json
+    python -m benchmarks.benchmark_towers --video clip.mp4 --video walk.mp4
 
 The towers have their real widths but few layers, as all layers do the same, and random weights. The contenders take
 turns, so that other work on the machine affects all of them alike. A time is that of `get_video_features` with all
@@ -10,11 +11,11 @@ tokens, which includes finding out what repeats. A speed-up is the median of the
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 import typer
@@ -28,6 +29,7 @@ from vidcom2.measuring.bench import order
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import ModelSize, size_named
 from vidcom2.records.provenance import birth_certificate, cpu_name
+from vidcom2.video.reading import read_video
 
 from .clips import CLIPS, decoded, encoded_clip
 
@@ -38,8 +40,10 @@ MODELS = (
     "qwen2-vl-2b",
     "qwen2.5-vl-3b",
     "qwen3-vl-2b",
+    "glm-4.1v-9b",
 )
 TOLERANCES = (0.0, 0.02, 0.05)
+Clip: TypeAlias = tuple[str, int] | Path  # one of `CLIPS` and its crf, or a file
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Row:
     """A vision method on a clip.
 
     Attributes:
+        clip: one of `CLIPS`, or the name of a file.
+        quality: x264's crf of a generated clip; None for a file.
         settings: those of the vision tower.
         computed: share of the groups of patches that the tower computes; None if the method has none.
         seconds: the median time.
@@ -56,7 +62,7 @@ class Row:
 
     model: str
     clip: str
-    quality: int
+    quality: int | None
     settings: dict[str, Any]
     computed: float | None
     seconds: float
@@ -99,9 +105,19 @@ def computed_share(model: Any, described: Mapping[str, Tensor], settings: Mappin
     return 1.0 if computed is None else float(computed[0].float().mean())
 
 
+def frames_of_file(file: Path, num_frames: int, side: int) -> Any:
+    """Return frames of a file, evenly spaced in time and scaled to about side × side pixels in their own shape."""
+
+    def size(_: int, height: int, width: int) -> tuple[int, int]:
+        scale = side / (height * width) ** 0.5
+        return round(scale * height), round(scale * width)
+
+    return read_video(str(file), num_frames, size=size).frames
+
+
 @torch.no_grad()
 def measure(
-    name: str, clips: list[str], quality: int, num_frames: int, side: int, layers: int, repeats: int, device: str
+    name: str, clips: Sequence[Clip], num_frames: int, side: int, layers: int, repeats: int, device: str
 ) -> list[Row]:
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     size = with_few_layers(size_named(name), layers)
@@ -109,7 +125,11 @@ def measure(
     model, processor = checkpoint.model.model, checkpoint.processor
     rows = []
     for clip in clips:
-        frames = decoded(encoded_clip(clip, num_frames, side, quality))
+        if isinstance(clip, Path):
+            label, quality, frames = clip.stem, None, frames_of_file(clip, num_frames, side)
+        else:
+            label, quality = clip
+            frames = decoded(encoded_clip(label, num_frames, side, quality))
         inputs = processor.video_processor(videos=[frames], return_tensors="pt", do_sample_frames=False)
         described = {key: inputs[key].to(device) for key in ("pixel_values_videos", "video_grid_thw") if key in inputs}
         described["pixel_values_videos"] = described["pixel_values_videos"].to(dtype)
@@ -126,13 +146,14 @@ def measure(
             seconds = median(each[place] for each in rounds)
             speedup = (median(ratios), min(ratios), max(ratios))
             share = computed_share(model, described, settings)
-            rows.append(Row(name, clip, quality, settings, share, seconds, speedup, errors[place]))
+            rows.append(Row(name, label, quality, settings, share, seconds, speedup, errors[place]))
     return rows
 
 
 def main(
     model: Annotated[list[str], typer.Option(help="A size of `vidcom2 bench`. May be repeated.")] = list(MODELS),  # noqa: B006
     clip: Annotated[list[str], typer.Option(help=f"Of {', '.join(CLIPS)}. May be repeated.")] = list(CLIPS),  # noqa: B006
+    video: Annotated[list[Path], typer.Option(help="A file instead of the clips. May be repeated.")] = [],  # noqa: B006
     quality: Annotated[int, typer.Option(help="x264's crf.", min=0, max=51)] = 23,
     frames: Annotated[int, typer.Option(help="Frames of a clip.", min=2)] = 16,
     side: Annotated[int, typer.Option(help="Pixels per side of a frame.", min=64)] = 448,
@@ -142,10 +163,12 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
     """Measure the vision methods, and print a table."""
-    rows = [row for name in model for row in measure(name, clip, quality, frames, side, layers, repeats, device)]
+    clips = [*video] or [(kind, quality) for kind in clip]
+    rows = [row for name in model for row in measure(name, clips, frames, side, layers, repeats, device)]
+    source = "".join(f"--video {file.name} " for file in video) or f"--quality {quality} "
     certificate = birth_certificate(
-        f"towers of {layers} layers, {frames} frames of {side} pixels, crf {quality}",
-        f"python -m benchmarks.benchmark_towers --quality {quality} --frames {frames} --side {side} --layers {layers} "
+        f"towers of {layers} layers, {frames} frames of {side} pixels" + ("" if video else f", crf {quality}"),
+        f"python -m benchmarks.benchmark_towers {source}--frames {frames} --side {side} --layers {layers} "
         f"--repeats {repeats} --device {device}",
         device=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
         threads=torch.get_num_threads(),

@@ -1,11 +1,17 @@
 """Generated clips of four kinds, in which more or less of the picture repeats. They are encoded with H.264, since a
-codec's noise decides how much of a still picture repeats."""
+codec's noise decides how much of a still picture repeats.
+
+    python -m benchmarks.clips lecture lecture.mp4 --frames 32
+"""
 
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
 
 import av
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 Frame = NDArray[np.uint8]  # (height, width, 3)
@@ -88,3 +94,20 @@ def decoded(file: bytes) -> list[Frame]:
     """Return the frames of an MP4 file."""
     with av.open(io.BytesIO(file)) as container:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def main(
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(CLIPS)}.")],
+    file: Annotated[Path, typer.Argument(help="The MP4 file to write.")],
+    frames: Annotated[int, typer.Option(min=2)] = 32,
+    side: Annotated[int, typer.Option(help="Pixels per side of a frame, an even number.", min=64)] = 448,
+    quality: Annotated[int, typer.Option(help="x264's crf.", min=0, max=51)] = 23,
+) -> None:
+    """Write a clip."""
+    if kind not in CLIPS:
+        raise typer.BadParameter(f"{kind!r} is none of {', '.join(CLIPS)}.", param_hint="KIND")
+    file.write_bytes(encoded_clip(kind, frames, side, quality))
+
+
+if __name__ == "__main__":
+    typer.run(main)

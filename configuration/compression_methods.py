@@ -7,6 +7,7 @@ from typing import Any
 READ_BY_EVERY_METHOD = (
     "compression_method",
     "retention_ratio",
+    "max_video_tokens",
     "compression_positions",
     "vision_method",
     "vision_chunk_frames",

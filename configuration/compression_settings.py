@@ -61,8 +61,8 @@ def _method_name(table: Mapping[str, Any], own: str = "") -> dict[str, Any]:
     return {"normalize": normalize, "accepted": accepted}
 
 
-def _frames_or_all(all_frames: str) -> dict[str, Any]:
-    """Field metadata for a number of frames, or None."""
+def _count_or_none(counted: str, none: str) -> dict[str, Any]:
+    """Field metadata for a number of what is counted, or None, which means `none`."""
 
     def normalize(value: Any) -> int | None:
         if value is None:
@@ -73,7 +73,8 @@ def _frames_or_all(all_frames: str) -> dict[str, Any]:
             raise ValueError
         return int(value)
 
-    return {"normalize": normalize, "accepted": f"None ({all_frames}) or a whole number of frames >= 1"}
+    accepted = f"None ({none}) or a whole number of {counted} >= 1"
+    return {"normalize": normalize, "accepted": accepted, "none": none}
 
 
 @dataclass(kw_only=True)
@@ -103,6 +104,10 @@ class CompressionSettings:
             always keep the original ones. Models read it; it selects nothing.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
+        max_video_tokens: a budget, the most scored tokens of a video that stay; None for no budget. It holds for each
+            video by itself, and does not count structure tokens. A video of which the ratio keeps more is compressed
+            as at the lower ratio that keeps this many, and by a method with frame budgets as with
+            `compression_rounding="exact"`. All other videos are compressed as without a budget.
         vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"changed_patches"`
             computes only the patches that changed, in the SigLIP towers of LLaVA-OneVision and LLaVA-Video;
             `"skip_repeated"` leaves out the patches that repeat what the tower computed last at their place, in all
@@ -135,15 +140,16 @@ class CompressionSettings:
     compression_rounding: str = field(default="ceil", metadata=_choice("ceil", "round", "exact"))
     compression_temperature: float = field(default=0.01, metadata=_number("a finite number > 0", lambda v: v > 0))
     compression_frame_score: str = field(default="mean", metadata=_choice("mean", "max", "uniform"))
-    compression_window: int | None = field(default=None, metadata=_frames_or_all("the whole video"))
+    compression_window: int | None = field(default=None, metadata=_count_or_none("frames", none="the whole video"))
     compression_positions: str = field(default="consecutive", metadata=_choice("consecutive", "original"))
     compression_frame_weight: float = field(default=1.0, metadata=_weight())
     compression_video_weight: float = field(default=1.0, metadata=_weight())
+    max_video_tokens: int | None = field(default=None, metadata=_count_or_none("video tokens", none="no budget"))
     vision_method: str = field(
         default="full",
         metadata=_method_name(VISION_METHODS, own=" (a method of your own is known once its module is imported)"),
     )
-    vision_chunk_frames: int | None = field(default=32, metadata=_frames_or_all("all frames at once"))
+    vision_chunk_frames: int | None = field(default=32, metadata=_count_or_none("frames", none="all frames at once"))
     vision_update_ratio: float = field(
         default=0.25,
         metadata=_number("a number in (0, 1]; the share of the patches that the vision tower computes", _is_share),
@@ -176,6 +182,15 @@ class CompressionSettings:
         _check_spelled_out(settings, given)
         return settings
 
+    def drops_of(self, num_tokens: int) -> bool:
+        """Whether tokens are dropped of a video with this many scored tokens."""
+        return self.retention_ratio < 1.0 or (self.max_video_tokens is not None and num_tokens > self.max_video_tokens)
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether tokens of some videos are dropped, though maybe only of long ones."""
+        return self.drops_of(NO_BUDGET)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the settings by name."""
         return {name: getattr(self, name) for name in SETTING_NAMES}
@@ -188,6 +203,9 @@ class CompressionSettings:
 
 _FIELDS = {setting.name: setting for setting in fields(CompressionSettings)}
 SETTING_NAMES = tuple(_FIELDS)
+# In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.
+NO_BUDGET = 2**62
+ALL_TOKENS: dict[str, Any] = {"retention_ratio": 1.0, "max_video_tokens": NO_BUDGET}
 # The settings that choose a row of a table. A row says which other settings it reads.
 _TABLES: dict[str, Mapping[str, CompressionMethod | VisionMethod]] = {
     "compression_method": COMPRESSION_METHODS,

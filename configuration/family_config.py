@@ -53,7 +53,8 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
             ValueError: also on a `vision_method` that cannot run this family's vision tower.
         """
         settings = super().compression_settings(**overrides)
-        method, tower = VISION_METHODS[settings.vision_method], self.vision_config.model_type
+        method, vision = VISION_METHODS[settings.vision_method], self.vision_config
+        tower = None if vision is None else vision.model_type  # Gemma 4's default has no tower.
         if not method.fits(tower):
             fitting = " or ".join(repr(other.name) for other in VISION_METHODS.values() if other.fits(tower))
             raise ValueError(

@@ -35,8 +35,8 @@ class VisionMethod:
         """Whether a value of this setting makes a difference, as far as it is for vision methods to say."""
         return setting in self.settings or all(setting not in row.settings for row in VISION_METHODS.values())
 
-    def fits(self, tower: str) -> bool:
-        """Whether it can run a vision tower of this `model_type`."""
+    def fits(self, tower: str | None) -> bool:
+        """Whether it can run a vision tower of this `model_type`. None: there is no tower."""
         return self.towers is None or tower in self.towers
 
 
@@ -47,10 +47,13 @@ GROUPED_TOWERS = (
     "clip_vision_model",
     "qwen2_vl_vision",
     "qwen2_5_vl_vision",  # by whole windows of its window attention
+    "qwen2_5_omni_vision_encoder",  # as Qwen2.5-VL's
     "qwen3_vl_vision",
     "qwen3_vl_moe_vision",
     "qwen3_5_vision",
     "qwen3_5_moe_vision",
+    "glm4v_vision",
+    "glm4v_moe_vision",
 )
 
 VISION_METHODS: dict[str, VisionMethod] = {

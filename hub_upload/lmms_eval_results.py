@@ -37,4 +37,6 @@ def _title(certificate: dict[str, Any]) -> str:
     how = f"{settings['compression_method']} at retention_ratio {settings['retention_ratio']:g}"
     if settings["retention_ratio"] == 1:
         how = "all tokens"
+    if settings.get("max_video_tokens") is not None:  # not in results of before there was this setting
+        how += f" within {settings['max_video_tokens']} video tokens"
     return f"lmms-eval {certificate['lmms_eval']}: {how}, {certificate['num_frames']} frames"

@@ -13,8 +13,9 @@ from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 
 from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
-from ..families import NATIVE_FAMILIES, Family
+from ..families import FAMILIES, NATIVE_FAMILIES, Family
 from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
+from ..vllm_plugin import MODELS
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
 
@@ -191,6 +192,7 @@ def model_card(
         vllm_command=vllm_command(options.repo, config),
         repo=options.repo,
         tag=options.tag,
+        pixels="pixel_values" if family.model_class.video_arguments else "pixel_values_videos",
         settings=setting_rows(config, family),
         figure=figure,
         figure_caption=options.figure_caption,
@@ -233,7 +235,7 @@ def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:
 
 
 def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
-    """Return the command with which vLLM serves a repo; None if its plugin refuses the repo's settings.
+    """Return the command with which vLLM serves a repo; None if its plugin refuses the repo's family or settings.
 
     Source: docs/serving.md.
 
@@ -241,11 +243,14 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
         config: the repo's config.json.
     """
     method = COMPRESSION_METHODS[config["compression_method"]]
+    model_class = FAMILIES[config["model_type"]].model_class
+    if MODELS[model_class.__name__].startswith("unsupported_family"):
+        return None
     if not method.is_own or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
         return None
     if any(need in TOWER_NEEDS for need in method.needs):
         return None
-    if config["compression_positions"] == "original" and not config["model_type"].startswith("qwen"):
+    if config["compression_positions"] == "original" and not model_class.inner_class.uses_mrope:
         return None
     exact = method.keeps_by_sizes(config["compression_rounding"])
     overrides = "" if exact else """ --hf-overrides '{"compression_rounding": "exact"}'"""

@@ -16,7 +16,8 @@ from .staging import StagedRepo
 # The names that configs have for widths, depths and heads. The number of a video's tokens does not depend on these.
 SIZE = re.compile(
     r"hidden_size$|intermediate_size$|^embed_dim$|^depth$|^num_.*(layers|heads|experts|per_tok)$|head_dim$"
-    r"|^layer_types$|^max_window_layers$|^mrope_section$|_indexes$"
+    r"|^hidden_size_per_layer_input$|^layer_types$|^max_window_layers$|^mrope_section$|_indexes$"
+    r"|^d_model$|^output_dim$|^encoder_(layers|ffn_dim|attention_heads)$"  # of a tower that hears
 )
 
 
@@ -49,7 +50,9 @@ def shrunk(config: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
     """Return `config` with the sizes of a tiny one of the same family. Everything that decides about tokens stays."""
     small = {name: value for name, value in config.items() if name != "quantization_config"}  # that of the weights
     for name, value in tiny.items():
-        if isinstance(value, dict) and isinstance(small.get(name), dict):
+        if name == "per_layer_config" and name in small:  # by the numbers of layers, which a tiny model has not
+            small[name] = value
+        elif isinstance(value, dict) and isinstance(small.get(name), dict):
             small[name] = shrunk(small[name], value)
         elif SIZE.search(str(name)):
             small[name] = value

@@ -140,6 +140,8 @@ def _pairs(folder: Path) -> list[str]:
     """Save tiny stock models, and the same models with the VidCom² class, and name them in arguments of the worker."""
     arguments = []
     for model_type, family in NATIVE_FAMILIES.items():
+        if not family.runs_here:
+            continue
         stock, processor = family.build_tiny()
         folders = folder / model_type, folder / f"vidcom2_{model_type}"
         stock.save_pretrained(folders[0])

@@ -102,7 +102,11 @@ class Repo:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of VidCom² in config.json."""
-        return {name: value for name, value in self.config.items() if name.startswith(("compression_", "retention_"))}
+        return {
+            name: value
+            for name, value in self.config.items()
+            if name.startswith(("compression_", "retention_", "max_video_"))
+        }
 
     def code(self, modules: list[str], folder: str = "") -> set[str]:
         """Return these modules and all that they import, all of which must be in the repo."""
@@ -142,19 +146,30 @@ class Repo:
     def inputs(self) -> Any:
         content = [{"type": "video"}, {"type": "text", "text": QUESTION}]
         prompt = self.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        inputs = self.processor(text=[prompt], videos=[video()], do_sample_frames=False, return_tensors="pt")
+        inputs = self.processor(text=[prompt], videos=[[video()]], do_sample_frames=False, return_tensors="pt")
         inputs = inputs.to(self.device)
-        inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(self.model.dtype)
+        pixels = self.pixels_in(inputs)
+        inputs[pixels] = inputs[pixels].to(self.model.dtype)
         return inputs
+
+    @staticmethod
+    def pixels_in(inputs: Any) -> str:
+        """Return the name of the pixels of a prompt with a video and no image."""
+        return "pixel_values_videos" if "pixel_values_videos" in inputs else "pixel_values"
 
     def features(self) -> Any:
         names = inspect.signature(self.model.get_video_features).parameters
+        described = {**self.inputs, "pixel_values_videos": self.inputs[self.pixels_in(self.inputs)]}
         with torch.no_grad():
-            return self.model.get_video_features(**{name: self.inputs[name] for name in names if name in self.inputs})
+            return self.model.get_video_features(**{name: described[name] for name in names if name in described})
 
     @cached_property
     def video_tokens(self) -> int:
-        return int((self.inputs["input_ids"] == self.model.config.video_token_id).sum())
+        # The prompt has no image, so placeholders with the id of images are a video's too, as in GLM's families.
+        config = self.model.config
+        return sum(
+            int((self.inputs["input_ids"] == token).sum()) for token in (config.image_token_id, config.video_token_id)
+        )
 
     @cached_property
     def short_length(self) -> int:
@@ -291,9 +306,12 @@ def bounds(method: str, ratio: float, frames: int, per_frame: int) -> tuple[floa
 def check_generate(repo: Repo) -> str:
     """`generate` prefills the compressed prompt and returns the full one."""
     input_ids, ratio = repo.inputs["input_ids"], repo.config["retention_ratio"]
+    budget = repo.config.get("max_video_tokens") or math.inf
+    # In a call, None would stand for the repo's budget.
+    all_tokens = {"retention_ratio": 1.0} | ({} if budget == math.inf else {"max_video_tokens": 2**62})
     with prefill_lengths(repo.model) as lengths:
         out = repo.model.generate(**repo.inputs, max_new_tokens=3, do_sample=False)
-        repo.model.generate(**repo.inputs, max_new_tokens=1, do_sample=False, retention_ratio=1.0)
+        repo.model.generate(**repo.inputs, max_new_tokens=1, do_sample=False, **all_tokens)
     full = input_ids.shape[1]
     require(
         lengths == [repo.short_length, full],
@@ -302,7 +320,10 @@ def check_generate(repo: Repo) -> str:
     compression = repo.features().video_compressions[0]
     kept, frames, per_frame = len(compression.indices), len(compression.frame_budgets), compression.tokens_per_frame
     least, most = bounds(repo.model.config.compression_method, ratio, frames, per_frame)
-    require(least <= kept <= most, f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio}.")
+    require(
+        min(least, budget) <= kept <= min(most, budget),
+        f"{kept} of {frames * per_frame} video tokens are kept, but the ratio is {ratio} and the budget {budget}.",
+    )
     require(
         torch.equal(out[:, :full], input_ids) and out.shape[1] > full, "the output does not begin with the full prompt."
     )

@@ -11,14 +11,22 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from ..configuration.compression_settings import SETTING_NAMES, with_settings
+from .families.modeling_vidcom2_cosmos3_omni import VidCom2Cosmos3OmniForConditionalGeneration
+from .families.modeling_vidcom2_gemma4 import VidCom2Gemma4ForConditionalGeneration
+from .families.modeling_vidcom2_glm4v import VidCom2Glm4vForConditionalGeneration
+from .families.modeling_vidcom2_glm4v_moe import VidCom2Glm4vMoeForConditionalGeneration
+from .families.modeling_vidcom2_glm46v import VidCom2Glm46VForConditionalGeneration
+from .families.modeling_vidcom2_internvl import VidCom2InternVLForConditionalGeneration
 from .families.modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoForConditionalGeneration
 from .families.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .families.modeling_vidcom2_qwen2_5_omni_thinker import VidCom2Qwen2_5OmniThinkerForConditionalGeneration
 from .families.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5ForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
+from .families.modeling_vidcom2_smolvlm import VidCom2SmolVLMForConditionalGeneration
 from .prompt.compressed_generation import VidCom2GenerationMixin
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -30,10 +38,18 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2LlavaNextVideoForConditionalGeneration,
         VidCom2Qwen2VLForConditionalGeneration,
         VidCom2Qwen2_5_VLForConditionalGeneration,
+        VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
         VidCom2Qwen3VLForConditionalGeneration,
         VidCom2Qwen3VLMoeForConditionalGeneration,
         VidCom2Qwen3_5ForConditionalGeneration,
         VidCom2Qwen3_5MoeForConditionalGeneration,
+        VidCom2Glm4vForConditionalGeneration,
+        VidCom2Glm4vMoeForConditionalGeneration,
+        VidCom2Glm46VForConditionalGeneration,
+        VidCom2Cosmos3OmniForConditionalGeneration,
+        VidCom2InternVLForConditionalGeneration,
+        VidCom2SmolVLMForConditionalGeneration,
+        VidCom2Gemma4ForConditionalGeneration,
     )
 }
 # Attributes by which others replace a model's methods, and which the view must not take over. Accelerate, when it
@@ -92,5 +108,5 @@ def _computes_as(model: PreTrainedModel, stock_class: type) -> bool:
     """Whether `model` is of the stock class, or of a subclass that overrides nothing that the view would ignore."""
     methods = ("forward", "generate", "get_video_features", "prepare_inputs_for_generation")
     return isinstance(model, stock_class) and all(
-        getattr(type(model), name) is getattr(stock_class, name) for name in methods
+        getattr(type(model), name, None) is getattr(stock_class, name, None) for name in methods
     )

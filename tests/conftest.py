@@ -13,8 +13,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the n
 import pytest
 import torch
 from filelock import FileLock
-from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video
+from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_image, make_video, video_places
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
+from videos_as_images import by_prompt, joined_pixels, split_pixels
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.configuration.vision_methods import VISION_METHODS
@@ -75,8 +76,10 @@ def _share_out(items: list[pytest.Item], number: int) -> None:
 
     Representatives run every combination of the test's other parameters. Of the other families, one runs each
     combination, in turn. So each family meets each value of a parameter, if another parameter has enough values, and
-    one of them meets each pair of values. In tests about the models, all families run the first combination.
+    one of them meets each pair of values. In tests about the models, all families run the first combination. In the
+    others, one representative runs each combination by default, in turn, and the others are `slow`.
     """
+    around_the_models = items[0].path.stem.removeprefix("test_") in AROUND_THE_MODELS
     columns = set()  # per parameter, the index of each case's value; parameters that vary together count once
     for name in items[0].callspec.params.keys() - {"family", "case"}:
         values = list(dict.fromkeys(id(item.callspec.params[name]) for item in items))
@@ -86,7 +89,7 @@ def _share_out(items: list[pytest.Item], number: int) -> None:
     first: dict[str, tuple] = {}
     for item, place in zip(items, places):
         combinations[place].append(item)
-        if item.path.stem.removeprefix("test_") not in AROUND_THE_MODELS:
+        if not around_the_models:
             first[_row(item).name] = min(first.get(_row(item).name, place), place, key=sum)
     for place, cases in combinations.items():
         for is_slow in (False, True):
@@ -94,6 +97,10 @@ def _share_out(items: list[pytest.Item], number: int) -> None:
             for turn, item in enumerate(others):
                 if turn != (number + sum(place)) % len(others) and place != first.get(_row(item).name):
                     item.add_marker("product")
+        representatives = [each for each in cases if _row(each).representative]
+        for turn, item in enumerate(representatives if around_the_models else []):
+            if turn != (number + sum(place)) % len(representatives):
+                item.add_marker("slow")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is read
@@ -133,12 +140,45 @@ class Family:
     def load(self, **kwargs: Any) -> PreTrainedModel:
         return self.case.model_class.from_pretrained(self.folder, **kwargs).eval()
 
+    def load_stock(self, **kwargs: Any) -> PreTrainedModel:
+        return load_stock(self.case, self.folder, **kwargs)
+
+    def untouched_stock(self) -> PreTrainedModel:
+        """Return the stock model in Transformers' own class."""
+        return (
+            self.stock
+            if self.case.compared_class is None
+            else self.case.stock_class.from_pretrained(self.folder).eval()
+        )
+
     def prompt(self, question: str, videos: int = 0, images: int = 0) -> str:
         return chat_prompt(self.processor, question, videos, images)
 
-    def inputs(self, *prompts: str, videos: list | None = None, images: list | None = None) -> BatchFeature:
-        media = {name: value for name, value in (("videos", videos), ("images", images)) if value}
-        return self.processor(text=list(prompts), padding=True, return_tensors="pt", **media)
+    def inputs(
+        self, *prompts: str, videos: list | None = None, images: list | None = None, **arguments: Any
+    ) -> BatchFeature:
+        media: dict[str, Any] = {name: value for name, value in (("videos", videos), ("images", images)) if value}
+        inputs = self.processed(list(prompts), media, **arguments)
+        return split_pixels(self.stock.config, inputs) if self.case.frames_are_images else inputs
+
+    def processed(self, prompts: list[str], media: dict[str, list], **arguments: Any) -> BatchFeature:
+        """Return what the processor makes of prompts and their media, with the pixels of all media.
+
+        SmolVLM's leaves out the pixels of images beside videos, so here they are put where the prompt shows them.
+        """
+        if self.case.media_by_prompt:
+            tokens = {"images": self.processor.image_token, "videos": self.processor.video_token}
+            media = {kind: by_prompt(prompts, tokens[kind], media[kind]) for kind in media}
+        arguments = {"padding": True, "return_tensors": "pt"} | arguments
+        inputs = self.processor(text=prompts, **media, **arguments)
+        if self.case.takes_one_kind and len(media) > 1:
+            images = self.processor.image_processor(media["images"], return_tensors="pt")
+            inputs |= joined_pixels(self.stock.config, inputs, images["pixel_values"], inputs["pixel_values"])
+        return inputs
+
+    def for_stock(self, inputs: Any) -> dict[str, Any]:
+        """Return the inputs as Transformers' own class takes them."""
+        return self.stock._joined(dict(inputs)) if self.case.frames_are_images else dict(inputs)
 
     def videos_of(self, inputs: Any) -> dict[str, Any]:
         """Return the arguments that describe the videos of a prompt."""
@@ -149,11 +189,23 @@ class Family:
 
     def parents_features(self, inputs: Any) -> list[torch.Tensor]:
         """Return the stock model's features of each video, (placeholders, dim)."""
-        features = self.stock.get_video_features(**self.videos_of(inputs)).pooler_output
+        features = self.stock.model.get_video_features(**self.videos_of(inputs)).pooler_output
         return [video.flatten(0, -2) for video in features]  # before 5.21, LLaVA-NeXT-Video's have frames
 
     def one_video(self, question: str = "What happens?", seed: int = 0, num_frames: int = 8) -> BatchFeature:
         return self.inputs(self.prompt(question, videos=1), videos=[make_video(seed, num_frames)])
+
+    def processed_video(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return what `one_video` does, as the processor passes it, which every class takes."""
+        return self.for_stock(self.one_video(*args, **kwargs))
+
+
+def load_stock(case: ModelCase, folder: Path, **kwargs: Any) -> PreTrainedModel:
+    """Return the stock model, in the class with which ours is compared."""
+    stock = case.stock_class.from_pretrained(folder, **kwargs).eval()
+    if case.compared_class is not None:
+        stock.__class__, stock.model.__class__ = case.compared_class, case.compared_class.inner_class
+    return stock
 
 
 def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> Family:
@@ -166,8 +218,9 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
             for part in case.build(**case.build_arguments):
                 part.save_pretrained(unfinished)
             unfinished.rename(folder)
-    stock = case.stock_class.from_pretrained(folder).eval()
+    stock = load_stock(case, folder)
     assert case.siglip == VISION_METHODS["changed_patches"].fits(stock.config.vision_config.model_type)
+    assert case.grouped == VISION_METHODS["skip_repeated"].fits(stock.config.vision_config.model_type)
     assert case.deepstack == hasattr(getattr(stock.model, "visual", None), "deepstack_merger_list")
     return Family(case, folder, stock, AutoProcessor.from_pretrained(folder))
 
@@ -199,7 +252,7 @@ def short_length(family: Family) -> Callable[..., int]:
     def length(inputs: BatchFeature, row: int = 0, **kwargs: Any) -> int:
         features = family.model.get_video_features(**family.videos_of(inputs), **kwargs)
         assert len(inputs["input_ids"]) == 1
-        is_video = inputs["input_ids"] == family.model.config.video_token_id
+        is_video = video_places(family.model.config, inputs["input_ids"])
         return int((~is_video).sum()) + sum(map(len, features.pooler_output))
 
     return length

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GenerationConfig
 
-from vidcom2.tiny.checkpoints import tiny_tokenizer
+from vidcom2.tiny.tokens import tiny_tokenizer
 
 VISION = "model.vision_tower.vision_tower.vision_model."
 

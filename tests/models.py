@@ -8,22 +8,46 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
+from packaging import version
 from safetensors.torch import save_file
 from transformers import (
     BatchFeature,
+    Cosmos3OmniForConditionalGeneration,
+    Gemma4ForConditionalGeneration,
+    Glm4vForConditionalGeneration,
+    Glm4vMoeForConditionalGeneration,
+    Glm46VForConditionalGeneration,
+    InternVLForConditionalGeneration,
     LlavaNextVideoForConditionalGeneration,
     LlavaOnevisionForConditionalGeneration,
+    PreTrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5OmniThinkerForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5MoeForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
+    SmolVLMForConditionalGeneration,
 )
+from videos_as_images import InternVLWithVideos, SmolVLMWithVideos, frame_places
 
 from vidcom2 import (
+    VidCom2Cosmos3OmniConfig,
+    VidCom2Cosmos3OmniForConditionalGeneration,
+    VidCom2Gemma4Config,
+    VidCom2Gemma4ForConditionalGeneration,
+    VidCom2Glm4vConfig,
+    VidCom2Glm4vForConditionalGeneration,
+    VidCom2Glm4vMoeConfig,
+    VidCom2Glm4vMoeForConditionalGeneration,
+    VidCom2Glm46VConfig,
+    VidCom2Glm46VForConditionalGeneration,
+    VidCom2InternVLConfig,
+    VidCom2InternVLForConditionalGeneration,
     VidCom2LlavaNextVideoConfig,
     VidCom2LlavaNextVideoForConditionalGeneration,
     VidCom2LlavaOnevisionConfig,
@@ -32,6 +56,8 @@ from vidcom2 import (
     VidCom2LlavaVideoForConditionalGeneration,
     VidCom2Qwen2_5_VLConfig,
     VidCom2Qwen2_5_VLForConditionalGeneration,
+    VidCom2Qwen2_5OmniThinkerConfig,
+    VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
     VidCom2Qwen2VLConfig,
     VidCom2Qwen2VLForConditionalGeneration,
     VidCom2Qwen3_5Config,
@@ -42,11 +68,19 @@ from vidcom2 import (
     VidCom2Qwen3VLForConditionalGeneration,
     VidCom2Qwen3VLMoeConfig,
     VidCom2Qwen3VLMoeForConditionalGeneration,
+    VidCom2SmolVLMConfig,
+    VidCom2SmolVLMForConditionalGeneration,
 )
+from vidcom2.families import FAMILIES
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny.checkpoints import (
-    tiny_llava_next_video,
-    tiny_llava_onevision,
+from vidcom2.tiny.gemma4 import tiny_gemma4
+from vidcom2.tiny.glm import tiny_glm4v, tiny_glm4v_moe, tiny_glm46v
+from vidcom2.tiny.internvl import tiny_internvl
+from vidcom2.tiny.llava import tiny_llava_next_video, tiny_llava_onevision
+from vidcom2.tiny.llava_video import tiny_llava_video
+from vidcom2.tiny.qwen import (
+    tiny_cosmos3_omni,
+    tiny_qwen2_5_omni_thinker,
     tiny_qwen2_5_vl,
     tiny_qwen2_vl,
     tiny_qwen3_5,
@@ -54,7 +88,7 @@ from vidcom2.tiny.checkpoints import (
     tiny_qwen3_vl,
     tiny_qwen3_vl_moe,
 )
-from vidcom2.tiny.llava_video import tiny_llava_video
+from vidcom2.tiny.smolvlm import tiny_smolvlm
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -85,17 +119,40 @@ class ModelCase:
     # combinations out among the other rows.
     representative: bool = False
     siglip: bool = False  # whether the vision tower can reuse what it computed for another frame
+    # Whether a video has the placeholders of images, between marks. The stock class then refuses a prompt with both,
+    # and loses the features of videos where it repeats them for beams or splits them into chunks.
+    shares_ids: bool = False
+    keeps_sizes: bool = False  # whether the processor bounds only the size of a whole video, not that of a frame
+    # Whether the processor passes frames as rows of `pixel_values`. The tests pass them as `pixel_values_videos`, which
+    # the stock class does not take: `compared_class` is one that does.
+    frames_are_images: bool = False
+    compared_class: type | None = None
+    grouped: bool = True  # whether the vision tower can leave out groups of patches
     deepstack: bool = False  # whether the language model adds features of inner layers of the vision tower
     frames_stand_apart: bool = False  # each frame stands on its own in the prompt, behind its time
     # Whether it has linear attention. Its states cannot be cropped, and fade over padding between tokens. Transformers'
     # caches cannot select or repeat their rows, and Transformers refuses prompt lookup.
     recurrent: bool = False
+    media_by_prompt: bool = False  # whether the processor takes the media of several prompts as a list for each
+    # Whether later layers read the keys and values of earlier ones. Then reentrant gradient checkpointing loses a part
+    # of the gradients, in the stock class too.
+    shares_kv: bool = False
+    # Whether the processor leaves out the pixels of images beside videos, and samples the decoded frames of a chat
+    # unless it is told not to.
+    takes_one_kind: bool = False
+    # The first Transformers whose stock class runs videos in `forward`.
+    since: str = "5.19"
     # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
     covered: tuple[float, float, float, float] = (0, 0, 1, 1)
 
     @property
     def tokens_per_frame(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def loads_here(self) -> bool:
+        """Whether the installed Transformers has the classes that the family's extend."""
+        return FAMILIES[self.config_class.model_type].runs_here
 
     def scored_frames(self, num_frames: int) -> int:
         return -(-num_frames // self.files_frames_per_frame)
@@ -114,8 +171,13 @@ class ModelCase:
         """Return the stock model's M-RoPE positions (3, B, L) of the full prompt."""
         if not self.mrope:
             return None
-        names = ("input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", *self.video_inputs[1:])
-        return stock.model.get_rope_index(**{name: inputs[name] for name in names if name in inputs})[0]
+        names = ["input_ids", "mm_token_type_ids", "attention_mask", "image_grid_thw", *self.video_inputs[1:]]
+        names.append("use_audio_in_video")
+        renamed = {"video_second_per_grid": "second_per_grids"}  # Qwen2.5-Omni's
+        given = {renamed.get(name, name): inputs[name] for name in names if name in inputs}
+        if "feature_attention_mask" in inputs:
+            given["audio_seqlens"] = inputs["feature_attention_mask"].sum(dim=1)
+        return stock.model.get_rope_index(**given)[0]
 
 
 LLAVA_PREFIXES = {
@@ -124,6 +186,12 @@ LLAVA_PREFIXES = {
     "model.vision_tower.": "vision_tower.vision_model.",
     "model.multi_modal_projector.": "multi_modal_projector.",
     "model.image_newline": "image_newline",
+}
+INTERNVL_PREFIXES = {
+    "lm_head.": "language_model.lm_head.",
+    "model.language_model.": "language_model.model.",
+    "model.vision_tower.": "vision_tower.",
+    "model.multi_modal_projector.": "multi_modal_projector.",
 }
 QWEN3: dict[str, Any] = {  # shared by the rows of Qwen3-VL and Qwen3.5
     "build_arguments": {"patch_size": 10, "frame_tokens": 12},
@@ -136,6 +204,7 @@ QWEN3: dict[str, Any] = {  # shared by the rows of Qwen3-VL and Qwen3.5
     "mrope": True,
     "frames_stand_apart": True,
 }
+GLM = QWEN3 | {"build_arguments": {"patch_size": 10}, "shares_ids": True, "keeps_sizes": True}
 
 MODELS = [
     ModelCase(
@@ -217,6 +286,27 @@ MODELS = [
         mrope=True,
     ),
     ModelCase(
+        name="qwen2_5_omni_thinker",
+        config_class=VidCom2Qwen2_5OmniThinkerConfig,
+        model_class=VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
+        stock_class=Qwen2_5OmniThinkerForConditionalGeneration,
+        build=tiny_qwen2_5_omni_thinker,
+        build_arguments={"patch_size": 46},  # 276 × 368 pixels, the fewest that the processor makes of a frame
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw", "video_second_per_grid"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={
+            "lm_head.": "thinker.lm_head.",
+            "model.language_model.": "thinker.model.",
+            "model.visual.": "thinker.visual.",
+            "model.audio_tower.": "thinker.audio_tower.",
+        },
+        files_frames_per_frame=2,
+        mrope=True,
+        since="5.21",
+    ),
+    ModelCase(
         name="qwen3_vl",
         config_class=VidCom2Qwen3VLConfig,
         model_class=VidCom2Qwen3VLForConditionalGeneration,
@@ -256,9 +346,106 @@ MODELS = [
         slow=True,
         recurrent=True,
     ),
+    ModelCase(
+        name="glm4v",
+        config_class=VidCom2Glm4vConfig,
+        model_class=VidCom2Glm4vForConditionalGeneration,
+        stock_class=Glm4vForConditionalGeneration,
+        build=tiny_glm4v,
+        **GLM,
+    ),
+    ModelCase(
+        name="glm4v_moe",
+        config_class=VidCom2Glm4vMoeConfig,
+        model_class=VidCom2Glm4vMoeForConditionalGeneration,
+        stock_class=Glm4vMoeForConditionalGeneration,
+        build=tiny_glm4v_moe,
+        **GLM,
+        slow=True,
+    ),
+    ModelCase(
+        name="glm46v",
+        config_class=VidCom2Glm46VConfig,
+        model_class=VidCom2Glm46VForConditionalGeneration,
+        stock_class=Glm46VForConditionalGeneration,
+        build=tiny_glm46v,
+        **GLM,
+        slow=True,
+    ),
+    ModelCase(
+        name="cosmos3_omni",
+        config_class=VidCom2Cosmos3OmniConfig,
+        model_class=VidCom2Cosmos3OmniForConditionalGeneration,
+        stock_class=Cosmos3OmniForConditionalGeneration,
+        build=tiny_cosmos3_omni,
+        deepstack=True,
+        **QWEN3,
+        slow=True,
+    ),
+    ModelCase(
+        name="internvl",
+        config_class=VidCom2InternVLConfig,
+        model_class=VidCom2InternVLForConditionalGeneration,
+        stock_class=InternVLForConditionalGeneration,
+        compared_class=InternVLWithVideos,
+        build=tiny_internvl,
+        build_arguments={"image_size": IMAGE_SIZE},
+        grid=(3, 3),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "num_frames"),
+        image_inputs=("pixel_values",),
+        legacy_prefixes=INTERNVL_PREFIXES,
+        frames_are_images=True,
+        grouped=False,
+    ),
+    ModelCase(
+        name="smolvlm",
+        config_class=VidCom2SmolVLMConfig,
+        model_class=VidCom2SmolVLMForConditionalGeneration,
+        stock_class=SmolVLMForConditionalGeneration,
+        compared_class=SmolVLMWithVideos,
+        build=tiny_smolvlm,
+        build_arguments={"image_size": IMAGE_SIZE},
+        grid=(3, 3),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "num_frames"),
+        image_inputs=("pixel_values", "pixel_attention_mask"),
+        legacy_prefixes={"": ""},
+        frames_are_images=True,
+        grouped=False,
+        media_by_prompt=True,
+        takes_one_kind=True,
+    ),
+    ModelCase(
+        name="gemma4",
+        config_class=VidCom2Gemma4Config,
+        model_class=VidCom2Gemma4ForConditionalGeneration,
+        stock_class=Gemma4ForConditionalGeneration,
+        build=tiny_gemma4,
+        # The window is wider than any prompt. tests/test_gemma4.py has a narrow one.
+        build_arguments={"patch_size": 4, "sliding_window": 8192},
+        grid=(7, 9),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
+        image_inputs=("pixel_values", "image_position_ids"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+        media_by_prompt=True,
+        shares_kv=True,
+        since="5.20",
+    ),
 ]
 
-EACH_MODEL = [pytest.param(case, id=case.name, marks=pytest.mark.slow if case.slow else ()) for case in MODELS]
+
+def _marks(case: ModelCase) -> list[pytest.MarkDecorator]:
+    lacks_videos = version.parse(transformers.__version__) < version.parse(case.since)
+    reason = f"the stock class of {case.name} runs no videos before Transformers {case.since}"
+    return [pytest.mark.skipif(lacks_videos, reason=reason)] + [pytest.mark.slow] * case.slow
+
+
+CASES_THAT_LOAD = [case for case in MODELS if case.loads_here]
+EACH_MODEL = [pytest.param(case, id=case.name, marks=_marks(case)) for case in MODELS]
 
 
 def two_of(cases: Sequence[tuple], mark: pytest.MarkDecorator = pytest.mark.product) -> list[Any]:
@@ -277,9 +464,34 @@ def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) ->
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def tower_of(inner: Any) -> Any:
+    """Return the vision tower of a model without a head."""
+    return next(getattr(inner, name) for name in ("visual", "vision_tower", "vision_model") if hasattr(inner, name))
+
+
 def chat_prompt(processor: Any, question: str, videos: int = 0, images: int = 0) -> str:
     content = [{"type": "image"}] * images + [{"type": "video"}] * videos + [{"type": "text", "text": question}]
     return processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+
+
+def placeholder_id(config: PreTrainedConfig) -> int:
+    """Return the id of the tokens that stand for a video's in a processor's prompt."""
+    shares_ids = hasattr(config, "video_start_token_id") or hasattr(config, "frame_marks")
+    return config.image_token_id if shares_ids else config.video_token_id
+
+
+def video_places(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Tensor:
+    """Return which tokens stand for a video's, token by token: bool, of the same shape (..., L)."""
+    if input_ids.ndim > 1:
+        return torch.stack([video_places(config, row) for row in input_ids])
+    if hasattr(config, "frame_marks"):
+        return frame_places(config, input_ids)
+    within, places = not hasattr(config, "video_start_token_id"), []
+    for token in input_ids.tolist():
+        if token in (getattr(config, "video_start_token_id", None), getattr(config, "video_end_token_id", None)):
+            within = token == config.video_start_token_id
+        places.append(within and token == placeholder_id(config))
+    return torch.tensor(places)
 
 
 def make_video(seed: int, num_frames: int = 8, unique_frame: int | None = 5) -> np.ndarray:

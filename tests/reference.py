@@ -1,12 +1,15 @@
 """Prompts compressed by hand and run through the stock model, with which our classes are compared."""
 
+import copy
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from conftest import Family
+from models import video_places
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel
 from transformers.utils.generic import ModelOutput
@@ -45,17 +48,23 @@ def compressed_embeddings(
     stock = family.stock
     input_ids = inputs["input_ids"][0]
     embeddings = stock.get_input_embeddings()(input_ids)
+    is_video = video_places(stock.config, input_ids)
     features = {}  # placeholder position -> feature
     deepstack = {}  # placeholder position -> what the first decoder layers add to it
     if inputs.get("pixel_values") is not None:
         encoded = stock.get_image_features(**family.images_of(inputs))
-        positions = (input_ids == stock.config.image_token_id).nonzero().flatten().tolist()
+        positions = ((input_ids == stock.config.image_token_id) & ~is_video).nonzero().flatten().tolist()
         features.update(zip(positions, torch.cat(list(encoded.pooler_output)), strict=True))
         deepstack.update(zip(positions, deepstack_rows(encoded)))
 
+    if inputs.get("input_features") is not None:
+        heard = stock.get_audio_features(inputs["input_features"], inputs["feature_attention_mask"]).last_hidden_state
+        positions = (input_ids == stock.config.audio_token_id).nonzero().flatten().tolist()
+        features.update(zip(positions, heard, strict=True))
+
     dropped = set()
-    video_positions = (input_ids == stock.config.video_token_id).nonzero().flatten().tolist()
-    encoded = stock.get_video_features(**family.videos_of(inputs))
+    video_positions = is_video.nonzero().flatten().tolist()
+    encoded = stock.model.get_video_features(**family.videos_of(inputs))
     deepstack.update(zip(video_positions, deepstack_rows(encoded)))
     for number, video in enumerate(family.parents_features(inputs)):
         is_scored = family.case.is_scored(len(video))
@@ -130,9 +139,37 @@ class Deepstack:
         return args, kwargs | {"visual_pos_masks": where, "deepstack_visual_embeds": added}
 
 
+def reading_embeddings(stock: PreTrainedModel) -> PreTrainedModel:
+    """Return a stock model whose `generate` takes embeddings. Gemma 4's takes none, though its `forward` does."""
+    theirs = type(stock).prepare_inputs_for_generation
+    if "inputs_embeds" in inspect.signature(theirs).parameters:
+        return stock
+
+    def prepare(self: Any, input_ids: Tensor, inputs_embeds: Tensor | None = None, **kwargs: Any) -> dict[str, Any]:
+        return theirs(self, input_ids, inputs_embeds=inputs_embeds, **kwargs)
+
+    view = copy.copy(stock)
+    view.__class__ = type("ReadingEmbeddings", (type(stock),), {"prepare_inputs_for_generation": prepare})
+    return view
+
+
+@torch.no_grad()
+def layer_embeddings(stock: PreTrainedModel, input_ids: Tensor) -> dict[str, Tensor]:
+    """Return what each layer of Gemma 4 adds to these tokens (L,), as an argument. A pad token stands for images and
+    videos there."""
+    if not getattr(stock.config.text_config, "hidden_size_per_layer_input", 0):
+        return {}
+    is_media = (input_ids == stock.config.image_token_id) | (input_ids == stock.config.video_token_id)
+    ids = input_ids.masked_fill(is_media, stock.config.text_config.pad_token_id)
+    return {"per_layer_inputs": stock.get_decoder().get_per_layer_inputs(ids[None])}
+
+
 @torch.no_grad()
 def position_arguments(family: Family, inputs: BatchFeature, remaining: Tensor) -> dict[str, Tensor]:
-    """Return the stock model's M-RoPE positions of the remaining tokens, or nothing where positions are mere order."""
+    """Return what the stock model needs beside the embeddings of the remaining tokens: M-RoPE positions, and what its
+    layers read from the ids. It is nothing where positions are mere order and only the first layer reads ids."""
+    if of_layers := layer_embeddings(family.stock, inputs["input_ids"][0, remaining]):
+        return of_layers
     full = family.case.full_positions(family.stock, inputs)
     if full is None:
         return {}
@@ -150,7 +187,7 @@ def new_tokens(
     """Return the (rows, new) tokens that the stock model generates from the prompt compressed by hand."""
     embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio, **settings or {})
     kwargs |= position_arguments(family, inputs, remaining)
-    return family.stock.generate(inputs_embeds=embeddings, max_new_tokens=max_new_tokens, **kwargs)
+    return reading_embeddings(family.stock).generate(inputs_embeds=embeddings, max_new_tokens=max_new_tokens, **kwargs)
 
 
 @torch.no_grad()
@@ -159,12 +196,15 @@ def tokens_without_cache(family: Family, inputs: BatchFeature, retention_ratio: 
     stock = family.stock
     embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio)
     positions = position_arguments(family, inputs, remaining).get("position_ids")
+    ids = inputs["input_ids"][0, remaining]
     positions = torch.arange(len(remaining))[None] if positions is None else positions[1:]
     tokens = []
     for _ in range(num_tokens):
-        hidden = stock.get_decoder()(inputs_embeds=embeddings, position_ids=positions).last_hidden_state
+        described = {"position_ids": positions} | layer_embeddings(stock, ids)
+        hidden = stock.get_decoder()(inputs_embeds=embeddings, **described).last_hidden_state
         token = stock.lm_head(hidden[:, -1]).argmax(-1)
         tokens.append(int(token))
+        ids = torch.cat([ids, token])
         embeddings = torch.cat([embeddings, stock.get_input_embeddings()(token)[None]], dim=1)
         following = positions.max() + 1
         positions = torch.cat([positions, following.expand(*positions.shape[:-1], 1)], dim=-1)

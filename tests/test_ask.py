@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from conftest import Family, only
 from make_clips import write_clip
+from models import video_places
 from transformers import AutoProcessor, GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
@@ -39,10 +41,11 @@ def by_hand(model: PreTrainedModel, family: Family, video: Video, **arguments: A
     """Return the answer's text, its number of tokens, and the prompt's number of tokens in the KV cache."""
     inputs = family.processor(
         text=[family.prompt(QUESTION, videos=1)],
-        videos=[video.frames],
+        videos=[[video.frames]],
         video_metadata=[video.metadata],
         do_sample_frames=False,
         return_tensors="pt",
+        **({"fps": len(video.frames) / video.duration} if "video_second_per_grid" in family.case.video_inputs else {}),
     )
     arguments = {"max_new_tokens": 6, "do_sample": False, **arguments}
     out = model.generate(**inputs, **arguments, return_dict_in_generate=True)
@@ -69,12 +72,16 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
     assert answer.video is video and answer.measured is None
     assert answer.full_prompt_tokens - answer.full_video_tokens == answer.prompt_tokens - answer.video_tokens
 
-    inputs = family.processor(text=[family.prompt("", videos=1)], videos=[video.frames], do_sample_frames=False)
+    inputs = family.inputs(family.prompt("", videos=1), videos=[video.frames], do_sample_frames=False)
     full = family.case.video_tokens(6)
-    if family.case.frames_stand_apart:  # their processor does not resize small frames
+    if "video_grid_thw" in inputs and family.case.frames_stand_apart:  # their processor does not resize small frames
         full = math.prod(inputs["video_grid_thw"][0]) // 4
+    if "video_second_per_grid" in inputs:  # Qwen2.5-Omni's makes them so large, and keeps their shape
+        full = math.prod(inputs["video_grid_thw"][0]) // 4
+    if "video_position_ids" in inputs:  # Gemma 4's makes them as large as 70 tokens allow, and keeps their shape
+        full = int((np.array(inputs["video_position_ids"]) >= 0).all(axis=-1).sum()) // 9
     assert answer.full_video_tokens == full > answer.video_tokens
-    features = family.model.get_video_features(**family.videos_of(inputs.convert_to_tensors("pt")))
+    features = family.model.get_video_features(**family.videos_of(inputs))
     assert torch.equal(answer.compression.indices, features.video_compressions[0].indices)
     assert answer.video_tokens == len(features.pooler_output[0])
 
@@ -88,7 +95,7 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
     assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.model, family, shown)
 
 
-@only(lambda family: "second_per_grid_ts" in family.video_inputs)
+@only(lambda family: any("second_per_grid" in name for name in family.video_inputs))
 @pytest.mark.parametrize("by", ["ask", "run"])
 def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: str) -> None:
     """The model has bfloat16 weights, a type in which 201, 202 and 203 are only two numbers."""
@@ -109,10 +116,11 @@ def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: s
         run(Checkpoint("tiny", model, family.processor), video, QUESTION, 1, repeats=1)
     hook.remove()
     inputs = prepare_inputs(family.processor, QUESTION, video)
-    is_video = inputs["input_ids"][0] == model.config.video_token_id
+    is_video = video_places(model.config, inputs["input_ids"][0])
     temporal = seen[0][1, 0, is_video].unique()
     seconds = 2 * 33.5 / 24  # per two frames: as in the original code, the video's length over its frames
-    per_second = model.config.vision_config.tokens_per_second
+    config = model.config
+    per_second = getattr(config, "position_id_per_seconds", None) or config.vision_config.tokens_per_second
     assert (temporal - temporal[0]).tolist() == [int(t * seconds * per_second) for t in range(12)]
     assert all(torch.equal(positions, seen[0]) for positions in seen)
 
@@ -194,24 +202,48 @@ def test_a_setting_that_belongs_to_the_model_is_refused_with_a_loaded_model(fami
 # -- the times --------------------------------------------------------------------------------------------------------
 
 
+def minutes(seconds: np.ndarray) -> str:
+    return f"{int(seconds[0]) // 60:02}:{int(seconds[0]) % 60:02}"
+
+
+# How a processor writes when the frames of a token are shown: a pattern, and the text for their seconds.
+GLM_4V = (r"<\|end_of_image\|>(\d+)", lambda seconds: f"{int(seconds[0])}")
+WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
+    "glm4v": GLM_4V,
+    "glm4v_moe": GLM_4V,
+    "glm46v": (r">([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.1f}"),
+    "gemma4": (r"(\d\d:\d\d) <", minutes),
+    "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
+    **dict.fromkeys(
+        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni"),
+        (r"<([0-9.]+) seconds>", lambda seconds: f"{seconds.mean():.1f}"),
+    ),
+}
+
+
 def test_frame_times_reach_every_processor(family: Family, video: Video) -> None:
+    case = family.case
     inputs = prepare_inputs(family.processor, QUESTION, video)
     text = family.processor.decode(inputs["input_ids"][0])
     told = time_instruction(video.seconds, video.duration)
-    assert (told in text) is (family.case.name == "llava_video")
-    shown = family.processor.video_processor(
-        video.frames, video_metadata=[video.metadata], do_sample_frames=False, return_metadata=True
-    )
-    assert shown["video_metadata"][0].timestamps == video.seconds.tolist()
+    assert (told in text) is (case.name == "llava_video")
+    if not case.frames_are_images:
+        shown = family.processor.video_processor(
+            video.frames, video_metadata=[video.metadata], do_sample_frames=False, return_metadata=True
+        )
+        assert shown["video_metadata"][0].timestamps == video.seconds.tolist()
     without = family.processor(
-        text=[family.prompt(QUESTION, videos=1)], videos=[video.frames], do_sample_frames=False, return_tensors="pt"
+        text=[family.prompt(QUESTION, videos=1)], videos=[[video.frames]], do_sample_frames=False, return_tensors="pt"
     )
-    assert torch.equal(inputs["pixel_values_videos"], without["pixel_values_videos"])
-    tells = family.case.name == "llava_video" or family.case.frames_stand_apart
+    # Where frames are images, the family's processor here has already told the two apart.
+    shown_pixels, pixels = (each.get("pixel_values_videos", each.get("pixel_values")) for each in (inputs, without))
+    assert torch.equal(shown_pixels.flatten(), pixels.flatten())
+    tells = case.name == "llava_video" or case.name in WRITTEN_TIMES
     assert torch.equal(inputs["input_ids"], without["input_ids"]) is not tells
-    if family.case.frames_stand_apart:
-        times = [f"{seconds.mean():.1f}" for seconds in video.seconds.reshape(-1, 2)]
-        assert re.findall("<([0-9.]+) seconds>", text) == times
+    if case.name in WRITTEN_TIMES:
+        pattern, written = WRITTEN_TIMES[case.name]
+        of_tokens = video.seconds.reshape(-1, case.files_frames_per_frame)
+        assert re.findall(pattern, text) == [written(seconds) for seconds in of_tokens]
 
 
 def test_the_time_instruction_states_true_seconds_at_a_variable_frame_rate(video: Video) -> None:

@@ -18,7 +18,8 @@ from benchmarks.baselines import BASELINES, downscale, fastv, in_model_pruning, 
 from benchmarks.baselines.prompts import Prompt, read_prompt
 from benchmarks.baselines.schedules import Stage
 from vidcom2 import CompressionSettings, compress, frame_budgets
-from vidcom2.tiny.checkpoints import tiny_llava_onevision, tiny_qwen2_vl
+from vidcom2.tiny.llava import tiny_llava_onevision
+from vidcom2.tiny.qwen import tiny_qwen2_vl
 
 NUM_FRAMES, TOKENS_PER_FRAME, NUM_LAYERS = 8, 16, 4
 NUM_VIDEO_TOKENS = NUM_FRAMES * TOKENS_PER_FRAME

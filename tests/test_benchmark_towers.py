@@ -32,7 +32,7 @@ def test_a_row_has_the_share_that_is_computed_and_the_error(monkeypatch) -> None
         return SMALL
 
     monkeypatch.setattr("benchmarks.benchmark_towers.size_named", small)
-    rows = measure("small", ["lecture"], 23, num_frames=4, side=64, layers=1, repeats=1, device="cpu")
+    rows = measure("small", [("lecture", 23)], num_frames=4, side=64, layers=1, repeats=1, device="cpu")
     assert [row.settings for row in rows] == contenders("siglip_vision_model")
     full, exact, *_ = rows
     assert (full.computed, full.error, full.speedup) == (None, 0.0, (1.0, 1.0, 1.0))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import MODELS, RETENTION_RATIO, make_video
-from reference import compressed_embeddings
+from models import CASES_THAT_LOAD, RETENTION_RATIO, make_video
+from reference import compressed_embeddings, layer_embeddings
 from test_generate import batch_of_two, run
 from transformers import AutoConfig, CLIPConfig
 
@@ -25,6 +25,7 @@ CHANGED: dict[str, Any] = {
     "compression_positions": "original",
     "compression_frame_weight": -1.0,
     "compression_video_weight": -1.0,
+    "max_video_tokens": 9,
     "vision_chunk_frames": 1,
     "vision_method": "changed_patches",
     "vision_update_ratio": 0.1,
@@ -42,7 +43,12 @@ NEEDS = {  # settings that only some methods read
 }
 
 
-@only(lambda family, name: name not in ("vision_method", "vision_update_ratio") or family.siglip)
+@only(
+    lambda family, name: (
+        (family.siglip or name not in ("vision_method", "vision_update_ratio"))
+        and (family.grouped or name != "vision_tolerance")
+    )
+)
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family, name: str) -> None:
     setting = {name: CHANGED[name], **NEEDS.get(name, {})}
@@ -101,7 +107,9 @@ def test_a_setting_beside_a_config_does_not_change_the_callers_config(family: Fa
 
 
 def test_another_familys_config_is_refused(family: Family) -> None:
-    others = [case.config_class() for case in MODELS if not issubclass(case.config_class, family.case.config_class)]
+    others = [
+        case.config_class() for case in CASES_THAT_LOAD if not issubclass(case.config_class, family.case.config_class)
+    ]
     for config in (*others, CLIPConfig()):
         with pytest.raises(ValueError, match=f"`config` is a .*{family.case.config_class.__name__}"):
             family.case.model_class(config)
@@ -128,7 +136,8 @@ def test_original_positions_equal_those_of_the_full_prompt(family: Family) -> No
     embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO)
     # There is a cache, since without cache and mask Transformers takes a prompt with gaps for several prompts.
     mask = torch.ones(1, len(remaining), dtype=torch.long)
-    theirs = family.stock(inputs_embeds=embeddings, position_ids=remaining[None], attention_mask=mask)
+    others = layer_embeddings(family.stock, inputs["input_ids"][0, remaining])
+    theirs = family.stock(inputs_embeds=embeddings, position_ids=remaining[None], attention_mask=mask, **others)
     ours = family.model(**inputs, compression_positions="original")
     torch.testing.assert_close(ours.logits[:, remaining], theirs.logits, rtol=0, atol=1e-5)
     assert not torch.allclose(ours.logits, family.model(**inputs).logits, atol=1e-4)

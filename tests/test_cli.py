@@ -33,7 +33,7 @@ from vidcom2.families import FAMILIES
 from vidcom2.measuring.results import write_results
 from vidcom2.measuring.tables import notes
 from vidcom2.recommended import RECOMMENDED
-from vidcom2.tiny.checkpoints import tiny_llava_onevision
+from vidcom2.tiny.llava import tiny_llava_onevision
 from vidcom2.toys import TOY
 from vidcom2.video.reading import VideoError, read_video
 
@@ -305,6 +305,7 @@ SETTINGS = {
     "compression_positions": "original",
     "compression_frame_weight": 0.5,
     "compression_video_weight": 2.0,
+    "max_video_tokens": 500,
     "vision_method": "changed_patches",
     "vision_chunk_frames": 4,
     "vision_update_ratio": 0.5,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from loopback_hub import LoopbackHub
+from models import two_of
 from safetensors.torch import load_file, save_file
 from test_cli import FAST, save_tiny, vidcom2
 from transformers import AutoConfig
@@ -212,7 +213,10 @@ print(json.dumps([[str(each.message) for each in caught], heavy, [[r.exit_code, 
 """
 
 
-@pytest.mark.parametrize(("version", "how"), [("4.57.1", "old"), ("5.0.0", "old"), ("5.18.9", "old"), ("6.0.0", "new")])
+@pytest.mark.parametrize(
+    ("version", "how"),
+    two_of([("4.57.1", "old"), ("5.0.0", "old"), ("5.18.9", "old"), ("6.0.0", "new")], pytest.mark.slow),
+)
 def test_a_transformers_that_is_too_old_or_too_new_says_so_on_import(version: str, how: str) -> None:
     command = [sys.executable, "-c", WITH_TRANSFORMERS, version]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

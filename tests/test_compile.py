@@ -40,10 +40,10 @@ def backend() -> CountingBackend:
 @pytest.mark.parametrize(
     "settings",
     [EXACT, EXACT | {"compression_scoring": "released"}]
-    + [EXACT | {"compression_window": 4}]
+    + [EXACT | {"compression_window": 4}, EXACT | {"max_video_tokens": 20}]
     + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "vcast", "visionzip")]
     + [{"compression_method": "vcast", "compression_scoring": "released"}],
-    ids=lambda settings: ",".join(settings.values() if "compression_window" not in settings else ["window"]),
+    ids=lambda settings: ",".join(map(str, settings.values())),
 )
 def test_the_operator_compiles_to_one_graph(settings: dict[str, Any], backend: CountingBackend) -> None:
     def indices(tokens: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video, video_places
 from test_generate import NEW, batch_of_two, defaults, run
 from torch import Tensor
 from transformers import DynamicCache
@@ -95,7 +95,7 @@ def test_an_image_after_a_turn_equals_a_run_from_scratch_in_a_hand_written_loop(
     from_scratch = family.model(input_ids=ids, **media, **images, **types).logits[:, -1]
     cache = family.model(**inputs, use_cache=True).past_key_values
     second = {"input_ids": image["input_ids"]} | family.images_of(image)
-    if family.case.mrope:
+    if "mm_token_type_ids" in image:
         second["mm_token_type_ids"] = image["mm_token_type_ids"]
     labels = torch.full_like(image["input_ids"], -100)
     labels[:, -3:] = image["input_ids"][:, -3:]
@@ -254,7 +254,7 @@ def test_token_types_left_over_from_an_earlier_turn_do_no_harm(family: Family) -
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)
     expected = run(family.model, {"input_ids": ids}, past_key_values=copy.deepcopy(turn.past_key_values))
-    stale = {"mm_token_type_ids": inputs["mm_token_type_ids"], "video_grid_thw": inputs["video_grid_thw"]}
+    stale = {name: inputs[name] for name in ("mm_token_type_ids", *family.case.video_inputs[1:]) if name in inputs}
     assert torch.equal(run(family.model, {"input_ids": ids} | stale, past_key_values=turn.past_key_values), expected)
 
 
@@ -272,9 +272,9 @@ def test_a_video_after_another_models_cache_with_images_is_refused(family: Famil
 def test_the_stock_class_cannot_continue_a_cache_that_custom_generate_filled(family: Family) -> None:
     from vidcom2.modeling.custom_generate import generate
 
-    inputs = family.one_video()
+    inputs, stock = family.one_video(), family.untouched_stock()
     settings = defaults(family.stock) | {"max_new_tokens": NEW}
-    turn = generate(family.stock, **inputs, **settings, return_dict_in_generate=True)
+    turn = generate(stock, **inputs, **settings, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
     length, intact = turn.past_key_values.get_seq_length(), copy.deepcopy(turn.past_key_values)
     for call in (
@@ -287,7 +287,7 @@ def test_the_stock_class_cannot_continue_a_cache_that_custom_generate_filled(fam
     step = {"input_ids": torch.tensor([[20]])}
     expected = family.model(**step, past_key_values=intact).logits
     assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(turn.past_key_values)).logits, expected)
-    continued = generate(family.stock, **second, past_key_values=turn.past_key_values, **settings)
+    continued = generate(stock, **second, past_key_values=turn.past_key_values, **settings)
     assert torch.equal(continued, run(family.model, second | family.videos_of(inputs)))
 
 
@@ -418,7 +418,7 @@ def test_beams_can_neither_continue_a_cache_nor_be_continued(family: Family) -> 
 @only(lambda family: family.mrope)
 def test_a_prompt_that_ends_in_a_video_is_refused_where_positions_would_be_wrong(family: Family) -> None:
     inputs = family.one_video()
-    is_video = inputs["input_ids"][0] == family.model.config.video_token_id
+    is_video = video_places(family.model.config, inputs["input_ids"][0])
     ids = inputs["input_ids"][:, : int(is_video.nonzero()[-1]) + 1]
     with pytest.raises(ValueError, match="End the prompt with text"):
         run(family.model, {"input_ids": ids} | family.videos_of(inputs))
@@ -530,7 +530,8 @@ def test_a_batch_whose_longest_prompt_is_not_shortened_continues_as_each_row_alo
 
 def rebuilt(cache: Any) -> DynamicCache:
     """Rebuild a cache from its keys and values, as if it had been stored or moved to another process."""
-    return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in cache.layers])
+    filled = [layer for layer in cache.layers if layer.keys is not None]  # Later layers of Gemma 4 have no own ones.
+    return DynamicCache(ddp_cache_data=[(layer.keys.clone(), layer.values.clone()) for layer in filled])
 
 
 @only(lambda family: not family.recurrent)
@@ -558,7 +559,7 @@ def test_a_rebuilt_cache_of_an_uncompressed_prompt_continues_as_in_the_stock_cla
     if family.case.mrope:
         with pytest.raises(ValueError, match="`video_grid_thw` of the whole conversation"):
             run(family.model, second, **uncompressed)
-        second |= {"video_grid_thw": inputs["video_grid_thw"]}
+        second |= {name: inputs[name] for name in family.case.video_inputs[1:]}
     assert torch.equal(run(family.model, second, **uncompressed), expected)
 
 

@@ -27,7 +27,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def flash(family: Family, stand_in: None) -> PreTrainedModel:
     model = family.load(retention_ratio=RETENTION_RATIO, attn_implementation=NAME)
-    assert model.model.language_model.config._attn_implementation == NAME
+    assert model.get_decoder().config._attn_implementation == NAME
     assert model.config.vision_config._attn_implementation == NAME
     return model
 
@@ -99,7 +99,17 @@ def prompt_of(family: Family, kind: str) -> BatchFeature:
     return make_prompt(family, kind)
 
 
+def works_in_the_stock_class(family: Any) -> bool:
+    """In Transformers 5.19 to 5.23, FlashAttention gets GLM-4V-MoE's positions of three axes as if they were rows."""
+    return family.name != "glm4v_moe"
+
+
+pytestmark = only(works_in_the_stock_class)
+
+
 def exists(family: Any, way: str) -> bool:
+    if not works_in_the_stock_class(family):
+        return False
     if "chunks" in way:
         return CHUNKS_FEATURES
     applies = {"prompt lookup": not family.recurrent, "assistant": not family.mrope, "changed patches": family.siglip}
@@ -111,8 +121,8 @@ def exists(family: Any, way: str) -> bool:
 def test_generate_gives_the_tokens_and_logits_of_sdpa(family: Family, flash: PreTrainedModel, way: str) -> None:
     kind, settings = WAYS[way]
     if "assistant_model" in settings:
-        text = family.stock.config.text_config.to_dict()
-        assistant = Qwen2Config(**{name: value for name, value in text.items() if name != "rope_parameters"})
+        text, own = family.stock.config.text_config.to_dict(), ("rope_parameters", "layer_types", "per_layer_config")
+        assistant = Qwen2Config(**{name: value for name, value in text.items() if name not in own})
         settings = settings | {"assistant_model": Qwen2ForCausalLM(assistant).eval()}
     ours, theirs = (run_with_logits(model, prompt_of(family, kind), settings) for model in (flash, family.model))
     vars(family.model).pop("_previous_max_cache_length", None)  # or static caches of later tests would be as long
@@ -144,7 +154,7 @@ def answers_of_three_turns(family: Family, model: PreTrainedModel, kind: str) ->
         mask = torch.cat([mask, turn["attention_mask"]], dim=1)
         inputs = dict(turn) | {"input_ids": ids, "attention_mask": mask, "past_key_values": cache}
         if family.case.mrope:
-            inputs.pop("mm_token_type_ids")
+            inputs.pop("mm_token_type_ids", None)
             inputs["mm_token_type_ids"] = family.processor.create_mm_token_type_ids(ids.tolist())
         out = run_with_logits(model, inputs, ORIGINAL | {"min_new_tokens": 6})
         answers.extend(out.logits)
@@ -206,5 +216,5 @@ def test_the_callers_packed_prompts_stay_apart(family: Family, flash: PreTrained
         for model in (family.model, flash):
             if not family.case.recurrent:  # Linear attention reads the first prompt on, in the stock class too.
                 assert_close(model(**packed).logits, alone)
-        stock = family.case.stock_class.from_pretrained(family.folder, attn_implementation=NAME).eval()
+        stock = family.load_stock(attn_implementation=NAME)
         assert torch.equal(flash(**packed).logits, stock(**packed).logits)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Family
-from models import make_video
+from models import make_video, tower_of
 from torch import Tensor
 from transformers import BatchFeature
 
@@ -23,12 +23,12 @@ CLOSE = {"rtol": 0, "atol": 1e-6}
 @contextmanager
 def frames_per_call(family: Family) -> Iterator[list[int]]:
     """Collect how many frames the vision tower gets in each call."""
-    model, seen = family.model.model, []
-    tower = model.visual if family.case.mrope else model.vision_tower
+    tower, seen = tower_of(family.model.model), []
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
         grid = kwargs.get("grid_thw")
-        seen.append(len(args[0]) if grid is None else int(grid[:, 0].sum()))
+        frames = args[0] if args else kwargs.get("pixel_values")
+        seen.append(len(frames) if grid is None else int(grid[:, 0].sum()))
 
     hook = tower.register_forward_pre_hook(before, with_kwargs=True)
     try:

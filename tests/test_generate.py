@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video, video_places
 from oracle import oracle_compress
-from reference import compressed_embeddings, new_tokens, position_arguments, tokens_without_cache
+from reference import compressed_embeddings, new_tokens, position_arguments, reading_embeddings, tokens_without_cache
 from torch import Tensor
 from transformers import (
     BatchFeature,
@@ -42,6 +42,7 @@ MODES: dict[str, dict[str, Any]] = {
     "chunked_prefill": {"prefill_chunk_size": 16},
 }
 REPEATING = ("num_beams", "num_return_sequences")
+NEED_IDS = ("repetition_penalty", "no_repeat_ngram", "no_cache")  # modes that make no sense of embeddings
 PROMPTS = ("one_video", "two_videos", "image_and_video")
 TWO_PROMPT_MODES = ("greedy", "beams", "beams_returned", "repetition_penalty", "static_cache")
 
@@ -93,10 +94,16 @@ def whole_media_for_beams(family: Family, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def fails_in_the_parent(family: Family, mode: str, kind: str) -> bool:
-    """Say whether LLaVA-NeXT-Video before Transformers 5.21 repeats videos, for which it counts frames, not tokens."""
-    if kind not in PROMPTS or MODES[mode].keys().isdisjoint(REPEATING):
+    """Say whether LLaVA-NeXT-Video before Transformers 5.21 repeats videos, for which it counts frames, not tokens; or
+    whether one of GLM's repeats or splits videos, or has an image too."""
+    repeats = not MODES[mode].keys().isdisjoint(REPEATING)
+    if family.case.shares_ids and (kind == "image_and_video" or mode == "chunked_prefill"):
+        return kind in PROMPTS
+    if kind not in PROMPTS or not repeats:
         return False
-    features = family.stock.get_video_features(**family.videos_of(family.one_video())).pooler_output
+    if family.case.shares_ids:
+        return True
+    features = family.stock.model.get_video_features(**family.videos_of(family.one_video())).pooler_output
     return features[0].ndim == 3
 
 
@@ -107,10 +114,12 @@ def test_at_ratio_1_generate_equals_the_parents_bit_for_bit(family: Family, mode
     inputs = make_prompt(family, kind)
     kwargs = MODES[mode] | {"return_dict_in_generate": True, "output_scores": True, "output_hidden_states": True}
     if fails_in_the_parent(family, mode, kind):
+        if mode in NEED_IDS or (mode == "chunked_prefill" and not CHUNKS_FEATURES):
+            pytest.skip("the stock class runs this prompt only as embeddings, and ours as the stock class")
         for model, ratio in ((family.model, {"retention_ratio": 1.0}), (family.uncompressing, {})):
             ours = run(model, inputs, **MODES[mode], **ratio)[:, inputs["input_ids"].shape[1] :]
             torch.manual_seed(0)
-            settings = {"do_sample": False, "pad_token_id": 256} | MODES[mode]
+            settings = {"do_sample": False, "pad_token_id": 256} | MODES[mode] | {"prefill_chunk_size": None}
             assert torch.equal(ours, new_tokens(family, inputs, 1.0, NEW, **settings))
         return
     for model in (family.stock, family.model, family.uncompressing):
@@ -149,7 +158,7 @@ def test_the_cache_and_the_tokens_are_those_of_the_prompt_compressed_by_hand(
     if mode != "no_cache":
         assert short_length(inputs) <= full_length - family.case.video_tokens(8) // 2
         assert ours.past_key_values.get_seq_length() == short_length(inputs) + new.shape[1] - 1
-    if mode not in ("repetition_penalty", "no_repeat_ngram", "no_cache", "chunked_prefill"):  # these need input_ids
+    if mode not in (*NEED_IDS, "chunked_prefill"):
         kwargs = defaults(family.stock) | MODES[mode]
         torch.manual_seed(0)
         assert torch.equal(new, new_tokens(family, inputs, RETENTION_RATIO, NEW, **kwargs))
@@ -170,7 +179,7 @@ def test_two_videos_and_an_image_in_a_padded_batch_give_the_tokens_that_the_slow
     for row, inputs in enumerate(alone):
         embeddings, remaining = compressed_embeddings(family, inputs, RETENTION_RATIO, oracle_compress)
         positions = position_arguments(family, inputs, remaining)
-        theirs = run(family.stock, {"inputs_embeds": embeddings, **positions})
+        theirs = run(reading_embeddings(family.stock), {"inputs_embeds": embeddings, **positions})
         assert torch.equal(ours[row], theirs[0])
 
 
@@ -251,8 +260,8 @@ def test_two_prompts_in_a_batch_equal_one_by_one(family: Family, mode: str, imag
 
 def test_rows_of_a_batch_have_different_compressed_lengths(family: Family, short_length: Callable) -> None:
     _, alone = batch_of_two(family)
-    token = family.model.config.video_token_id
-    kept = [short_length(inputs) - int((inputs["input_ids"] != token).sum()) for inputs in alone]
+    config = family.model.config
+    kept = [short_length(inputs) - int((~video_places(config, inputs["input_ids"])).sum()) for inputs in alone]
     assert kept[0] != kept[1]
 
 
@@ -372,13 +381,17 @@ def test_a_max_length_below_the_prompt_is_refused_in_the_callers_numbers(family:
 
 
 def test_stop_strings_end_the_answer(family: Family) -> None:
-    inputs = family.one_video()
-    tokenizer = family.processor.tokenizer
+    inputs, tokenizer = family.one_video(), family.processor.tokenizer
     letters = {i for i in range(len(tokenizer)) if tokenizer.decode([i]).isalpha() and tokenizer.decode([i]).isascii()}
-    kwargs = {"max_new_tokens": 12, "suppress_tokens": sorted(set(range(len(tokenizer))) - letters)}
-    greedy = run(family.model, inputs, **kwargs)[0, inputs["input_ids"].shape[1] :].tolist()
-    stop_at = next(i for i in range(1, 11) if greedy[i] not in greedy[:i])
-    stop = tokenizer.decode(greedy[stop_at])
+    # The greedy answer may repeat one letter. `run` seeds each call alike.
+    kwargs = {
+        "max_new_tokens": 12,
+        "do_sample": True,
+        "suppress_tokens": sorted(set(range(len(tokenizer))) - letters),
+    }
+    answer = run(family.model, inputs, **kwargs)[0, inputs["input_ids"].shape[1] :].tolist()
+    stop_at = next(i for i in range(1, 11) if answer[i] not in answer[:i])
+    stop = tokenizer.decode(answer[stop_at])
     out = run(family.model, inputs, stop_strings=[stop], tokenizer=tokenizer, **kwargs)
     assert out.shape[1] == inputs["input_ids"].shape[1] + stop_at + 1
 
@@ -420,7 +433,8 @@ def test_the_callers_hooks_see_the_full_prompt(family: Family) -> None:
 
 @only(lambda family: not family.recurrent)
 def test_prompt_lookup_gives_the_greedy_tokens_and_no_placeholders(family: Family) -> None:
-    placeholders = [family.model.config.image_token_id, family.model.config.video_token_id]
+    kinds = ("image_token_id", "video_token_id", "audio_token_id")
+    placeholders = [value for kind in kinds if (value := getattr(family.model.config, kind, None)) is not None]
     for seed in range(3):
         inputs = family.one_video("ab ab ab ab cd cd", seed=seed)
         greedy = run(family.model, inputs, max_new_tokens=20, suppress_tokens=placeholders)
@@ -429,7 +443,8 @@ def test_prompt_lookup_gives_the_greedy_tokens_and_no_placeholders(family: Famil
 
 def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
     text = family.stock.config.text_config
-    config = Qwen2Config(**{k: v for k, v in text.to_dict().items() if k != "rope_parameters"})
+    own = ("rope_parameters", "layer_types", "per_layer_config")  # not every language model's are Qwen2's
+    config = Qwen2Config(**{k: v for k, v in text.to_dict().items() if k not in own})
     assistant = Qwen2ForCausalLM(config).eval()
     inputs = family.one_video()
     if family.case.mrope:  # the stock class passes 4 rows of positions to the assistant and fails
@@ -523,6 +538,7 @@ def test_a_static_cache_has_room_for_the_compressed_prompt_and_no_more(family: F
     assert out.past_key_values.get_max_length() == short_length(inputs) + NEW - 1
 
 
+@only(lambda family: family.tokens_per_frame < 20)  # so that the cache has room for the whole prompt
 def test_a_static_cache_forgets_the_compressed_prompt_when_it_is_reused(family: Family) -> None:
     inputs = family.one_video()
     kwargs = {"cache_implementation": "static", "return_dict_in_generate": True, "max_new_tokens": 100}
@@ -568,7 +584,7 @@ def test_features_encoded_beforehand_can_be_passed(family: Family) -> None:
 
 def test_uncompressed_features_are_refused_below_ratio_1(family: Family) -> None:
     inputs = family.one_video()
-    uncompressed = family.stock.get_video_features(**family.videos_of(inputs))
+    uncompressed = family.stock.model.get_video_features(**family.videos_of(inputs))
     prompt = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
     with pytest.raises(ValueError, match="uncompressed features"):
         run(family.model, prompt, mm_encoder_outputs={"video": uncompressed})
@@ -615,7 +631,7 @@ def test_every_attention_kernel_and_dtype_generates(
 ) -> None:
     inputs = family.one_video()
     kwargs = {"attn_implementation": attention, "dtype": dtype}
-    stock = family.case.stock_class.from_pretrained(family.folder, **kwargs).eval()
+    stock = family.load_stock(**kwargs)
     model = family.load(retention_ratio=RETENTION_RATIO, **kwargs)
     cast = inputs.to(dtype)
     assert torch.equal(run(model, cast, retention_ratio=1.0), run(stock, cast))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO
+from models import RETENTION_RATIO, video_places
 from reference import compressed_embeddings, position_arguments
 from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt
@@ -35,19 +35,22 @@ def language_model_lengths(model: Any) -> Iterator[list[int]]:
 
 
 def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
-    """The code does not compare token ids elsewhere. Only `generate`, which suppresses the id, and an error use it."""
+    """Outside the families' own hooks, the code does not compare token ids. Only `generate`, which suppresses the id,
+    an error, and vLLM's offline engine, whose models are in other processes, use it."""
     root, compared = Path(__file__).parents[1], []
     for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
         for path in (root / top).rglob("*.py"):
+            if path.parent.name == "families":
+                continue
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "video_token_id"]
             compared += [path.name] * len(named)
-    assert sorted(compared) == ["compressed_generation.py", *["prompt_compression.py"] * 2]
+    assert sorted(compared) == ["compressed_generation.py", "many_in_vllm.py", *["prompt_compression.py"] * 2]
 
 
 def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) -> None:
     inputs, model = family.one_video(), family.load()
-    assert torch.equal(model.model.is_video(inputs["input_ids"]), inputs["input_ids"] == model.config.video_token_id)
+    assert torch.equal(model.model.is_video(inputs["input_ids"]), video_places(model.config, inputs["input_ids"]))
     model.model.is_video = lambda input_ids: torch.zeros_like(input_ids, dtype=torch.bool)
     for call in (model, model.generate):
         with pytest.raises(ValueError, match="There are 1 videos, but no placeholders for them"):
@@ -102,6 +105,7 @@ def fused_heads(family: Family, training: bool) -> tuple[Any, Any]:
     return plain, fused
 
 
+@only(lambda family, wrapped: not wrapped or not family.shares_kv)  # PEFT refuses the linear layers of Gemma 4's tower
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "in PEFT"])
 def test_the_loss_of_trls_fused_head_equals_the_models_own(family: Family, wrapped: bool) -> None:
     plain, fused = fused_heads(family, training=True)
@@ -271,8 +275,11 @@ def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkey
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
 
 
+@only(lambda family: not family.shares_ids and not family.shares_kv)
 def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
-    """`cpu_offload` loads a module's own weights, such as `image_newline`, only while its `forward` runs."""
+    """`cpu_offload` loads a module's own weights, such as `image_newline`, only while its `forward` runs. GLM's tower
+    reads those of its learned places at another time, and Gemma 4 the embedding of the pad token. So there the stock
+    classes fail too."""
     accelerate = pytest.importorskip("accelerate")
     inputs = family.one_video()
     expected = family.model(**inputs).logits

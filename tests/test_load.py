@@ -98,7 +98,7 @@ def test_a_quantized_model_is_loaded_onto_its_device(family: Family, monkeypatch
 
 def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    supported = "'llava_onevision', 'vidcom2_llava_video', .*'qwen3_5_moe'"
+    supported = "'llava_onevision', 'vidcom2_llava_video', .*'gemma4'"
     with pytest.raises(
         CheckpointError, match=f"{tmp_path}.* is of type 'bert', but VidCom² has classes for {supported}"
     ):
@@ -108,15 +108,18 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
 @pytest.mark.parametrize(
     ("model_type", "has_own_code", "why"),
     [
-        ("glm4v_moe", False, "Qwen2.5-VL ('qwen2_5_vl'), but GLM-4V holds a video's tokens as image placeholders"),
-        ("internvl_chat", True, "LLaVA-OneVision ('llava_onevision'), but InternVL passes videos as images"),
-        ("smolvlm", False, "LLaVA-OneVision ('llava_onevision'), but SmolVLM passes videos as images"),
+        ("internvl_chat", True, "InternVL ('internvl'), but InternVL has its class as code in its repo"),
+        ("idefics3", False, "SmolVLM ('smolvlm'), but Idefics takes images alone"),
         ("videollama3_qwen2", True, "Qwen2-VL ('qwen2_vl'), but VideoLLaMA3 already leaves out patches"),
-        ("qwen2_5_omni", False, "Qwen2.5-VL ('qwen2_5_vl'), but Qwen2.5-Omni mixes sound"),
-        ("qwen3_omni_moe", False, "Qwen3-VL-MoE ('qwen3_vl_moe'), but Qwen3-Omni mixes sound"),
+        ("qwen2_5_omni", False, "Qwen2.5-Omni ('qwen2_5_omni_thinker'), but Qwen2.5-Omni with its talker lets its"),
+        ("qwen3_omni_moe_thinker", False, "('qwen2_5_omni_thinker'), but Qwen3-Omni has a class of its own, .* tried"),
         ("llavaonevision1_5", True, "Qwen2-VL ('qwen2_vl'), but LLaVA-OneVision-1.5 puts a tower of its own"),
         ("llava", False, "LLaVA-Video ('vidcom2_llava_video'), but LLaVA takes no videos .* convert-llava-video"),
-        ("gemma4", False, "Qwen3-VL ('qwen3_vl'), but Gemma 4 has a class of its own, Gemma4For.* nobody has tried"),
+        (
+            "gemma4_unified",
+            False,
+            "Gemma 4 ('gemma4'), but Gemma 4 Unified has a class of its own, .* nobody has tried",
+        ),
         ("minicpmv", True, "LLaVA-OneVision ('llava_onevision'), but MiniCPM-V has its class as code in its repo"),
         (
             "qwen3_5_moe_text",
@@ -126,8 +129,8 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
         ("qwen4_exp", False, "Qwen3.5-MoE ('qwen3_5_moe'), but Qwen3.8-Flash-Next embeds runs"),
         ("qwen3_9", False, "Qwen3.5 ('qwen3_5'), but Transformers lists no class for 'qwen3_9'"),
         ("qwen2-vl", False, "Qwen2-VL ('qwen2_vl'), but Transformers lists no class for 'qwen2-vl'"),
-        ("Keye", True, "'qwen3_5_moe'. 'Keye' has its class as code in its repo"),
-        ("bert", False, "'qwen3_5_moe'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
+        ("Keye", True, "'gemma4'. 'Keye' has its class as code in its repo"),
+        ("bert", False, "'gemma4'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
     ],
 )
 def test_a_model_of_no_family_is_told_the_nearest_and_why_it_does_not_fit(

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from vidcom2 import VidCom2Qwen2VLConfig, VidCom2Qwen2VLForConditionalGeneration, compress
-from vidcom2.tiny.checkpoints import tiny_qwen2_vl
+from vidcom2.tiny.qwen import tiny_qwen2_vl
 
 FRAMES = 768  # Qwen2-VL's upper bound at 2 frames a second
 
@@ -22,7 +22,7 @@ def test_768_frames_pass_through_qwen2_vl_and_exact_rounding_gives_one_length_fo
     lengths = set()
     for video in videos:
         prompt = "<|vision_start|><|video_pad|><|vision_end|>What happens?"
-        inputs = processor(text=[prompt], videos=[video], do_sample_frames=False, return_tensors="pt")
+        inputs = processor(text=[prompt], videos=[[video]], do_sample_frames=False, return_tensors="pt")
         t, h, w = inputs["video_grid_thw"][0].tolist()
         with torch.no_grad():
             cache = model(**inputs, logits_to_keep=1).past_key_values

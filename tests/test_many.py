@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from conftest import Family, use_method
@@ -32,7 +31,7 @@ from vidcom2.answering.requests import read_requests, request_of, requests_of_fo
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.records.answer_file import AnswerFile
-from vidcom2.records.jsonl import as_line
+from vidcom2.records.jsonl import as_line, rows_so_far
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError
 
@@ -384,39 +383,12 @@ def test_videos_in_a_folder_are_recognized_by_their_suffixes(tmp_path: Path) -> 
 def test_a_truncated_file_keeps_its_whole_lines(tmp_path: Path) -> None:
     rows = [{"id": str(i), "given": {}, "answer": "é\u2028" * i} for i in range(4)] + [{"id": "4", "error": "bad"}]
     whole = "".join(map(as_line, rows)).encode()
-    file = AnswerFile(tmp_path / "answers.jsonl")
+    path = tmp_path / "answers.jsonl"
     for end in range(len(whole) + 1):
-        file.path.write_bytes(whole[:end])
-        found = file.gather(with_errors=False)
+        path.write_bytes(whole[:end])
+        found = rows_so_far(path)
         assert list(found.values()) == rows[: min(4, whole[:end].count(b"\n"))]
-        assert file.path.read_bytes() == "".join(map(as_line, found.values())).encode()
-
-
-def test_parts_are_gathered_from_any_number_of_processes(tmp_path: Path) -> None:
-    file = AnswerFile(tmp_path / "a[1].jsonl")
-    file.claim({}, "commit")
-    rows = {name: {"id": name, "given": {}, "answer": name} for name in "012345"}
-    file.path.write_text(as_line(rows["0"]))
-    # As if killed after a part's rows were moved, before it was deleted. The half line's request is asked again.
-    file.part(0).write_text(as_line(rows["0"]) + as_line(rows["1"]) + '{"id": "2')
-    file.part(11).write_text(as_line(rows["3"]) + as_line({"id": "4", "given": {}, "error": "bad"}))
-    assert set(file.gather(with_errors=True)) == {"0", "1", "3", "4"}
-    assert not file.part(0).exists() and not file.part(11).exists()
-    assert set(file.gather(with_errors=False)) == {"0", "1", "3"}
-
-
-def test_a_file_of_another_run_is_not_taken_for_a_part(data: Path, folder: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "o.jsonl"
-    others = [tmp_path / "o.rank1.jsonl", tmp_path / "o.0123456789abcdef.rank1.jsonl"]
-    assert vidcom2(*command(folder, others[0], "--requests", data))[0] == 3
-    shutil.copy(others[0], others[1])
-    before = [path.read_bytes() for path in others]
-    for _ in range(2):
-        code, shown, error = vidcom2(*command(folder, whole, "--requests", data, "--retention-ratio", 1.0))
-        assert code == 3, error
-        assert [path.read_bytes() for path in others] == before and others[0].with_suffix(".run.json").is_file()
-    assert "(8 before)" in shown
-    assert {row["video_tokens"] == row["full_video_tokens"] for row in rows_of(whole) if "answer" in row} == {True}
+        assert path.read_bytes() == "".join(map(as_line, found.values())).encode()
 
 
 def test_a_name_that_is_not_utf_8_survives_in_a_row() -> None:
@@ -601,6 +573,15 @@ MISTAKES = [
     (["--videos", "missing", "-o", "a.jsonl"], "`--videos` is 'missing', but there is no such folder"),
     (["--output", "a.jsonl"], "`--output` is for many videos"),
     (["--batch-size", "8"], "`--batch-size` is for many videos"),
+    (["--engine", "vllm"], "`--engine` is for many videos"),
+    (["--requests", "DATA", "--engine", "sglang", "-o", "a.jsonl"], "`--engine` is 'sglang', but must be one of trans"),
+    (["--requests", "DATA", "--tensor-parallel-size", "2"], "`--tensor-parallel-size` is not an option of --engine tr"),
+    (["--requests", "DATA", "--engine", "vllm", "--device", "cpu"], "`--device` is not an option of --engine vllm"),
+    (["--videos", ".", "--engine", "ray", "-o", "a.parquet"], "`--videos` is not an option of --engine ray"),
+    (
+        ["--requests", "DATA", "--engine", "ray", "--device-map", "auto"],
+        "`--device-map` is not an option of --engine ra",
+    ),
 ]
 
 
@@ -658,7 +639,7 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
 FULL = 4000  # bytes until the disk seems full
 
 
-def started(arguments: list[Any], *launcher: str, most_bytes: int | None = None) -> subprocess.Popen:
+def started(arguments: list[Any], most_bytes: int | None = None) -> subprocess.Popen:
     """Start vidcom2 in a process of its own.
 
     Args:
@@ -666,7 +647,7 @@ def started(arguments: list[Any], *launcher: str, most_bytes: int | None = None)
     """
     limit = None if most_bytes is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    words = [*(launcher or (sys.executable,)), "-m", "vidcom2", *map(str, arguments)]
+    words = [sys.executable, "-m", "vidcom2", *map(str, arguments)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(words, env=environment, preexec_fn=limit, **pipes)
 
@@ -676,11 +657,8 @@ def kill_when(process: subprocess.Popen, holds: Callable[[], bool]) -> None:
     while not holds():
         assert process.poll() is None and time.monotonic() < until, process.communicate()
         time.sleep(0.005)
-    of_launcher = psutil.Process(process.pid).children(recursive=True)
-    for each in (process, *of_launcher):
-        each.kill()
+    process.kill()
     process.communicate()
-    psutil.wait_procs(of_launcher)
 
 
 def lines_in(folder: Path) -> int:
@@ -737,34 +715,3 @@ def test_an_eval_that_was_killed_or_ran_out_of_disk_can_be_continued(data: Path,
     assert Counter(row["id"] for row in rows_of(tmp_path / "out" / "answers.jsonl")) == {
         str(number): 1 for number in range(1, 13)
     }
-
-
-@pytest.mark.slow
-def test_two_processes_share_the_requests_and_any_number_can_continue(
-    folder: Path, many_lines: Path, tmp_path: Path
-) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    arguments = command(folder, tmp_path / "a.jsonl", "--requests", many_lines)
-    process = started(arguments, *torchrun)
-    kill_when(process, lambda: len(list(tmp_path.glob("a.*.rank*"))) == 2 and lines_in(tmp_path) > 4)
-    parts = {rank: rows_of(AnswerFile(tmp_path / "a.jsonl").part(rank)) for rank in (0, 1)}
-    assert all(int(row["id"]) % 2 == (rank + 1) % 2 for rank, part in parts.items() for row in part)
-    process = started(arguments, *torchrun)
-    shown, error = process.communicate(timeout=300)
-    assert process.returncode == 0, error
-    assert shown.count("Answered: 40 of 40") == 1
-    assert Counter(row["id"] for row in rows_of(tmp_path / "a.jsonl")) == {str(i): 1 for i in range(1, 41)}
-    assert not list(tmp_path.glob("*.rank*"))
-    one, two = vidcom2(*command(folder, tmp_path / "b.jsonl", "--requests", many_lines)), rows_of(tmp_path / "a.jsonl")
-    assert one[0] == 0 and sorted(rows_of(tmp_path / "b.jsonl"), key=str) == sorted(two, key=str)
-
-
-def test_a_device_that_all_processes_would_share_is_refused(
-    data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    arguments = ["run", "--model", folder, "--requests", data, "-o", tmp_path / "a.jsonl"]
-    for more in (["--device", "cuda:1"], ["--device-map", "auto"]):
-        code, _, error = vidcom2(*arguments, *more)
-        assert code == 2 and "each of the 2 processes has a device of its own" in error

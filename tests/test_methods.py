@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Family, only, use_method
-from models import make_image, make_video
+from models import make_image, make_video, video_places
 from PIL import Image
 from reference import new_tokens
 from torch import Tensor
@@ -38,6 +38,7 @@ from vidcom2.configuration.compression_methods import (
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.explain.explanation import DIMMED, LIGHT, draw_html, draw_png, explain
 from vidcom2.modeling.methods.compression import function_of
+from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 from vidcom2.shipping.shipped_files import shipped_files
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
@@ -54,6 +55,30 @@ def method(request: pytest.FixtureRequest) -> str:
 
 def video_tokens(num_frames: int = 4, tokens_per_frame: int = 9) -> Tensor:
     return torch.randn(num_frames, tokens_per_frame, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_torchs_default_dtype_changes_nothing(name: str) -> None:
+    """Scripts set it before they load a model, and some never set it back."""
+    torch.manual_seed(0)
+    width = SKETCH + 1  # wide enough that each step of each method runs
+    video = VideoTokens(
+        torch.randn(8, 9, width),
+        grid=(3, 3),
+        tower_grid=(6, 6),
+        tower_attention=torch.rand(8, 36),
+        tower_states=torch.randn(8, 36, 5),
+    )
+    projection.cache_clear()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = compress(video, 0.3, compression_method=name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    expected = compress(video, 0.3, compression_method=name)
+    assert torch.equal(found.indices, expected.indices)
+    if expected.merge is not None:
+        assert all(map(torch.equal, found.merge, expected.merge))
 
 
 # -- in models --------------------------------------------------------------------------------------------------------
@@ -130,10 +155,11 @@ def test_training_reaches_the_features_through_a_merge(family: Family) -> None:
     model = family.load(compression_method="merged_in_time", retention_ratio=0.5).train()
     inputs = family.one_video()
     labels = inputs["input_ids"].clone()
-    labels[labels == model.config.video_token_id] = -100
+    labels[video_places(model.config, labels)] = -100
     model(**inputs, labels=labels).loss.backward()
+    projectors = ("projector", "merger", "embed_vision", "connector")
     reached = [
-        p.grad.abs().sum() > 0 for name, p in model.named_parameters() if "projector" in name or "merger" in name
+        p.grad.abs().sum() > 0 for name, p in model.named_parameters() if any(map(name.__contains__, projectors))
     ]
     assert reached and all(reached)
 

@@ -45,14 +45,15 @@ def test_the_balancing_loss_is_computed_over_the_compressed_prompts_tokens(exper
     """That holds in a padded batch, with the loss and without, and in another library's head."""
     both, alone = batch_of_two(experts)
     labels, text = labels_of(experts, both), experts.model.config.text_config
-    layers: list[list[Tensor]] = [[] for _ in range(text.num_hidden_layers)]
+    layers: list[list[Tensor]] = []
     for inputs in alone:
         embeddings, remaining = compressed_embeddings(experts, inputs, RETENTION_RATIO)
         arguments: dict[str, Any] = position_arguments(experts, inputs, remaining) | {"output_router_logits": True}
-        for layer, of_prompt in zip(layers, experts.stock(inputs_embeds=embeddings, **arguments).router_logits):
-            layer.append(of_prompt)
+        layers.append(experts.stock(inputs_embeds=embeddings, **arguments).router_logits)
+    layers = [list(layer) for layer in zip(*layers, strict=True)]
     joined = [torch.cat(layer) for layer in layers]
-    expected = balance(joined, text.num_experts, text.num_experts_per_tok)
+    num_experts = joined[0].shape[1]
+    expected = balance(joined, num_experts, text.num_experts_per_tok)
 
     out = experts.model(**both, output_router_logits=True)
     assert out.aux_loss.item() == pytest.approx(expected, rel=1e-5) and out.loss is None
@@ -65,7 +66,7 @@ def test_the_balancing_loss_is_computed_over_the_compressed_prompts_tokens(exper
     inner = experts.model.model(**both, output_router_logits=True)
     assert [len(layer) for layer in inner.router_logits] == [both["input_ids"].numel()] * len(layers)
     attended = both["attention_mask"].flatten().bool()
-    elsewhere = balance([layer[attended] for layer in inner.router_logits], text.num_experts, text.num_experts_per_tok)
+    elsewhere = balance([layer[attended] for layer in inner.router_logits], num_experts, text.num_experts_per_tok)
     assert elsewhere == pytest.approx(expected, rel=0.02)
 
 

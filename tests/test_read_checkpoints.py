@@ -23,7 +23,8 @@ from transformers.video_utils import VideoMetadata
 import vidcom2
 from vidcom2 import VidCom2Qwen2VLConfig
 from vidcom2.measuring.sizes import MODEL_SIZES
-from vidcom2.tiny.checkpoints import QWEN2_VL_CHAT_TEMPLATE, chat_tokenizer
+from vidcom2.tiny.qwen import QWEN2_VL_CHAT_TEMPLATE
+from vidcom2.tiny.tokens import chat_tokenizer
 
 # Qwen3.8's template begins the answer with a thought.
 THINKING_TEMPLATE = QWEN2_VL_CHAT_TEMPLATE.replace("assistant\n", "assistant\n<think>\n")

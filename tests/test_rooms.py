@@ -11,12 +11,12 @@ ROOT = Path(__file__).parents[1]
 # a file of the ground floor.
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
-    *("modeling.families", "modeling"),
+    *("modeling.families", "modeling", "vllm_plugin"),
     *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
     *(".placement", ".devices", ".nearest_family"),
     *("tiny", "video", "records", ".checkpoints"),
-    *("answering", "evaluation", "measuring", "explain", "demo"),
-    *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__", "vllm_plugin"),
+    *("answering", "evaluation", "measuring", "planning", "explain", "demo"),
+    *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {
     f"{name}.": ROOT / name for name in ("modeling", "configuration", "hub_upload")

@@ -28,7 +28,7 @@ import pytest
 import torch
 from conftest import Family
 from ffmpeg_libraries import SAMPLE_RATE, TONE, ffmpeg_environment, write_clip
-from models import MODELS, RETENTION_RATIO, ModelCase
+from models import CASES_THAT_LOAD, RETENTION_RATIO, ModelCase
 from transformers.utils.import_utils import is_serve_available
 
 pytestmark = pytest.mark.skipif(not is_serve_available(), reason="needs `pip install transformers[serving]`")
@@ -146,7 +146,11 @@ def set_in_config(folder: Path, **fields: Any) -> None:
 
 SERVED = ("llava_onevision",)  # served in every run; one family, as a server starts in a quarter of a minute
 EACH_SERVED = [
-    pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow) for case in MODELS
+    pytest.param(case, id=case.name, marks=() if case.name in SERVED else pytest.mark.slow)
+    for case in CASES_THAT_LOAD
+    # GLM's processors sample frames by a rate that checkpoints bring, and the tiny ones do not. The tiny InternVL gives
+    # one answer to all, if it may say letters alone.
+    if not case.keeps_sizes and not case.frames_are_images
 ]
 
 
@@ -189,7 +193,8 @@ def expected(published: Family, clip: Clip) -> Expected:
         tokens = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False, sequence_bias=bias)
         return published.processor.decode(tokens[0, full_length:], skip_special_tokens=True)
 
-    short_length = len(published.model(**inputs).prompt_positions.unique())
+    first = published.model.generate(**inputs, max_new_tokens=1, return_dict_in_generate=True)
+    short_length = first.past_key_values.get_seq_length()  # the prompt's, since the new token was not run
     return Expected(answer(published.model), answer(published.uncompressing), full_length, short_length)
 
 

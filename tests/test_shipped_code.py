@@ -440,16 +440,17 @@ def test_custom_generate_gives_the_tokens_of_the_model_class(family: Family, tmp
 
 def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, tmp_path: Path) -> None:
     folder = custom_generate_folder(tmp_path)
-    call = dict(family.one_video()) | {"custom_generate": str(folder), "max_new_tokens": 2}
+    call = family.processed_video() | {"custom_generate": str(folder), "max_new_tokens": 2}
+    stock_model = family.untouched_stock()
     with pytest.raises(ValueError, match="trust_remote_code"):
-        family.stock.generate(**call, trust_remote_code=False)
+        stock_model.generate(**call, trust_remote_code=False)
     if family.case.native:
         with pytest.raises(ValueError, match="`retention_ratio` is 2"):
-            family.stock.generate(**call, trust_remote_code=True, retention_ratio=2)
+            stock_model.generate(**call, trust_remote_code=True, retention_ratio=2)
     else:
         stock = ", ".join(map(repr, NATIVE_FAMILIES))
         with pytest.raises(ValueError, match=f"VidCom² generates for the stock classes of {stock}"):
-            family.stock.generate(**call, trust_remote_code=True)
+            stock_model.generate(**call, trust_remote_code=True)
 
 
 @only(lambda family: family.native)

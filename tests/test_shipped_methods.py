@@ -154,8 +154,8 @@ REFUSED = {
     "a whole package": (("mine_1", "import vidcom2\n" + HEAD + FUNCTION), "has `import vidcom2` in line 1"),
     "what is not shipped": (("mine_2", "from vidcom2 import ask\n" + HEAD + FUNCTION), "imports 'ask' from 'vidcom2'"),
     "a tool's module": (
-        ("mine_3", "from vidcom2.tiny.checkpoints import tiny_tokenizer\n" + HEAD + FUNCTION),
-        "imports 'tiny_tokenizer' from 'vidcom2.tiny.checkpoints'",
+        ("mine_3", "from vidcom2.tiny.tokens import tiny_tokenizer\n" + HEAD + FUNCTION),
+        "imports 'tiny_tokenizer' from 'vidcom2.tiny.tokens'",
     ),
     "a file beside it": (("mine_4", HEAD + "from beside_it import x\n" + FUNCTION), "imports 'beside_it' in line 2"),
     "more on the line": (("mine_8", "import math; " + HEAD + FUNCTION), "has more than an import in line 1"),
@@ -192,10 +192,7 @@ def test_a_method_that_cannot_be_shipped_is_refused_and_nothing_is_written(
 SOURCE = (
     HEAD
     + """import math
-from vidcom2 import (
-    frame_budgets as budgets,
-    VideoTokens,
-)
+from vidcom2 import frame_budgets as budgets, VideoTokens
 
 
 def inner():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Family, use_method
 from make_clips import write_clip
+from models import tower_of
 from PIL import Image
 from test_cli import save_tiny, vidcom2
 from test_evaluation import asked, read, read_lines, write_lines
@@ -53,7 +54,7 @@ def test_every_method_is_a_candidate_at_every_number_of_frames_and_keeps_an_exac
         (16, released, 100),
     ]
     assert found[0].label == "evs, 8 frames, 100 tokens"
-    assert [found[0].ratio_for(num_tokens) for num_tokens in (50, 100, 400)] == [1.0, 1.0, 0.25]
+    assert found[0].overrides == {**evs, "retention_ratio": 1.0, "max_video_tokens": 100}
 
 
 @pytest.mark.parametrize(
@@ -94,9 +95,7 @@ def test_candidates_that_do_not_go_together_are_refused() -> None:
 @pytest.fixture
 def tower_runs(family: Family) -> Iterator[list[int]]:
     runs: list[int] = []
-    inner = family.model.model
-    tower = inner.visual if hasattr(inner, "visual") else inner.vision_tower
-    hook = tower.register_forward_hook(lambda *_: runs.append(1))
+    hook = tower_of(family.model.model).register_forward_hook(lambda *_: runs.append(1))
     yield runs
     hook.remove()
 
@@ -142,7 +141,7 @@ def test_answers_within_a_budget_equal_those_at_the_ratio_that_keeps_as_many_tok
                 assert answer["frames"] == len(video.frames) and answer["seconds"] > 0
                 assert answer["agrees"] is None and answer["correct"] is None
                 texts.add(answer["text"])
-    assert len(texts) > 2  # otherwise a model with only one answer would pass
+    assert len(texts) > 1  # otherwise a model with only one answer would pass
 
 
 def test_the_frames_are_those_that_are_read_for_each_number_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -168,9 +167,10 @@ def test_a_method_that_keeps_more_than_the_budget_is_refused(checkpoint: Checkpo
     refused = {label: answer.get("refused", "") for label, answer in row["answers"].items()}
     assert [bool(text) for text in refused.values()] == [False, True, True, True]
     assert refused["vidcom2, 8 frames, 5 tokens"] == (  # a token for each frame
-        "the method keeps 8 of the 72 tokens of 8 scored frames, but the budget is 5. Raise it, or show fewer frames."
+        "`max_video_tokens` is 5, but `compression_method='vidcom2'` needs 8 of the 72 tokens of this video (8 frames "
+        "of 9), even at a lower ratio. Pass 8 or more, fewer frames, or another method."
     )
-    assert "the method keeps 9 of the 36 tokens" in refused["evs, 4 frames, 5 tokens"]  # the first frame stays whole
+    assert "needs 9 of the 36 tokens" in refused["evs, 4 frames, 5 tokens"]  # the first frame stays whole
 
 
 def test_all_tokens_of_some_number_of_frames_may_be_asked_beside(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -314,6 +314,7 @@ def test_the_command_compares_numbers_of_frames_and_continues(folder: Path, data
     ("more", "reason"),
     [
         (("--ratios", "0.5"), "`--ratios` is '0.5', but does not go with --token-budget. The ratio follows from"),
+        (("--max-video-tokens", 5), "`--max-video-tokens` is 5, but --token-budget is the same budget"),
         (("--num-frames", 8), "`--num-frames` is 8, but does not go with --token-budget. Name the numbers of frames"),
         (("--compression-rounding", "ceil"), "`--compression-rounding` is 'ceil', but --token-budget compares equally"),
         (("--frames", "8,x"), "`--frames` has 'x', but each must be a whole number"),

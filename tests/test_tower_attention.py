@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only, use_method
-from models import MODELS, RETENTION_RATIO
+from models import MODELS, RETENTION_RATIO, tower_of
 from test_inner_model import one_process
 from torch import Tensor, nn
 from transformers import AttentionInterface, LlavaOnevisionModel, PreTrainedModel
@@ -29,18 +29,14 @@ NEEDS = ("tower_attention",)
 WHOLE = CompressionSettings()
 
 
-def tower_of(model: PreTrainedModel) -> Any:
-    return model.model.visual if hasattr(model.model, "visual") else model.model.vision_tower
-
-
 @pytest.fixture(scope="module")
 def attentive(family: Family) -> Family:
     """Give the tower's attention preferences. With random weights it hardly has any."""
     stock, ours = copy.deepcopy(family.stock), copy.deepcopy(family.model)
     for model in (stock, ours):
         with torch.no_grad():
-            for name, weight in tower_of(model).named_parameters():
-                if name.endswith(("q_proj.weight", "k_proj.weight")):
+            for name, weight in tower_of(model.model).named_parameters():
+                if name.endswith(("q_proj.weight", "k_proj.weight", ".q.weight", ".k.weight")):
                     weight.mul_(20)
                 elif name.endswith("qkv.weight"):
                     weight[: 2 * weight.shape[1]].mul_(20)  # those of queries and keys
@@ -60,7 +56,7 @@ def weights(attentive: Family) -> Iterator[list[tuple[nn.Module, Tensor]]]:
         return (of_call @ v.double()).to(v).transpose(1, 2), None
 
     AttentionInterface.register("weighed", attend)
-    config = tower_of(attentive.stock).config
+    config = tower_of(attentive.stock.model).config
     before, config._attn_implementation = config._attn_implementation, "weighed"
     yield seen
     config._attn_implementation = before
@@ -68,12 +64,12 @@ def weights(attentive: Family) -> Iterator[list[tuple[nn.Module, Tensor]]]:
 
 def of_clip_or_siglip(stock: PreTrainedModel, pixels: Tensor) -> Tensor:
     """Return the attention received (F, P) in frames (F, 3, H, W), from the weights of Transformers' eager tower."""
-    tower = copy.deepcopy(stock.model.vision_tower)
+    tower = copy.deepcopy(tower_of(stock.model))
     tower.set_attn_implementation("eager")
-    layers = stock.config.vision_feature_layer
+    layers = getattr(stock.config, "vision_feature_layer", -1)  # SmolVLM has no such field
     last = max(layer % 3 for layer in ([layers] if isinstance(layers, int) else layers))  # 2 layers and the embeddings
     of_layer = tower(pixels, output_attentions=True).attentions[last - 1].double()  # (F, heads, n, n)
-    if stock.config.vision_feature_select_strategy == "default":
+    if getattr(stock.config, "vision_feature_select_strategy", "full") == "default":
         return torch.stack([sum(head[0, 1:] for head in frame) / len(frame) for frame in of_layer])
     return torch.stack([sum(row for head in frame for row in head) / len(frame) / frame.shape[1] for frame in of_layer])
 
@@ -100,6 +96,7 @@ def of_qwen(stock: PreTrainedModel, seen: list, inputs: dict[str, Tensor]) -> li
     return videos
 
 
+@only(lambda family: not family.shares_kv)  # that of Gemma 4's tower is in tests/test_gemma4.py
 @torch.no_grad()
 def test_it_is_the_mean_of_the_towers_own_weights(attentive: Family, weights: list) -> None:
     inputs = attentive.videos_of(attentive.one_video())
@@ -107,7 +104,8 @@ def test_it_is_the_mean_of_the_towers_own_weights(attentive: Family, weights: li
     if attentive.case.mrope:
         (expected,) = of_qwen(attentive.stock, weights, inputs)
     else:
-        expected = of_clip_or_siglip(attentive.stock, inputs["pixel_values_videos"][0])
+        frames = inputs["pixel_values_videos"].flatten(0, -4)
+        expected = of_clip_or_siglip(attentive.stock, frames)
     assert video.tower_attention.dtype == torch.float32 and video.tower_states is None
     torch.testing.assert_close(video.tower_attention, expected.float(), **CLOSE)
     assert (expected.amax(dim=1) > 1.5 * expected.mean(dim=1)).all(), "the reference tower has no preferences"
@@ -163,10 +161,10 @@ def test_it_changes_no_token_leaves_no_hook_and_is_not_computed_unless_asked_for
     _, (unasked,) = model.encode_videos(settings=WHOLE, needs=(), **inputs)
     assert torch.equal(asked.tokens, unasked.tokens)
     assert unasked.tower_attention is None and unasked.tower_grid is None
-    assert not any(module._forward_pre_hooks for module in tower_of(attentive.model).modules())
+    assert not any(module._forward_pre_hooks for module in tower_of(attentive.model.model).modules())
     with pytest.raises(TypeError):
         model.encode_videos(settings=WHOLE, needs=NEEDS, **inputs)
-    assert not any(module._forward_pre_hooks for module in tower_of(attentive.model).modules())
+    assert not any(module._forward_pre_hooks for module in tower_of(attentive.model.model).modules())
 
 
 def test_weights_are_summed_in_blocks_in_float32_under_autocast_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +189,7 @@ def test_no_gradient_flows_through_it_and_checkpointed_layers_give_it(family: Fa
     assert torch.equal(trained.video_compressions[0].indices, expected.video_compressions[0].indices)
     torch.testing.assert_close(trained.pooler_output[0], expected.pooler_output[0].clone())
     trained.pooler_output[0].square().sum().backward()
-    first = next(iter(tower_of(model).parameters()))
+    first = next(iter(tower_of(model.model).parameters()))
     assert first.grad is not None and first.grad.abs().sum() > 0
     _, (video,) = model.model.encode_videos(settings=WHOLE, needs=NEEDS, **inputs)
     assert video.tokens.requires_grad and not video.tower_attention.requires_grad
@@ -221,7 +219,7 @@ def test_towers_whose_weights_are_elsewhere_give_it(family: Family, one_process:
     expected = family.model(**inputs, **settings).logits
     offloaded, sharded = family.load(retention_ratio=RETENTION_RATIO), copy.deepcopy(family.model)
     pytest.importorskip("accelerate").cpu_offload(offloaded, execution_device="cpu")
-    tower = tower_of(sharded)
+    tower = tower_of(sharded.model)
     for layer in tower.blocks if family.case.mrope else tower.encoder.layers:
         fully_shard(layer)
     fully_shard(sharded.model)

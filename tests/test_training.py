@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
 from reference import compressed_embeddings, position_arguments
 from test_forward import labels_of
@@ -289,6 +289,8 @@ def test_labels_beside_logits_to_keep_are_refused(family: Family) -> None:
         family.model(**inputs, labels=labels_of(family, inputs), logits_to_keep=2)
 
 
+# TRL reads GLM-4V-MoE's experts under a name that its config does not have.
+@only(lambda family: family.name != "glm4v_moe")
 def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")

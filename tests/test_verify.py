@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import EACH_MODEL, MODELS, ModelCase, two_of
+from models import EACH_MODEL, MODELS, ModelCase
 from test_cli import vidcom2
 from transformers import TorchAoConfig
 from transformers.quantizers import HfQuantizer
@@ -111,7 +111,11 @@ BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("breakage", two_of([(breakage,) for breakage in BREAKAGES], pytest.mark.slow))
+# Verifying loads the repo in a process for each of its ways, half a minute of CPU in all.
+BROKEN = [*(pytest.param(each, marks=pytest.mark.slow) for each in list(BREAKAGES)[:-1]), list(BREAKAGES)[-1]]
+
+
+@pytest.mark.parametrize("breakage", BROKEN)
 def test_verify_fails_on_a_broken_repo(breakage: str, repo: Path) -> None:
     spoil, expected, reason = BREAKAGES[breakage]
     spoil(repo)
@@ -144,15 +148,21 @@ def test_a_tiny_twin_can_replace_large_weights(case: ModelCase, tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.runs_here])
 def test_the_twin_of_a_full_size_model_is_tiny_and_makes_the_same_tokens(model_type: str) -> None:
     family = FAMILIES[model_type]
     config_class = family.uncompressed_class.config_class
     full = config_class().to_dict()  # the sizes of the family's first model
+    if full["vision_config"] is None:  # Gemma 4's default is a language model alone.
+        full = config_class(vision_config={}).to_dict()
+    if model_type == "smolvlm":  # Its default on Transformers 5.19 names a pad token beyond the vocabulary.
+        full["text_config"]["pad_token_id"] = None
     config = config_class(**shrunk(full, family.build_tiny()[0].config.to_dict()))
     with torch.device("meta"):
         model = family.uncompressed_class(config)
-    vocabulary = 2 * config.text_config.vocab_size * config.text_config.hidden_size
+    text = config.text_config
+    of_layers = text.num_hidden_layers * getattr(text, "hidden_size_per_layer_input", 0)
+    vocabulary = text.vocab_size * (2 * text.hidden_size + of_layers)
     assert sum(parameter.numel() for parameter in model.parameters()) < vocabulary + 1e6
     kept = ("vocab_size", "image_size", "patch_size", "spatial_merge_size", "temporal_patch_size", "token_id")
     for before, after in ((full, config.to_dict()), *((full[part], config.to_dict()[part]) for part in PARTS)):

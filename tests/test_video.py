@@ -13,7 +13,8 @@ from make_clips import HEIGHT, WIDTH, number_of, numbered, with_bad_packets, wri
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
-from vidcom2.tiny.checkpoints import QWEN2_VL_TOKENS, tiny_tokenizer
+from vidcom2.tiny.qwen import QWEN2_VL_TOKENS
+from vidcom2.tiny.tokens import tiny_tokenizer
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 
@@ -239,7 +240,7 @@ def test_qwen3_vl_writes_the_true_times(clips: Path) -> None:
     video = read_video(clips / "variable.mp4", 8)
     inputs = processor(
         text=["<|vision_start|><|video_pad|><|vision_end|>"],
-        videos=[video.frames],
+        videos=[[video.frames]],
         video_metadata=[video.metadata],
         do_sample_frames=False,
     )

@@ -1,7 +1,8 @@
 """`vision_method="skip_repeated"` leaves out patches that repeat: what it computes equals the full tower where whole
-frames repeat, and otherwise a tower whose attention is kept from looking at what is left out."""
+frames repeat, and otherwise plain loops over frames, layers and patches."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups
 CLOSE = {"rtol": 0, "atol": 1e-5}
 SKIP = {"vision_method": "skip_repeated"}
 
+pytestmark = only(lambda family: family.grouped)
+
 
 def pixels_of(family: Family, num_frames: int, num_videos: int = 1) -> dict[str, Tensor]:
     """Return the arguments that describe videos of noise, in which nothing repeats."""
     step = family.case.files_frames_per_frame
     videos = [make_video(seed, num_frames * step) for seed in range(num_videos)]
     described = family.videos_of(family.inputs(family.prompt("?", videos=num_videos), videos=videos))
-    return {name: value for name, value in described.items() if name != "second_per_grid_ts"}
+    return {name: value for name, value in described.items() if "second_per_grid" not in name}
 
 
 def groups_of(family: Family, described: dict[str, Tensor]) -> Tensor:
@@ -104,47 +107,117 @@ def test_frames_that_repeat_have_the_parents_features(family: Family, strong: An
 
 
 @torch.no_grad()
-def test_what_is_computed_attends_to_what_is_left_of_its_frame(
-    family: Family, strong: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The full tower gives the same states if its attention is masked, frame by frame."""
+def test_what_is_computed_attends_to_what_was_computed_last_at_every_place(family: Family, strong: Any) -> None:
     described = pixels_of(family, 5)
-    changed, order = some_changes(5, num_groups(family, described)), slice(None)
-    if family.case.name == "qwen2_5_vl":  # a window has 2 × 2 tokens of the 3 × 4, and its tower goes window by window
+    changed, windows = some_changes(5, num_groups(family, described)), None
+    if family.case.name in ("qwen2_5_vl", "qwen2_5_omni_thinker"):  # a window has 2 × 2 tokens of the 3 × 4
         windows = torch.tensor([row // 2 * 2 + column // 2 for row in range(3) for column in range(4)])
-        changed, order = some_changes(5, 4)[:, windows], windows.argsort(stable=True)
+        changed = some_changes(5, 4)[:, windows]
     described = repeat_all_but(family, described, changed)
-    _, (video,) = encoded(strong, described, **SKIP)
+    expected = states_by_loops(family, strong, described, changed, windows)
+    for chunk in (1, None):
+        _, (video,) = encoded(strong, described, vision_chunk_frames=chunk, **SKIP)
+        torch.testing.assert_close(video.tower_states, expected, **CLOSE)
     _, (whole,) = encoded(strong, described)
-    per_group = 4 if family.case.mrope else 1
-    attend, seen = torch.nn.functional.scaled_dot_product_attention, torch.ones(0)
+    difference = (expected - whole.tower_states).norm() / whole.tower_states.norm()
+    assert difference > 0.01, "leaving out patches makes no difference"
 
-    def masked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **kwargs: Any) -> Tensor:
-        if query.shape[2] == len(seen):  # else it is within a window
-            attn_mask = seen.expand(*query.shape[:2], len(seen), -1)
-        return attend(query, key, value, attn_mask=attn_mask, **kwargs)
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", masked)
-    h, w = video.tower_grid
-    expected = torch.empty(0)
-    for t in range(5):
-        columns = changed[t].repeat_interleave(per_group)
-        has_class_token = hasattr(getattr(strong, "vision_tower", None), "pre_layrnorm")
-        in_order = changed[t][order].repeat_interleave(per_group)
-        seen = torch.cat([torch.ones(int(has_class_token), dtype=torch.bool), in_order])
+def states_by_loops(
+    family: Family, model: Any, described: dict[str, Tensor], changed: Tensor, windows: Tensor | None
+) -> Tensor:
+    """Return the tower's states (T, patches, dim) if only the changed groups (T, G) are computed, in plain loops.
+
+    Args:
+        windows: (G,) the window of each group, if there are windows. Only some layers then look at whole frames.
+    """
+    per_group, order = 4 if family.case.mrope else 1, torch.arange(changed.shape[1])
+    if windows is not None:  # the tower goes window by window
+        order = windows.argsort(stable=True)
+        windows = windows[order].repeat_interleave(per_group)
+    if family.case.mrope:
+        tower, layers = model.visual, list(model.visual.blocks)
+    else:
+        tower = model.vision_tower
+        layers = list(tower.encoder.layers)
+        layers = layers[: range(len(layers) + 1)[model.config.vision_feature_layer]]
+    looks_at_frames = getattr(tower, "fullatt_block_indexes", range(len(layers)))
+    keys: dict[tuple[int, int], Tensor] = {}  # (heads, dim) by layer and place
+    values: dict[tuple[int, int], Tensor] = {}
+    latest: dict[int, Tensor] = {}  # the states by place
+    frames = []
+    for t in range(len(changed)):
+        embedded, rotary = first_layers_input(family, model, layers[0], described, t)
+        in_order = changed[t][order].repeat_interleave(per_group).tolist()
+        first = len(embedded) - len(in_order)  # 1 if there is a class token, which is always computed
+        places = [place for place in range(len(embedded)) if place < first or in_order[place - first]]
+        states = {place: embedded[place] for place in places}
+        for number, layer in enumerate(layers):
+            norm, norm_2 = (layer.norm1, layer.norm2) if rotary else (layer.layer_norm1, layer.layer_norm2)
+            queries: dict[int, Tensor] = {}
+            for place in places:
+                at_place = None if rotary is None else [each[place] for each in rotary]
+                projected = projections(layer, norm(states[place]), at_place)
+                queries[place], keys[number, place], values[number, place] = projected
+            for place in places:
+                seen = [
+                    other
+                    for other in range(len(embedded))
+                    if windows is None or number in looks_at_frames or windows[other] == windows[place]
+                ]
+                of_heads = []
+                for head, query in enumerate(queries[place]):
+                    weights = torch.stack([query @ keys[number, other][head] for other in seen]) * len(query) ** -0.5
+                    of_heads.append(weights.softmax(0) @ torch.stack([values[number, other][head] for other in seen]))
+                project = layer.attn.proj if rotary else layer.self_attn.out_proj
+                state = states[place] + project(torch.cat(of_heads))
+                states[place] = state + layer.mlp(norm_2(state))
+        # GLM's tower makes its tokens of normed states.
+        norm = getattr(tower, "post_layernorm", None) if family.case.mrope else None
+        latest |= {place: norm(state) for place, state in states.items()} if norm else states
+        of_frame = torch.stack([latest[place] for place in range(first, len(embedded))])
         if family.case.mrope:
-            one = {
-                "pixel_values_videos": described["pixel_values_videos"].unflatten(0, (5, -1))[t],
-                "video_grid_thw": torch.tensor([[1, h, w]]),
-            }
-            rows = columns.view(h // 2, w // 2, 2, 2).transpose(1, 2).flatten()
-        else:
-            one, rows = {"pixel_values_videos": described["pixel_values_videos"][:, t : t + 1]}, columns
-        of_frame = encoded(strong, one)[1][0].tower_states[0] if columns.any() else expected
-        expected = of_frame if t == 0 else torch.where(rows[:, None], of_frame, expected)
-        torch.testing.assert_close(video.tower_states[t], expected, **CLOSE)
-    difference = (video.tower_states - whole.tower_states).norm() / whole.tower_states.norm()
-    assert difference > 0.05, "leaving out patches makes no difference"
+            _, h, w = described["video_grid_thw"][0].tolist()
+            blocks = of_frame.unflatten(0, (-1, 4))[order.argsort()]
+            of_frame = blocks.view(h // 2, w // 2, 2, 2, -1).transpose(1, 2).reshape(h * w, -1)
+        frames.append(of_frame)
+    return torch.stack(frames)
+
+
+def first_layers_input(
+    family: Family, model: Any, layer: torch.nn.Module, described: dict[str, Tensor], t: int
+) -> tuple[Tensor, Sequence[Tensor] | None]:
+    """Return what the parent's tower gives to its first layer for frame t, (patches, dim), and rotary positions."""
+    pixels = described["pixel_values_videos"]
+    if family.case.mrope:
+        frames, h, w = described["video_grid_thw"][0].tolist()
+        one = {"pixel_values_videos": pixels.unflatten(0, (frames, -1))[t], "video_grid_thw": torch.tensor([[1, h, w]])}
+    else:
+        one = {"pixel_values_videos": pixels[:, t : t + 1]}
+    given: list[Any] = []
+    hook = layer.register_forward_pre_hook(lambda _, args, kwargs: given.append((args, kwargs)), with_kwargs=True)
+    encoded(model, one)
+    hook.remove()
+    (states, *_), kwargs = given[0]
+    return (states, kwargs["position_embeddings"]) if family.case.mrope else (states[0], None)
+
+
+def projections(layer: Any, state: Tensor, rotary: Sequence[Tensor] | None) -> list[Tensor]:
+    """Return the query, key and value (heads, dim) of one patch."""
+    if rotary is None:
+        attention = layer.self_attn
+        parts = [attention.q_proj(state), attention.k_proj(state), attention.v_proj(state)]
+        return [each.view(attention.num_heads, -1) for each in parts]
+    attention = layer.attn
+    if hasattr(attention, "qkv"):
+        query, key, value = attention.qkv(state).view(3, attention.num_heads, -1)
+    else:  # Qwen2.5-Omni's
+        parts = (attention.q(state), attention.k(state), attention.v(state))
+        query, key, value = (part.view(attention.num_heads, -1) for part in parts)
+    cos, sin = (each[: len(each) // 2] for each in rotary)  # the halves are alike
+    turn = torch.complex(cos, sin)
+    turned = [torch.complex(*each.chunk(2, dim=-1)) * turn for each in (query, key)]
+    return [*(torch.cat([each.real, each.imag], dim=-1) for each in turned), value]
 
 
 @only(lambda family: family.name == "qwen2_5_vl")
@@ -265,7 +338,6 @@ def test_it_works_in_half_precision(family: Family, precision: str) -> None:
         assert (each.float() - theirs).abs().max() < 0.05 * theirs.abs().max()
 
 
-@only(lambda family: family.mrope)
 @torch.no_grad()
 def test_flash_attention_is_told_where_the_parts_of_frames_end(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place_of_the_package(monkeypatch)
@@ -274,28 +346,98 @@ def test_flash_attention_is_told_where_the_parts_of_frames_end(family: Family, m
     assert_equal(features(model.model, described, **SKIP), features(family.model, described, **SKIP))
 
 
+def hooks(tower: torch.nn.Module) -> list[Any]:
+    return [hook for each in tower.modules() for hook in (*each._forward_hooks, *each._forward_pre_hooks)]
+
+
+@only(lambda family: family.representative)
+@torch.no_grad()
+def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family, strong: Any) -> None:
+    described = pixels_of(family, 5)
+    changed = some_changes(5, num_groups(family, described))
+    videos = [repeat_all_but(family, described, each) for each in (changed, changed[[0, 3, 2, 4, 1]])] * 3
+    expected = [features(strong, video, **SKIP) for video in videos]
+    with ThreadPoolExecutor(4) as pool:
+        of_threads = list(pool.map(lambda video: features(strong, video, vision_chunk_frames=1, **SKIP), videos))
+    for ours, alone in zip(of_threads, expected, strict=True):
+        assert_equal(ours, alone)
+    tower = strong.visual if hasattr(strong, "visual") else strong.vision_tower
+    assert not hooks(tower)
+
+
+@only(lambda family: family.representative)
+@torch.no_grad()
+def test_a_layer_whose_attention_was_replaced_is_refused(family: Family) -> None:
+    """Otherwise its patches would attend to less than they should, without a word."""
+    model = family.load().model
+    described = repeat_all_but(family, pixels_of(family, 3), some_changes(3, num_groups(family, pixels_of(family, 3))))
+    layers = model.visual.blocks if hasattr(model, "visual") else model.vision_tower.encoder.layers
+    for layer in layers:
+        layer.register_forward_pre_hook(
+            lambda layer, arguments, by_name: (arguments, {**by_name, "whole_frames": None}), with_kwargs=True
+        )
+    with pytest.raises(ValueError, match=r"only 0 of \d layers of the vision tower let .*`vision_method='full'`"):
+        features(model, described, **SKIP)
+
+
+@only(lambda family: family.representative)
+@torch.no_grad()
+def test_a_users_hook_on_an_attention_sees_and_changes_what_it_returns(family: Family, strong: Any) -> None:
+    """A hook that doubles the output does what doubled weights of the last projection do."""
+    described = pixels_of(family, 5)
+    described = repeat_all_but(family, described, some_changes(5, num_groups(family, described)))
+    tower = strong.visual if hasattr(strong, "visual") else strong.vision_tower
+    attention = tower.blocks[0].attn if hasattr(tower, "blocks") else tower.encoder.layers[0].self_attn
+
+    def double(_module: Any, _arguments: Any, output: Any) -> Any:
+        return (2 * output[0], *output[1:]) if isinstance(output, tuple) else 2 * output
+
+    plain = features(strong, described, **SKIP)
+    hook = attention.register_forward_hook(double)
+    hooked = features(strong, described, **SKIP)
+    hook.remove()
+    for parameter in (attention.proj if hasattr(attention, "proj") else attention.out_proj).parameters():
+        parameter.mul_(2)
+    doubled = features(strong, described, **SKIP)
+    assert_equal(hooked, doubled)
+    assert not all(torch.equal(a, b) for a, b in zip(plain, doubled, strict=True))
+
+
 @only(lambda family: family.representative)
 def test_gradients_flow_through_what_is_computed(family: Family) -> None:
-    """They equal the parent's where whole frames repeat, and gradient checkpointing changes none."""
+    """They equal the parent's where whole frames repeat. Gradient checkpointing changes none, also where parts repeat
+    and patches attend to what an earlier chunk computed."""
     described = pixels_of(family, 4)
+    partly = repeat_all_but(family, described, some_changes(4, num_groups(family, described)))
     changed = torch.tensor([True, False, True, False])[:, None].expand(-1, num_groups(family, described))
     described = repeat_all_but(family, described, changed)
     model = family.load().train()
     tower = model.model.visual if hasattr(model.model, "visual") else model.model.vision_tower
     names = [name for name, each in tower.named_parameters() if "encoder" in name or "blocks" in name]
 
-    def gradients(**settings: Any) -> list[Tensor]:
+    def gradients(described: dict[str, Tensor], **settings: Any) -> list[Tensor]:
         model.zero_grad()
         torch.cat([each.flatten() for each in features(model, described, **settings)]).square().mean().backward()
         return [tower.get_parameter(name).grad.clone() for name in names]
 
-    plain = gradients(**SKIP)
+    plain = gradients(described, **SKIP)
     assert sum(each.abs().sum() for each in plain) > 0
-    for ours, theirs in zip(plain, gradients(), strict=True):
+    for ours, theirs in zip(plain, gradients(described), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-7)
+    plain, in_one_chunk = gradients(partly, vision_chunk_frames=1, **SKIP), gradients(partly, **SKIP)
     model.gradient_checkpointing_enable()
-    for ours, theirs in zip(gradients(**SKIP), plain, strict=True):
+    before = hooks(tower)
+    for ours, theirs in zip(gradients(partly, vision_chunk_frames=1, **SKIP), plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-8)
+    assert hooks(tower) == before, "hooks outlive the backward pass"
+
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(ValueError, match="would lose the gradients between chunks of `vision_chunk_frames`"):
+        features(model, partly, vision_chunk_frames=1, **SKIP)
+    for ours, theirs in zip(gradients(partly, **SKIP), in_one_chunk, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-8)
+    tower.requires_grad_(False)
+    features(model, partly, vision_chunk_frames=1, **SKIP)
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -307,7 +449,7 @@ def test_outputs_of_a_whole_tower_are_refused(family: Family, name: str) -> None
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, **{name: True})
 
 
-@only(lambda family: family.mrope)
+@only(lambda family: family.mrope and family.grouped)
 def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
     with pytest.raises(ValueError, match=r"`video_cu_seqlens` is.*`vision_method='skip_repeated'`"):
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, video_cu_seqlens=torch.tensor([0, 1]))

@@ -4,6 +4,7 @@ The contract in `tests/data` is that of vLLM 0.32, on which the plugin's own tes
 unpacks the wheels of other versions, which may not run on this machine, and runs these tests on them.
 """
 
+import importlib
 import importlib.util
 import json
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from vllm_contract import contract
 
+from vidcom2.families import FAMILIES
+from vidcom2.vllm_plugin import MODELS
 from vidcom2.vllm_plugin.compat import SUPPORTED, WINDOW, why_not
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +55,13 @@ def test_the_sources_have_all_that_the_plugin_uses_with_the_same_code() -> None:
         }
         assert not unread, f"vLLM {version} has changed what stands here. Read it, then add it to READ."
         assert found.keys() == expected.keys(), "Run tests/vllm_contract.py on vLLM 0.32 again."
+
+
+def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:
+    """vLLM would run the repos of any other by a generic class, without compression."""
+    assert MODELS.keys() == {family.model_class.__name__ for family in FAMILIES.values()}
+    with pytest.raises(ImportError, match=r"has no class for it\. Serve the repo with `transformers serve`"):
+        importlib.import_module("vidcom2.vllm_plugin.unsupported_family")
 
 
 def test_the_extra_asks_for_the_supported_versions() -> None:

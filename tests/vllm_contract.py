@@ -25,10 +25,15 @@ READS = {
     "vllm.config.multimodal:MultiModalConfig": (
         "mm_hasher_algorithm mm_processor_kwargs video_pruning_method video_pruning_rate is_multimodal_pruning_enabled"
     ),
-    "vllm.config.parallel:ParallelConfig": "pipeline_parallel_size use_ubatching",
+    "vllm.config.lora:LoRAConfig": "enable_tower_connector_lora",
+    "vllm.config.parallel:ParallelConfig": "use_ubatching",
     "vllm.config.scheduler:SchedulerConfig": "max_num_batched_tokens",
     "vllm.config.speculative:SpeculativeConfig": "method",
-    "vllm.config.vllm:VllmConfig": "model_config parallel_config scheduler_config speculative_config",
+    "vllm.config.vllm:VllmConfig": "lora_config model_config parallel_config scheduler_config speculative_config",
+    # of `answering/many_in_vllm.py`
+    "vllm.entrypoints.llm:LLM": "enqueue get_default_sampling_params llm_engine",
+    "vllm.v1.engine.llm_engine:LLMEngine": "engine_core step",
+    "vllm.exceptions:VLLMValidationError": "__str__",
     "vllm.model_executor.models.interfaces:SupportsMRoPE": "get_mrope_input_positions",
     "vllm.model_executor.models.qwen3_vl:Qwen3VLMultiModalProcessor": "get_video_repl",
     "vllm.model_executor.models.registry:_ModelRegistry": "get_supported_archs register_model",
@@ -37,19 +42,22 @@ READS = {
     "vllm.multimodal.inputs:MultiModalFeatureSpec": "data mm_position modality",
     "vllm.multimodal.inputs:MultiModalFieldConfig": "batched",
     "vllm.multimodal.inputs:PlaceholderRange": "length offset",
-    "vllm.multimodal.parse:MultiModalDataItems": "get_all_counts",
+    "vllm.multimodal.parse:MultiModalDataItems": "get_all_counts get_items",
+    "vllm.multimodal.parse:VideoProcessorItems": "get_num_frames",
     "vllm.multimodal.processing.context:BaseProcessingInfo": "ctx get_hf_config get_tokenizer",
     "vllm.multimodal.processing.context:InputProcessingContext": "get_mm_config",
-    "vllm.multimodal.processing.inputs:ProcessorInputs": "hf_processor_mm_kwargs",
+    "vllm.multimodal.processing.inputs:ProcessorInputs": "hf_processor_mm_kwargs mm_data_items",
     "vllm.multimodal.processing.processor:PromptUpdate": "modality target",
     "vllm.multimodal.processing.processor:PromptUpdateDetails": "full",
     "vllm.multimodal.registry:MultiModalRegistry": "register_processor",
+    "vllm.sequence:IntermediateTensors": "__getitem__ __setitem__",
     "vllm.v1.worker.encoder_cudagraph_defs:EncoderCudaGraphConfig": "modalities",
     "vllm.v1.worker.gpu.mm.encoder_runner:EncoderRunner": "execute_mm_encoder gather_mm_embeddings get_inputs_embeds",
     "vllm.v1.worker.gpu.mm.rope:RopeState": "init_prefill_positions get_positions prepare_positions",
     "vllm.v1.worker.gpu.model_states.default:DefaultModelState": "prepare_inputs prepare_inputs_embeds",
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
-        "_calc_mrope_positions _execute_mm_encoder _gather_mm_embeddings _init_mrope_positions _preprocess"
+        "_calc_mrope_positions _execute_mm_encoder _gather_mm_embeddings _init_mrope_positions _preprocess "
+        "sync_and_gather_intermediate_tensors"
     ),
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, cat, full, stack
 
-from vidcom2.answering.candidates import Candidate
+from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.generation import Batch
 from vidcom2.toys import Toy
 
@@ -15,8 +15,13 @@ RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
+# Numbers of frames that are compared within one budget, which is all tokens of the fewest: the Qwen3-VL toy makes 25
+# tokens of two frames.
+FRAME_COUNTS, FRAMES_BUDGET = (8, 16, 32, 64), 100
+
 
 EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a tenth more
+ORIGINAL = {"compression_positions": "original"}
 METHODS: dict[str, dict[str, Any]] = {
     "VidCom² (paper)": {"compression_method": "vidcom2", **EXACT},
     "VidCom² (released)": {"compression_method": "vidcom2", "compression_scoring": "released", **EXACT},
@@ -53,7 +58,7 @@ def main_candidates(toy: Toy) -> list[Candidate]:
 def position_candidates(toy: Toy) -> list[Candidate]:
     """Return candidates whose kept tokens have the positions that they have in the full prompt."""
     return [
-        Candidate(f"{name}, original positions", ratio, {**settings, "compression_positions": "original"})
+        Candidate(f"{name}, original positions", ratio, settings | ORIGINAL)
         for name, settings in METHODS.items()
         for ratio in RATIOS
     ]
@@ -72,7 +77,7 @@ def attention_candidates(toy: Toy) -> list[Candidate]:
 
 def _on_leaderboard(methods: dict[str, dict[str, Any]]) -> list[Candidate]:
     return [
-        Candidate(name, ratio, {**settings, "compression_positions": "original"})
+        Candidate(name, ratio, settings | ORIGINAL)
         for name, settings in methods.items()
         for ratio in LEADERBOARD_RATIOS
     ]
@@ -118,6 +123,21 @@ def budget_candidates(toy: Toy) -> list[Candidate]:
     settings |= {f"τ = {t:g}": EXACT | {"compression_temperature": t} for t in (0.003, 0.03, 0.1, 1.0)}
     settings |= {name: METHODS[name] for name in ("VidCom² (released)", "random", "uniform_frames", "EVS")}
     return [Candidate(name, ratio, each) for name, each in settings.items() for ratio in BUDGET_RATIOS]
+
+
+def frame_count_candidates(toy: Toy) -> list[Candidate]:
+    """Return the ways to spend as many tokens: on all of a few frames, or on a part of more frames. All tokens of each
+    number of frames stand beside them."""
+    names = ("VidCom² (paper)", "EVS", "V-CAST", "coverage", "random")
+    methods = {name: settings | ORIGINAL for name, settings in (METHODS | NEWER_METHODS).items() if name in names}
+    return [
+        *map(AllTokens, FRAME_COUNTS),
+        *(
+            Candidate(name, 1.0, settings, num_frames=count, token_budget=FRAMES_BUDGET)
+            for name, settings in methods.items()
+            for count in FRAME_COUNTS
+        ),
+    ]
 
 
 def tower_candidates(toy: Toy) -> list[Candidate]:

@@ -32,6 +32,7 @@ from .candidates import (
     ablation_candidates,
     attention_candidates,
     budget_candidates,
+    frame_count_candidates,
     leaderboard_candidates,
     main_candidates,
     position_candidates,
@@ -70,6 +71,7 @@ GROUPS = {
     "leaderboard": Group(leaderboard_candidates),
     "leaderboard_attention": Group(attention_candidates),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES),
+    "frames": Group(frame_count_candidates, LONG, LONG_FRAMES, toys=("qwen3_vl",)),  # LLaVA's has learnt up to 16
     "tower": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
     "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
     "repeats": Group(repeat_candidates, REPEATS, towers=TOLERANCES),
@@ -79,7 +81,7 @@ NOT_LEARNT = {"llava_onevision": ("named", "numbers")}
 RESULTS = Path(__file__).parents[1] / "results" / "needle"
 MAX_NEW_TOKENS = 5
 BATCH_FRAMES = 512  # of the videos that are answered about at once
-OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
+OF_LEVEL = ("method", "retention_ratio", "num_frames", "accuracy", "accuracy_low", "accuracy_high", "refused")
 OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 

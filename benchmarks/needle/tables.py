@@ -9,15 +9,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from vidcom2.evaluation.plot import draw_results
+from vidcom2.evaluation.plot import draw_frame_counts, draw_results
 from vidcom2.evaluation.tables import cell, pipes
 from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, METHODS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, METHODS, RATIOS
 from .towers import TOLERANCES, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
+COSTS = RESULTS.parent / "compress_cpu.json"
+COST_DTYPE = "bfloat16"  # that of released models
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
@@ -166,6 +168,22 @@ def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
     return sorted(dict.fromkeys(row["method"] for row in rows if row["retention_ratio"] in ratios), key=mean)[::-1]
 
 
+def costs(found: dict[str, Any]) -> str:
+    """Make the table of `benchmark_compress.py`: the milliseconds in which each method chooses, at real sizes."""
+    rows = [row for row in found["rows"] if row["dtype"] == COST_DTYPE]
+    shapes = {row["size"]: " × ".join(map(str, row["shape"])) for row in rows}
+    lines = [["method", *(f"{size}: {shape}" for size, shape in shapes.items())]]
+    times: dict[str, list[str]] = {}
+    for row in rows:
+        name = f"`{row['method']}`" + (f" ({row['scoring']})" if row["scoring"] else "")
+        times.setdefault(name, []).append(_milliseconds(row["ms"]))
+    times["two sums over the tokens"] = [
+        _milliseconds(next(row["two_passes_ms"] for row in rows if row["size"] == size)) for size in shapes
+    ]
+    lines += [[name, *of_sizes] for name, of_sizes in times.items()]
+    return pipes(lines)
+
+
 def published() -> str:
     """Make the table of published figures of full models: source, model and method × ratio."""
     rows = json.loads((ROOT / "benchmarks" / "published.json").read_text())["rows"]
@@ -188,6 +206,21 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
     for name in dict.fromkeys(row["method"] for row in rows):
         chosen = [_find(rows, name, ratio) for ratio in ratios]
         lines.append([name, *("–" if row is None else _with_difference(row) for row in chosen)])
+    return pipes(lines)
+
+
+def frame_counts(found: dict[str, Any]) -> str:
+    """Make the table way to spend tokens × number of frames, with the difference from all tokens of the fewest."""
+    rows = found["all"]
+    lines = [["", *(f"{count} frames" for count in FRAME_COUNTS)]]
+    for name in dict.fromkeys(row["method"] for row in rows):
+        of_counts = [row for row in rows if row["method"] == name]
+        lines.append(
+            [name, *(_share(row["accuracy"]) if row is of_counts[0] else _with_difference(row) for row in of_counts)]
+        )
+    of_budget = [row for row in rows if row["method"] == name]
+    lines.append(["tokens in the prompt: a method", *(f"{row['prompt_tokens']:.0f}" for row in of_budget)])
+    lines.append(["all tokens", *(f"{row['prompt_tokens']:.0f}" for row in rows[: len(FRAME_COUNTS)])])
     return pipes(lines)
 
 
@@ -270,6 +303,10 @@ def _with_difference(row: Row) -> str:
     return "–" if "refused" in row else f"{_share(row['accuracy'])} ({cell(row, 'difference', '+')})"
 
 
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
@@ -281,10 +318,14 @@ def blocks() -> dict[str, str]:
         "headline": lambda: headline(methods, original),
         "short": short,
         "kinds": lambda: by_kind(methods),
+        "methods-qwen3-vl": lambda: variants(load("methods", QWEN), RATIOS),
+        "levels-qwen3-vl": lambda: by_level(load("methods", QWEN)),
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
+        "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
+        "frames": lambda: frame_counts(load("frames", QWEN)),
         "tower": lambda: towers(load("tower")),
         "repeats": lambda: repeats(load("repeats")),
         "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
@@ -294,7 +335,9 @@ def blocks() -> dict[str, str]:
         "leaderboard": lambda: leaderboard(load_leaderboard()),
         "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
         "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
+        "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
         "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
+        "costs": lambda: costs(json.loads(COSTS.read_text())),
         "published": published,
     }
     return {name: make() for name, make in made.items()}
@@ -304,6 +347,9 @@ def main() -> None:
     write_tables(PAGES, "needle", blocks())
     rows = load("methods")["all"]
     drawn = [rows[0], *(row for row in [*rows[1:], *load("positions")["all"]] if row["method"] in PLOTTED)]
+    frames = load("frames", QWEN)["all"]
+    title = "More frames within one budget: right answers of the Qwen3-VL toy"
+    draw_frame_counts(frames, title, ROOT / "docs" / "needle_frames.png")
     draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")
 
 

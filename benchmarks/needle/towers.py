@@ -88,28 +88,16 @@ def _whole(*_: Any) -> float:
     return 1.0
 
 
-# The first is the whole tower.
-UPDATE_RATIOS = [
-    Tower("update_ratio", 1.0, {}, _whole),
-    *(
-        Tower(
-            "update_ratio",
-            ratio,
-            {"vision_method": "changed_patches", "vision_update_ratio": ratio},
-            _of_changed_patches,
-        )
-        for ratio in (0.5, 0.25, 0.1)
-    ),
-]
-TOLERANCES = [
-    Tower("tolerance", None, {}, _whole),
-    *(
-        Tower(
-            "tolerance",
-            tolerance,
-            {"vision_method": "skip_repeated", "vision_tolerance": tolerance},
-            _of_skip_repeated,
-        )
-        for tolerance in (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
-    ),
-]
+def _ways(
+    setting: str, whole: float | None, vision_method: str, values: Sequence[float], share: Callable[..., float]
+) -> list[Tower]:
+    """Return the whole tower, and after it a vision method at each value of its setting `vision_<setting>`."""
+    settings = [{"vision_method": vision_method, f"vision_{setting}": value} for value in values]
+    return [
+        Tower(setting, whole, {}, _whole),
+        *(Tower(setting, value, each, share) for value, each in zip(values, settings, strict=True)),
+    ]
+
+
+UPDATE_RATIOS = _ways("update_ratio", 1.0, "changed_patches", (0.5, 0.25, 0.1), _of_changed_patches)
+TOLERANCES = _ways("tolerance", None, "skip_repeated", (0.02, 0.05, 0.1), _of_skip_repeated)

@@ -1,10 +1,11 @@
 """Running the vision tower on a part of the patches: which groups are computed, how the towers take them, and how the
 others get their features.
 
-A group is what is left out together: a patch in the towers of LLaVA's families, and in Qwen's the patches of a token.
+A group is what is left out together: a patch in the towers of LLaVA's families, and in the others a token's patches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers.vision_utils import (
 from ...configuration.compression_settings import CompressionSettings
 from .frame_encoding import Run
 from .vision_encoding import ChangedGroups
+from .whole_frame_attention import KeysAndValues, WholeFrames
 
 WHOLE_FROM = 0.9  # a frame of which this share changed is computed whole, since leaving out the rest would save little
 
@@ -65,11 +67,13 @@ class Completion:
 
     Args:
         computed: (T, G) bool for each video: which groups are computed.
+        group_patches: how many patches a group has.
     """
 
-    def __init__(self, computed: Sequence[Tensor]):
-        self.computed = computed
+    def __init__(self, computed: Sequence[Tensor], group_patches: int = 1):
+        self.computed, self.group_patches = computed, group_patches
         self.last: dict[str, Tensor] = {}  # The features of the last frame, by name.
+        self.keys_and_values: Mapping[nn.Module, KeysAndValues] = {}  # Those of the last frame, by layer.
 
     def of_run(self, run: Run) -> Tensor:
         """Return which groups of the run's frames are computed, (n, G) bool."""
@@ -83,13 +87,56 @@ class Completion:
             encoded: (N, ...) features of the N computed groups.
             name: of the features, if there are several.
         """
-        computed, before = self.of_run(run), self.last[name] if run.frames[0] else encoded[:0]
-        numbers = computed.flatten().cumsum(0).view_as(computed) - 1 + len(before)
-        places = torch.arange(computed.shape[1], device=computed.device)
-        sources = torch.where(computed, numbers, places).cummax(dim=0).values
-        completed = torch.cat([before, encoded])[sources]
+        before = self.last[name] if run.frames[0] else encoded[:0]
+        completed = torch.cat([encoded, before])[self._sources(run)]
         self.last[name] = completed[-1]
         return completed
+
+    def whole_frames(
+        self, tower: nn.Module, runs: Sequence[Run], attentions: Mapping[nn.Module, bool], order: Tensor | None = None
+    ) -> WholeFrames:
+        """Return what lets the computed patches of a chunk of frames attend to all patches of their frames. The tower's
+        layers take it as the argument `whole_frames`, and afterwards `carry_on` takes it back.
+
+        Args:
+            tower: the parent's vision tower.
+            runs: the chunk's.
+            attentions: see `WholeFrames`.
+            order: (N,) int64: which of the N computed groups the tower has at each place; None for their own order.
+        """
+        of_runs, last = [self.of_run(run) for run in runs], runs[-1]
+        starts = accumulate((int(computed.sum()) for computed in of_runs), initial=0)
+        # Only the first run can begin in the middle of a video.
+        sources = torch.cat([(self._sources(run) + start).flatten() for run, start in zip(runs, starts)])
+        if order is not None:
+            sources = torch.where(sources < 0, sources, order.argsort()[sources.clamp(min=0)])
+        size = self.group_patches
+        return WholeFrames(
+            attentions,
+            sources=(sources[:, None] * size + torch.arange(size, device=sources.device)).flatten(),
+            num_computed=[size * count for computed in of_runs for count in computed.sum(dim=1).tolist()],
+            num_patches=[size * computed.shape[1] for computed in of_runs for _ in computed],
+            before=self.keys_and_values if runs[0].frames[0] else {},
+            carry=last.shown[-1] < len(self.computed[last.video]) - 1,
+            trained=any(weight.requires_grad for weight in tower.parameters()),
+        )
+
+    def carry_on(self, whole_frames: WholeFrames) -> None:
+        """Keep what the next chunk needs, after the layers ran.
+
+        Raises:
+            ValueError: if the layers did not attend to whole frames.
+        """
+        whole_frames.check_ran()
+        self.keys_and_values = whole_frames.last
+
+    def _sources(self, run: Run) -> Tensor:
+        """Return for each group of a run's frames, (n, G) int64, the number of the run's computed group whose features
+        it takes. Negative numbers stand for the groups of the frame before the run, of which the last is -1."""
+        computed = self.of_run(run)
+        numbers = computed.flatten().cumsum(0).view_as(computed) - 1
+        places = torch.arange(-computed.shape[1], 0, device=computed.device)
+        return torch.where(computed, numbers, places).cummax(dim=0).values
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,32 +176,25 @@ class PartialFrames:
         embedded = self.tower.embeddings(frames)
         if hasattr(self.tower, "pre_layrnorm"):
             embedded = self.tower.pre_layrnorm(embedded)
-        of_runs = zip(runs, embedded.split([len(run.frames) for run in runs]), strict=True)
-        return torch.cat([self._states_of_run(run, of_run, feature_layers) for run, of_run in of_runs])
-
-    def _states_of_run(self, run: Run, embedded: Tensor, feature_layers: Sequence[int]) -> Tensor:
-        """Return the hidden states of a run's frames, of which (n, patches, dim) are embedded."""
-        layers, computed = self.tower.encoder.layers, self.completion.of_run(run)
+        layers = self.tower.encoder.layers
         wanted = [range(len(layers) + 1)[layer] for layer in feature_layers]
-        counts = computed.sum(dim=1).tolist()
-        of_frames = list(embedded[computed].split(counts))
-        # Frames that are computed whole run together, and the others one by one.
-        whole = [place for place, count in enumerate(counts) if count == computed.shape[1]]
-        parts = [*([whole] if whole else []), *([place] for place in range(len(counts)) if place not in whole)]
-        for places in parts:
-            states = torch.stack([of_frames[place] for place in places])
-            found = {0: states}
-            for number, layer in enumerate(layers[: max(wanted)], start=1):
-                states = layer(states, None)
-                if number in wanted:
-                    found[number] = states
-            for place, encoded in zip(places, torch.cat([found[number] for number in wanted], dim=-1), strict=True):
-                of_frames[place] = encoded
-        return self.completion.complete(run, torch.cat(of_frames))
+        layers = layers[: max(wanted)]
+        of_runs = [self.completion.of_run(run) for run in runs]
+        whole_frames = self.completion.whole_frames(self.tower, runs, {layer.self_attn: True for layer in layers})
+        states = embedded[torch.cat(of_runs)][None]
+        found = {0: states}
+        for number, layer in enumerate(layers, start=1):
+            states = layer(states, None, whole_frames=whole_frames)
+            if number in wanted:
+                found[number] = states
+        self.completion.carry_on(whole_frames)
+        encoded = torch.cat([found[number][0] for number in wanted], dim=-1)
+        parts = encoded.split([int(computed.sum()) for computed in of_runs])
+        return torch.cat([self.completion.complete(run, part) for run, part in zip(runs, parts, strict=True)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Towers that take patches: Qwen's
+# Towers that take patches: Qwen's and GLM's
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +211,12 @@ def window_of_blocks(tower: Any, grid: Tensor) -> Tensor | None:
     sizes = ends.diff().to(grid.device) // tower.spatial_merge_size**2
     windows = torch.arange(len(sizes), device=grid.device).repeat_interleave(sizes)
     return torch.empty_like(windows).index_copy(0, order.to(grid.device), windows)
+
+
+def attentions_of_blocks(tower: Any) -> dict[nn.Module, bool]:
+    """Return the attention of each layer of a tower, and whether it looks at whole frames, not within windows."""
+    at_frames = getattr(tower, "fullatt_block_indexes", range(len(tower.blocks)))
+    return {block.attn: number in at_frames for number, block in enumerate(tower.blocks)}
 
 
 def arguments_of_blocks(tower: Any, grid_thw: Tensor, computed: Tensor) -> dict[str, Tensor]:

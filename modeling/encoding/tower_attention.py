@@ -18,8 +18,8 @@ from ..methods.compression import without_autocast
 
 BLOCK_BYTES = 64 * 2**20  # how much memory the weights of one block of queries may take
 
-# What the hook of the current thread has found. A hook on a tower that threads share sees the videos of all of them.
-_found_here: ContextVar[list[Tensor] | None] = ContextVar("found_here", default=None)
+# What the hooks of the current thread have found. A hook on a tower that threads share sees the videos of all of them.
+_found_here: ContextVar[tuple[list[Tensor], ...]] = ContextVar("found_here", default=())
 
 
 def with_attention_received(
@@ -35,30 +35,51 @@ def with_attention_received(
     Raises:
         ValueError: if the tower does not call the attention once.
     """
+
+    def without_gradients(*arguments: Any, **by_name: Any) -> Tensor:
+        with torch.no_grad():
+            return received(*arguments, **by_name)
+
+    return with_input_of(encode, attention, without_gradients, "`tower_attention`", "attention of its last layer")
+
+
+def with_input_of(
+    encode: Callable[[], Any], module: nn.Module, read: Callable[..., Tensor], need: str, what: str
+) -> tuple[Any, Tensor]:
+    """Encode frames, and return beside the result what `read` makes of the arguments of a module of the tower.
+
+    Args:
+        encode: runs the vision tower once, and returns something.
+        module: a module of the tower.
+        read: takes this module and the arguments that it is called with.
+        need, what: what is read, and the module's name, for the error.
+
+    Raises:
+        ValueError: if the tower does not call the module once.
+    """
     if "_dynamo" not in vars(torch):  # nothing is compiled; the compiler itself takes seconds to import
-        return _with_attention_received(encode, attention, received)
+        return _with_input_of(encode, module, read, need, what)
     global _uncompiled
     if _uncompiled is None:  # a compiled graph would keep the hook of its first call
-        _uncompiled = torch.compiler.disable(_with_attention_received)
-    return _uncompiled(encode, attention, received)
+        _uncompiled = torch.compiler.disable(_with_input_of)
+    return _uncompiled(encode, module, read, need, what)
 
 
 _uncompiled: Any = None  # made when it is first needed
 
 
-def _with_attention_received(
-    encode: Callable[[], Any], attention: nn.Module, received: Callable[..., Tensor]
+def _with_input_of(
+    encode: Callable[[], Any], module: nn.Module, read: Callable[..., Tensor], need: str, what: str
 ) -> tuple[Any, Tensor]:
     found: list[Tensor] = []
 
     # Another thread that removes its own hook may make this thread call that one without `by_name`.
     def look(module: nn.Module, arguments: Any, by_name: Any = None) -> None:
-        if _found_here.get() is found:
-            with torch.no_grad():
-                found.append(received(module, *arguments, **by_name))
+        if any(each is found for each in _found_here.get()):
+            found.append(read(module, *arguments, **by_name))
 
-    before = _found_here.set(found)
-    hook = attention.register_forward_pre_hook(look, with_kwargs=True)
+    before = _found_here.set((*_found_here.get(), found))
+    hook = module.register_forward_pre_hook(look, with_kwargs=True)
     try:
         encoded = encode()
     finally:
@@ -66,15 +87,14 @@ def _with_attention_received(
         _found_here.reset(before)
     if len(found) != 1:
         raise ValueError(
-            "the compression method needs `tower_attention`, but the vision tower called the attention of its last "
-            f"layer {len(found)} times, not once. Something has replaced what the layer computes: undo that, or choose "
-            "another `compression_method`."
+            f"the compression method needs {need}, but the vision tower called the {what} {len(found)} times, not "
+            "once. Something has replaced what the tower computes: undo that, or choose another `compression_method`."
         )
     return encoded, found[0]
 
 
 def received_in_frames(attention: Any, hidden_states: Tensor, *_: Any, has_class_token: bool, **__: Any) -> Tensor:
-    """Return the attention that the patches of frames receive in a layer of a CLIP or SigLIP tower.
+    """Return the attention that the patches of frames receive in a layer of a CLIP, SigLIP or InternVL tower.
 
     Args:
         hidden_states: (F, patches, dim), what the layer's attention is given.
@@ -86,6 +106,8 @@ def received_in_frames(attention: Any, hidden_states: Tensor, *_: Any, has_class
     """
     queries = attention.q_proj(hidden_states[:, :1] if has_class_token else hidden_states)
     keys = attention.k_proj(hidden_states)
+    if hasattr(attention, "q_norm"):  # InternVL's, which is an identity in its smaller towers
+        queries, keys = attention.q_norm(queries), attention.k_norm(keys)
     queries, keys = (each.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for each in (queries, keys))
     frames = [summed_weights(*of_frame, attention.scale) for of_frame in zip(queries, keys)]
     received = torch.stack(frames) / queries.shape[2]
@@ -105,7 +127,7 @@ def received_in_parts(
     Returns:
         (N,) float32 in the tower's order, a mean over the heads.
     """
-    queries, keys, _values = attention.qkv(hidden_states).unflatten(-1, (3, attention.num_heads, -1)).unbind(1)
+    queries, keys, _values = queries_keys_values(attention, hidden_states)
     cos, sin = (each[:, None].float() for each in position_embeddings)
 
     def rotated(states: Tensor, part: slice) -> Tensor:
@@ -116,6 +138,50 @@ def received_in_parts(
 
     parts = [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
     return torch.cat([summed_weights(rotated(queries, at), rotated(keys, at), attention.scaling) for at in parts])
+
+
+def queries_keys_values(attention: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the queries, keys and values (N, heads, dim) of states (N, width) in the attention of a Qwen tower."""
+    if hasattr(attention, "qkv"):
+        parts = attention.qkv(hidden_states).chunk(3, dim=-1)
+    else:  # Qwen2.5-Omni's
+        parts = (attention.q(hidden_states), attention.k(hidden_states), attention.v(hidden_states))
+    queries, keys, values = (part.unflatten(-1, (attention.num_heads, -1)) for part in parts)
+    return queries, keys, values
+
+
+def received_in_padded_frames(
+    attention: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    position_ids: Tensor,
+    rotate: Callable[..., Tensor],
+    **_: Any,
+) -> Tensor:
+    """Return the attention that the patches of frames receive in a layer of Gemma 4's tower.
+
+    Args:
+        hidden_states: (F, P, dim), what the layer's attention is given.
+        position_embeddings: cosines and sines of the rotary positions.
+        position_ids: (F, P, 2) column and row of each patch, (-1, -1) at padding, which neither pays nor receives.
+        rotate: applies these positions to queries or keys (F, P, heads, dim of a head).
+
+    Returns:
+        (F, P) float32, a mean over the heads and over the patches that pay it; 0 at padding.
+    """
+
+    def heads(project: Any, norm: Any) -> Tensor:
+        states = norm(project(hidden_states).unflatten(-1, (-1, attention.head_dim)))
+        return rotate(states, *position_embeddings, position_ids).transpose(1, 2)
+
+    queries = heads(attention.q_proj, attention.q_norm)
+    keys = heads(attention.k_proj, attention.k_norm).repeat_interleave(attention.num_key_value_groups, dim=1)
+    is_patch = (position_ids != -1).all(dim=-1)
+    received = torch.zeros(is_patch.shape, dtype=torch.float32, device=hidden_states.device)
+    for frame, of_queries, of_keys, within in zip(received, queries, keys, is_patch):
+        weights = summed_weights(of_queries[:, within], of_keys[:, within], attention.scaling)
+        frame[within] = weights / within.sum()
+    return received
 
 
 def summed_weights(queries: Tensor, keys: Tensor, scale: float) -> Tensor:

@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -59,10 +60,41 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
         )
 
 
+def video_tokens(
+    tokens: Sequence[Tensor],
+    of_tower: Mapping[str, Sequence[Tensor]],
+    grids: Sequence[tuple[int, int]] | None = None,
+    tower_grids: Sequence[tuple[int, int]] | None = None,
+) -> list[VideoTokens]:
+    """Join the scored tokens of each video with what a method needs of the vision tower.
+
+    Args:
+        tokens: (T, M, D) of each video.
+        of_tower: by name, of `TOWER_NEEDS`, a (T, P, ...) of each video.
+        grids, tower_grids: the rows and columns of a frame's M tokens, and of its P patches, in each video; None for
+            square frames.
+    """
+    videos = []
+    for number, of_video in enumerate(tokens):
+        grid = _square(of_video) if grids is None else grids[number]
+        needed: dict[str, Any] = {name: of_videos[number] for name, of_videos in of_tower.items()}
+        if needed:
+            needed["tower_grid"] = _square(next(iter(needed.values()))) if tower_grids is None else tower_grids[number]
+        videos.append(VideoTokens(of_video, grid, **needed))
+    return videos
+
+
+def _square(of_video: Tensor) -> tuple[int, int]:
+    """Return the rows and columns of the (T, n, ...) values of a video whose frames are square."""
+    side = math.isqrt(of_video.shape[1])
+    return side, side
+
+
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods
+    video_arguments: ClassVar[Sequence[str]] = ()  # those of `forward` for videos, if the parent's has none
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -96,6 +128,17 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         Raises:
             ValueError: on an empty video, sizes that do not fit, or a need that this tower or the settings for it
                 cannot meet.
+        """
+        raise NotImplementedError
+
+    def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
+        """Return how many scored tokens each video has, before any is dropped.
+
+        Args:
+            **described: the parent's other arguments that describe the videos.
+
+        Raises:
+            ValueError: on an empty video, or sizes that do not fit.
         """
         raise NotImplementedError
 
@@ -165,7 +208,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         kwargs |= dict(zip(names, args))
         check_tensors(kwargs)
         settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent))
-        if settings.retention_ratio < 1.0:
+        if settings.may_drop:
             check_not_exported()
         needs = COMPRESSION_METHODS[settings.compression_method].needs
         outputs, videos = self.encode_videos(settings=settings, needs=needs, **kwargs)

@@ -76,7 +76,7 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
     other, with the pixels (G, values) of the frame's groups, those of the last computed group at each place, and the
     `CompressionSettings` of the call, and returns a bool for each group, (G,). It runs without gradients. The tower
     computes the groups that changed; the others take the features of the last computed group at their place. A group is
-    a patch in LLaVA's families, and in Qwen's the 2 × 2 patches of a token, each of two frames.
+    a patch in LLaVA's families, and in the others the 2 × 2 patches of a token, each of two frames.
 
     Args:
         settings: names of the settings of vision methods that it reads, of `vision_tolerance` and

@@ -2,9 +2,10 @@
 place. PixelPrune (arXiv 2604.00886) leaves out the patches of one image that repeat their neighbours; this is the same
 along the time of a video.
 
-A group takes the features of the group that it repeats, and attention runs over what is left of a frame. So features
-are the full tower's where whole frames repeat. Where only parts of a frame do, they are approximate, because what is
-computed does not see what is left out.
+A group takes the features of the group that it repeats. What is computed attends to its whole frame: in each layer,
+what is left out contributes the keys and values that were computed last at its place. So features are the full tower's
+where whole frames repeat. Where only parts of a frame do, they are approximate, because what is left out does not learn
+of the changes around it.
 """
 
 from torch import Tensor

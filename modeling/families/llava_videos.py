@@ -1,22 +1,19 @@
 """What LLaVA's families share: pixels of the shape (num_videos, num_frames, channels, height, width), a vision tower
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ...configuration.compression_methods import TOWER_NEEDS
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.vision_methods import VISION_METHODS
-from ..encoding.frame_encoding import FrameBuffers, FramePlan, Run, frames_of_runs, plan_frames
+from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
 from ..encoding.vision_encoding import check_encoding, frames_encoder
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
@@ -31,12 +28,17 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
     """What the inner models of LLaVA's families add to the parent's. It comes before the parent's in a family's bases.
     A family says what is its own:
 
-    - `tokens_of_patches` turns the tower's states into tokens, as the parent does;
+    - `tokens_of_patches` turns the tower's states into tokens, as the parent does, and `side_of_frame` says how many;
     - `ends_with_newline` says whether a newline follows the last frame;
     - `frames_of` finds the scored tokens, if a frame has other tokens too.
     """
 
     ends_with_newline = False
+
+    @property
+    def side_of_frame(self) -> int:
+        """The number of rows, and of columns, of a frame's scored tokens."""
+        raise NotImplementedError
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """Turn the tower's states (F, patches, V) into tokens (F, placeholders of a frame, dim), as the parent does."""
@@ -58,11 +60,7 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         Returns:
             The parent's features of all tokens, and the scored tokens of each video.
         """
-        if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
-            raise ValueError(
-                f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
-                "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
-            )
+        _check_shape(pixel_values_videos)
         method = VISION_METHODS[settings.vision_method]
         check_encoding(settings, needs, kwargs)
         num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
@@ -73,15 +71,13 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             outputs, of_tower = self._encode_frames(pixel_values_videos, needs, **kwargs)
         else:
             outputs, of_tower = self._encode_in_chunks(pixel_values_videos, plan, needs, encode, **kwargs)
-        side = math.isqrt(self.frames_of(outputs.pooler_output[0], num_frames).shape[1])
-        videos = [VideoTokens(self.frames_of(video, num_frames), (side, side)) for video in outputs.pooler_output]
-        for name, of_videos in of_tower.items():
-            patches = (math.isqrt(of_videos[0].shape[1]),) * 2
-            videos = [
-                replace(video, **{name: of_video}, tower_grid=patches)
-                for video, of_video in zip(videos, of_videos, strict=True)
-            ]
-        return outputs, videos
+        return outputs, video_tokens([self.frames_of(video, num_frames) for video in outputs.pooler_output], of_tower)
+
+    def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
+        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
+        _check_shape(pixel_values_videos)
+        num_videos, num_frames = pixel_values_videos.shape[:2]
+        return [num_frames * self.side_of_frame**2] * num_videos
 
     def patch_groups(self, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, None]]:
         """Yield the patches (T, patches, values) of each video, row by row, as in `VideoFeaturesMixin`."""
@@ -153,25 +149,23 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         """Return what `_encode_frames` returns, but for the tower's output. Encode one chunk of frames at a time."""
         layers, strategy = self._read_layers(**kwargs)
         end = -1 if self.ends_with_newline else None
-        tokens = FrameBuffers(plan, rows_after=int(self.ends_with_newline))
-        of_tower = {name: FrameBuffers(plan) for name in TOWER_NEEDS if name in needs}
-        for runs in plan.chunks:
+
+        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
             frames = frames_of_runs(pixel_values_videos.unbind(), runs)
-            lengths = [len(run.frames) for run in runs]
             if encode is None:
-                outputs, of_frames = self._encode_frames(frames[None], needs, **kwargs)
-                encoded_frames = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
-                del outputs  # and with it the tower's own states, before the next chunk is encoded
+                outputs, of_tower = self._encode_frames(frames[None], needs, **kwargs)
+                tokens = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
             else:
                 states = _of_patches(encode(runs, frames, layers), strategy)
-                encoded_frames, of_frames = self.tokens_of_patches(states), {"tower_states": [states]}
-                del states
-            for run, encoded in zip(runs, encoded_frames.split(lengths), strict=True):
-                tokens.put(run, encoded)
-            for name, buffers in of_tower.items():
-                for run, encoded in zip(runs, of_frames[name][0].split(lengths), strict=True):
-                    buffers.put(run, encoded)
-            del of_frames
+                tokens, of_tower = self.tokens_of_patches(states), {}
+                if "tower_states" in needs:
+                    of_tower["tower_states"] = [states]
+            features = {"tokens": tokens, **{name: of_frames for name, (of_frames,) in of_tower.items()}}
+            lengths = [len(run.frames) for run in runs]
+            return {name: of_frames.split(lengths) for name, of_frames in features.items()}
+
+        of_tower = encode_in_chunks(plan, of_chunk, rows_after=int(self.ends_with_newline))
+        tokens = of_tower.pop("tokens")
         if self.ends_with_newline:
             for video in tokens.videos:
                 video[-1] = self.image_newline
@@ -188,6 +182,14 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         layers = self.config.vision_feature_layer if vision_feature_layer is None else vision_feature_layer
         strategy = vision_feature_select_strategy or self.config.vision_feature_select_strategy
         return [layers] if isinstance(layers, int) else layers, strategy
+
+
+def _check_shape(pixel_values_videos: Tensor) -> None:
+    if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
+        raise ValueError(
+            f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
+            "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
+        )
 
 
 def _of_patches(states: Tensor, strategy: str) -> Tensor:

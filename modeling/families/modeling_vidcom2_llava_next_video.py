@@ -40,6 +40,12 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
 
     config: VidCom2LlavaNextVideoConfig
 
+    @property
+    def side_of_frame(self) -> int:
+        """The rows of a frame's scored tokens, after the parent has pooled the tower's rows of patches."""
+        vision = self.config.vision_config
+        return vision.image_size // vision.patch_size // self.config.spatial_pool_stride
+
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """Pool the tower's states of the patches, then project them."""
         return self.multi_modal_projector(self.vision_resampler(states))

@@ -1,5 +1,6 @@
 """LLaVA-OneVision with VidCom²: only what differs from the parent classes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,12 @@ class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
 
     config: VidCom2LlavaOnevisionConfig
     ends_with_newline = True
+
+    @property
+    def side_of_frame(self) -> int:
+        """The rows of a frame's scored tokens: half as many as the tower's rows of patches, rounded up."""
+        vision = self.config.vision_config
+        return math.ceil(vision.image_size // vision.patch_size / 2)
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """Project the tower's states of the patches, then pool them."""

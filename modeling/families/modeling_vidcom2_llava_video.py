@@ -137,9 +137,14 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
     config: VidCom2LlavaVideoConfig
     ends_with_newline = False
 
+    @property
+    def side_of_frame(self) -> int:
+        """The rows of a frame's scored tokens, as `config.spatial_pool_mode` pools them."""
+        return pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """Turn a video's (placeholders, dim) into (num_frames, tokens_per_frame, dim) without the newlines."""
-        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
+        side = self.side_of_frame
         return video.unflatten(0, (num_frames, side, side + 1))[:, :, :-1].flatten(1, 2)
 
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
@@ -149,8 +154,7 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
 
     def scored_placeholders(self, compression: VideoCompression) -> Tensor:
         """Return the placeholder of each scored token: each row of tokens ends with a newline."""
-        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
-        return scored_placeholders(compression.num_tokens, side, compression.indices.device)
+        return scored_placeholders(compression.num_tokens, self.side_of_frame, compression.indices.device)
 
 
 class VidCom2LlavaVideoForConditionalGeneration(

@@ -1,8 +1,6 @@
 """Qwen2.5-VL with VidCom²: only what differs from the parent classes."""
 
-from torch import Tensor
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLModel
-from transformers.vision_utils import get_vision_window_index
 
 from ...configuration.configuration_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLConfig
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -20,11 +18,6 @@ class VidCom2Qwen2_5_VLModel(QwenVideoModelMixin, Qwen2_5_VLModel):
     """
 
     config: VidCom2Qwen2_5_VLConfig
-
-    def tower_order(self, video_grid_thw: Tensor) -> Tensor:
-        """Return the tower's order of blocks: window by window, for its window attention."""
-        tower = self.visual
-        return get_vision_window_index(video_grid_thw, tower.spatial_merge_size, tower.window_size, tower.patch_size)[0]
 
 
 class VidCom2Qwen2_5_VLForConditionalGeneration(VidCom2GenerationMixin, Qwen2_5_VLForConditionalGeneration):

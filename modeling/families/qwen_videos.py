@@ -1,8 +1,8 @@
 """What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
 
 import inspect
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.vision_utils import get_vision_window_index
 
-from ...configuration.compression_methods import TOWER_NEEDS
 from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import FrameBuffers, FramePlan, Run, frames_of_runs, plan_frames
-from ..encoding.left_out_patches import Completion, arguments_of_blocks, window_of_blocks
+from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
+from ..encoding.left_out_patches import Completion, arguments_of_blocks, attentions_of_blocks, window_of_blocks
 from ..encoding.tower_attention import received_in_parts, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
@@ -71,18 +71,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         Raises:
             ValueError: if a video is empty, or the grids do not fit the patches.
         """
-        if video_grid_thw is None or pixel_values_videos.numel() == 0:
-            raise ValueError(
-                f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)} and `video_grid_thw` is "
-                f"{video_grid_thw}, but both must describe at least one frame. The processor returns them together."
-            )
-        grids = video_grid_thw.tolist()
-        num_patches = sum(t * h * w for t, h, w in grids)
-        if len(pixel_values_videos) != num_patches:
-            raise ValueError(
-                f"`pixel_values_videos` holds {len(pixel_values_videos)} patches, but `video_grid_thw` {grids} asks "
-                f"for {num_patches}. Pass both as the processor returned them."
-            )
+        grids = _checked_grids(pixel_values_videos, video_grid_thw)
+        assert video_grid_thw is not None
         check_encoding(settings, needs, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)
         computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw=video_grid_thw)
@@ -92,16 +82,16 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         else:
             outputs, of_tower = self._encode_in_chunks(frames, video_grid_thw, plan, needs, computed, **kwargs)
         size = self.config.vision_config.spatial_merge_size
-        videos = [
-            VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
-            for video, (t, h, w) in zip(outputs.pooler_output, grids, strict=True)
-        ]
-        for name, of_videos in of_tower.items():
-            videos = [
-                replace(video, **{name: of_video}, tower_grid=(h, w))
-                for video, of_video, (_, h, w) in zip(videos, of_videos, grids, strict=True)
-            ]
-        return outputs, videos
+        tokens = [video.unflatten(0, (t, -1)) for video, (t, _, _) in zip(outputs.pooler_output, grids, strict=True)]
+        sides = [(h, w) for _, h, w in grids]
+        return outputs, video_tokens(tokens, of_tower, [(h // size, w // size) for h, w in sides], sides)
+
+    def video_sizes(
+        self, pixel_values_videos: Tensor, video_grid_thw: Tensor | None = None, **described: Any
+    ) -> list[int]:
+        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
+        size = self.config.vision_config.spatial_merge_size
+        return [t * h * w // size**2 for t, h, w in _checked_grids(pixel_values_videos, video_grid_thw)]
 
     def _encode_frames(
         self, patches: Tensor, grid_thw: Tensor, needs: Collection[str], **kwargs: Any
@@ -109,16 +99,23 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         """Return the parent's features of videos, and what is needed of the tower, by name: a (t, h·w, ...) of each."""
         of_tower = {}
         encode = partial(self.parent_video_features, pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
+        with_states = partial(self.with_tower_states, encode) if "tower_states" in needs else lambda: (encode(), None)
         if "tower_attention" in needs:
             attention = self.visual.blocks[-1].attn
-            outputs, received = with_attention_received(encode, attention, received_in_parts)
+            (outputs, states), received = with_attention_received(with_states, attention, received_in_parts)
             videos = self._row_by_row(received[:, None], grid_thw)
             of_tower["tower_attention"] = [video[..., 0] / video.shape[1] for video in videos]  # a mean over the frame
         else:
-            outputs = encode()
-        if "tower_states" in needs:
-            of_tower["tower_states"] = self._row_by_row(outputs.last_hidden_state, grid_thw)
+            outputs, states = with_states()
+        if states is not None:
+            of_tower["tower_states"] = self._row_by_row(states, grid_thw)
         return outputs, of_tower
+
+    def with_tower_states(self, encode: Callable[[], ParentFeatures]) -> tuple[ParentFeatures, Tensor]:
+        """Return the features that `encode` returns, and the tower's states (Σ t·h·w, V), in its order, before they are
+        merged to tokens."""
+        outputs = encode()
+        return outputs, outputs.last_hidden_state
 
     def _encode_in_chunks(
         self,
@@ -135,30 +132,29 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         The tower's own output is left out.
         """
         grids = video_grid_thw.tolist()
-        completion = None if computed is None else Completion(computed)
-        tokens, of_tower = FrameBuffers(plan), {name: FrameBuffers(plan) for name in TOWER_NEEDS if name in needs}
-        deepstack: list[FrameBuffers] | None = None  # One for each of the first decoder layers, if these get features.
-        for runs in plan.chunks:
+        size = self.visual.spatial_merge_size**2
+        completion = None if computed is None else Completion(computed, size)
+
+        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
             if completion is None:
-                outputs, of_runs = self._encode_frames(patches, grid, needs, **kwargs)
+                outputs, of_tower = self._encode_frames(patches, grid, needs, **kwargs)
             else:
-                outputs, of_runs = self._encode_blocks(patches, grid, runs, completion, needs, **kwargs)
-            layers = outputs.get("deepstack_features")
-            if deepstack is None and layers is not None:
-                deepstack = [FrameBuffers(plan) for _ in layers]
-            features = [outputs.pooler_output, *(layers or [])]
-            every = [tokens, *(deepstack or [])]
-            for buffers, of_layer in zip(every, features, strict=True):
-                for run, encoded in zip(runs, of_layer, strict=True):
-                    buffers.put(run, encoded.unflatten(0, (len(run.frames), -1)))
-            for name, buffers in of_tower.items():
-                for run, encoded in zip(runs, of_runs[name], strict=True):
-                    buffers.put(run, encoded)
-            del outputs, layers, features, of_runs  # This frees the tower's own states before the next chunk.
-        of_layers = None if deepstack is None else [tuple(buffers.videos) for buffers in deepstack]
-        outputs = VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=of_layers)
+                outputs, of_tower = self._encode_blocks(patches, grid, runs, completion, needs, **kwargs)
+            layers = outputs.get("deepstack_features") or ()
+            features = {"tokens": outputs.pooler_output, **{f"deepstack {i}": each for i, each in enumerate(layers)}}
+            of_frames = {
+                name: [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, of_runs, strict=True)]
+                for name, of_runs in features.items()
+            }
+            return {**of_frames, **of_tower}
+
+        of_tower = encode_in_chunks(plan, of_chunk)
+        tokens, layers = of_tower.pop("tokens"), None
+        if hasattr(self.visual, "deepstack_merger_list"):  # what each of the first decoder layers adds
+            layers = [tuple(of_tower.pop(name).videos) for name in list(of_tower) if name.startswith("deepstack")]
+        outputs = VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=layers)
         return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
 
     def patch_groups(
@@ -190,19 +186,21 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         of_runs = [completion.of_run(run) for run in runs]
         computed = torch.cat([each.flatten() for each in of_runs])
         described = arguments_of_blocks(self.visual, grid_thw, computed)
-        # The tower is told where each patch belongs. So the grids that it is given only say how many blocks a run has.
-        counts = [int(each.sum()) for each in of_runs]
-        grids = grid_thw.new_tensor([[1, size, size * count] for count in counts])
         patches = patches.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
-        outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grids, **described, **kwargs)
+        at_windows = described.get("window_index")
+        whole_frames = completion.whole_frames(self.visual, runs, attentions_of_blocks(self.visual), at_windows)
+        described |= {"whole_frames": whole_frames, **kwargs}
+        encode = partial(self.features_of_blocks, patches, grid_thw, of_runs, **described)
+        outputs, states = self.with_tower_states(encode) if "tower_states" in needs else (encode(), None)
+        completion.carry_on(whole_frames)
 
         def complete(of_layer: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
             return tuple(completion.complete(run, encoded, name) for run, encoded in zip(runs, of_layer, strict=True))
 
         layers, of_tower = outputs.get("deepstack_features"), {}
-        if "tower_states" in needs:
-            blocks = self._in_raster_order(outputs.last_hidden_state, described.get("window_index"))
-            states = [each.flatten(0, 1).flatten(0, 1) for each in complete(blocks.split(counts), "states")]
+        if states is not None:
+            blocks = self._in_raster_order(states, at_windows).split([len(each) for each in outputs.pooler_output])
+            states = [each.flatten(0, 1).flatten(0, 1) for each in complete(blocks, "states")]
             of_tower["tower_states"] = self._rows_of_blocks(torch.cat(states).unflatten(0, (-1, size**2)), grid_thw)
         features = VidCom2VideoFeatures(
             pooler_output=tuple(each.flatten(0, 1) for each in complete(outputs.pooler_output, "tokens")),
@@ -215,9 +213,25 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         )
         return features, of_tower
 
+    def features_of_blocks(
+        self, patches: Tensor, grid_thw: Tensor, computed: Sequence[Tensor], **described: Any
+    ) -> ParentFeatures:
+        """Return the parent's features of some blocks of patches, with one entry of `pooler_output` per run of frames.
+
+        Args:
+            patches: (N, ...) of the blocks that are computed.
+            grid_thw: (num_runs, 3) grids of the runs' frames.
+            computed: (n, h·w / 4) bool of each run: which blocks are computed.
+            described: tells the tower where each patch belongs.
+        """
+        # So the grids that it is given only say how many blocks a run has.
+        size = self.visual.spatial_merge_size
+        grids = grid_thw.new_tensor([[1, size, size * int(each.sum())] for each in computed])
+        return self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grids, **described)
+
     def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
         """Put the tower's states (Σ t·h·w, V) in order, row by row: (t, h·w, V) for each video."""
-        blocks = self._in_raster_order(states, self.tower_order(video_grid_thw))
+        blocks = self._in_raster_order(states, self._tower_order(video_grid_thw))
         return self._rows_of_blocks(blocks, video_grid_thw)
 
     def _in_raster_order(self, states: Tensor, order: Tensor | None) -> Tensor:
@@ -241,12 +255,15 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             for of_video, (t, h, w) in zip(of_videos, grids, strict=True)
         ]
 
-    def tower_order(self, video_grid_thw: Tensor) -> Tensor | None:
+    def _tower_order(self, video_grid_thw: Tensor) -> Tensor | None:
         """Return which block, counted in raster order, the tower has at each place: (Σ t·h·w / 4,) int64.
 
-        None means that the tower keeps the raster order.
+        A tower with window attention has them window by window. None means that it keeps the raster order.
         """
-        return None
+        tower = self.visual
+        if not hasattr(tower, "window_size"):
+            return None
+        return get_vision_window_index(video_grid_thw, tower.spatial_merge_size, tower.window_size, tower.patch_size)[0]
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parent's positions of the full prompt, counted from `start`, and that of a text token after it.
@@ -254,10 +271,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         A text token is appended to the prompt to see where the parent places it. The parent's `rope_deltas` would give
         the largest position + 1, which differs if a video has many frames of few tokens.
         """
-        padded = {name: nn.functional.pad(new[name], (0, 1), value=1) for name in ("input_ids", "attention_mask")}
-        token_types = nn.functional.pad(self.token_types(new["input_ids"]), (0, 1))
-        described = self._sizes_and_times(new, token_types)
-        positions, _ = self.get_rope_index(**padded, mm_token_type_ids=token_types, **described)
+        ids, mask = (nn.functional.pad(new[name], (0, 1), value=1) for name in ("input_ids", "attention_mask"))
+        positions, _ = self.rope_index(ids, mask, new)
         return positions[..., :-1] + start, positions[0, :, -1:] + start
 
     def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
@@ -265,7 +280,17 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
         if input_ids is None or all(inputs.get(name) is None for name in GRIDS):
             return None, None
-        mask = mask[:, -input_ids.shape[1] :] if is_2d(mask) else None
+        return self.rope_index(input_ids, mask[:, -input_ids.shape[1] :] if is_2d(mask) else None, inputs)
+
+    def rope_index(self, input_ids: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the parent's positions (3, B, L) of tokens (B, L), and its `rope_deltas` (B, 1).
+
+        Args:
+            inputs: say how large the images and videos of the tokens are, and when their frames are shown.
+
+        Raises:
+            ValueError: if they do not fit the images or videos.
+        """
         token_types = self.token_types(input_ids)
         described = self._sizes_and_times(inputs, token_types)
         return self.get_rope_index(input_ids, mm_token_type_ids=token_types, attention_mask=mask, **described)
@@ -302,8 +327,24 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
 
     def token_types(self, input_ids: Tensor) -> Tensor:
         """Return the type of each token, (B, L) int32: 0 for text, 1 for images, 2 for videos."""
-        is_image = input_ids == self.config.image_token_id
-        return IMAGE * is_image.int() + VIDEO * self.is_video(input_ids).int()
+        return IMAGE * self.is_image(input_ids).int() + VIDEO * self.is_video(input_ids).int()
+
+
+def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None) -> list[tuple[int, int, int]]:
+    """Return the grids (t, h, w) of all videos, if they fit the patches (Σ t·h·w, ...). The device is read once."""
+    if video_grid_thw is None or patches.numel() == 0:
+        raise ValueError(
+            f"`pixel_values_videos` has shape {tuple(patches.shape)} and `video_grid_thw` is {video_grid_thw}, but "
+            "both must describe at least one frame. The processor returns them together."
+        )
+    grids = video_grid_thw.tolist()
+    num_patches = sum(t * h * w for t, h, w in grids)
+    if len(patches) != num_patches:
+        raise ValueError(
+            f"`pixel_values_videos` holds {len(patches)} patches, but `video_grid_thw` {grids} asks for {num_patches}. "
+            "Pass both as the processor returned them."
+        )
+    return grids
 
 
 def _frames_of_videos(patches: Tensor, grids: Sequence[tuple[int, int, int]]) -> list[Tensor]:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeGuard
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
 from ...configuration.compression_settings import SETTING_NAMES
@@ -41,8 +41,38 @@ def without_settings(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Leave out token types, which serve to find positions: a short prompt already has its positions."""
+    """Leave out token types, which serve to find positions: a short prompt already has its positions. Families whose
+    attention reads types get those of the short prompt anew."""
     return {name: value for name, value in inputs.items() if name not in ("token_type_ids", "mm_token_type_ids")}
+
+
+def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor | None:
+    """Return the types (B, P + n) of the P cached tokens and the n new ones, all text for the cached ones.
+
+    Attention within an image or a frame looks types up by position. What is cached lies in other images and frames than
+    the new tokens, so its types make no difference.
+
+    Args:
+        types: (B, n), or of more tokens, of which the last n are taken.
+
+    Raises:
+        ValueError: if they are of fewer tokens.
+    """
+    if types is None:
+        return None
+    num_cached = 0 if cache is None else int(cache.get_seq_length())
+    return nn.functional.pad(types_of_new(types, num_new), (num_cached, 0))
+
+
+def types_of_new(types: Tensor, num_new: int) -> Tensor:
+    """Return the types (B, n) of the n new tokens, from those of these or more tokens. Raise as `types_with_cached`."""
+    if types.shape[1] < num_new:
+        raise ValueError(
+            f"`mm_token_type_ids` is {tuple(types.shape)}, but there are {num_new} new tokens. Pass the types of the "
+            "new tokens or of the whole conversation, as the processor returns them, or none: then the tokens of a "
+            "frame do not attend to later ones."
+        )
+    return types[:, -num_new:]
 
 
 def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
@@ -62,7 +92,7 @@ def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None
     for name in names:
         ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
         if getattr(model_class, name) is ours and parents is not None:
-            setattr(model_class, name, _with_signature(ours, parents))
+            setattr(model_class, name, _with_signature(ours, parents, model_class.video_arguments))
 
 
 def arguments_of_parent(model_class: type, mixin: type, *names: str) -> frozenset[str]:
@@ -74,8 +104,9 @@ def arguments_of_parent(model_class: type, mixin: type, *names: str) -> frozense
     return frozenset(name for method in methods if method is not None for name in inspect.signature(method).parameters)
 
 
-def _with_signature(method: Callable, parent_method: Callable) -> Callable:
-    """Wrap a method that takes `**kwargs`, so that its signature has the parent's arguments and the settings."""
+def _with_signature(method: Callable, parent_method: Callable, video_arguments: Sequence[str]) -> Callable:
+    """Wrap a method that takes `**kwargs`, so that its signature has the parent's arguments, those for videos that the
+    parent does not have, and the settings."""
 
     @functools.wraps(method)
     def wrapper(self, *args, **kwargs):
@@ -83,7 +114,8 @@ def _with_signature(method: Callable, parent_method: Callable) -> Callable:
 
     parameters = list(inspect.signature(parent_method).parameters.values())
     names = [parameter.name for parameter in parameters[1:]]
-    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in SETTING_NAMES]
+    added = [*(name for name in video_arguments if name not in names), *SETTING_NAMES]
+    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in added]
     shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs
     wrapper.__dict__["__signature__"] = shown
     return wrapper

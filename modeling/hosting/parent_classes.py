@@ -38,7 +38,20 @@ if TYPE_CHECKING:
 
         visual: Any
 
-        def get_rope_index(self, input_ids: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]: ...
+        def get_rope_index(self, input_ids: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor]: ...
+
+    class ParentGlmModel(ParentQwenModel):
+        """A video LLM of GLM's, without a head."""
+
+        def get_placeholder_mask(self, *args: Any, **features: Any) -> tuple[Tensor, Tensor]: ...
+
+    class ParentFramesModel(ParentModel):
+        """A video LLM without a head, to which frames are images."""
+
+        def is_video(self, input_ids: Tensor) -> Tensor: ...
+        def arguments_of_tiles(self, tiles: dict[str, Tensor]) -> dict[str, Tensor]: ...
+        def features_of_tiles(self, tokens: Tensor) -> Tensor: ...
+        def _encode(self, encoder: Any, inputs: dict[str, Any], **settings: Any) -> Any: ...
 
     class ParentModelWithHead(ParentModel):
         """A video LLM with a head."""
@@ -58,4 +71,5 @@ if TYPE_CHECKING:
         def get_conv_state(self, *args: Any, **kwargs: Any) -> Any: ...  # not in Transformers 5.19
 
 else:
-    ParentModel = ParentLlavaModel = ParentQwenModel = ParentModelWithHead = ParentCache = object
+    ParentModel = ParentLlavaModel = ParentQwenModel = ParentGlmModel = ParentFramesModel = object
+    ParentModelWithHead = ParentCache = object

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from transformers import ImageTextToTextPipeline
+from transformers import ImageTextToTextPipeline, SmolVLMVideoProcessor
 
 FILE_FRAMES = 32  # This many frames are sampled from a file, since all of them would be too many.
 
@@ -15,12 +15,18 @@ class VideoTextToTextPipeline(ImageTextToTextPipeline):
     Modifications:
         - takes `videos` and a question, and makes a chat of them.
         - samples `num_frames` frames from a video file.
+        - answers in batches with models that hear, too. The parent refuses them where the feature extractor of sounds
+          pads on another side than the tokenizer.
 
     ```
     pipe = pipeline(model="org/name", trust_remote_code=True)
     pipe(videos="clip.mp4", text="What happens?", num_frames=32)[0]["generated_text"]
     ```
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.feature_extractor = None  # The parent only pads batches by it, and these hold no sound.
 
     def __call__(
         self, videos: Any = None, text: Any = None, num_frames: int | None = None, **kwargs: Any
@@ -83,11 +89,11 @@ def _without_own_rate(processor: Any, num_frames: int | None) -> Iterator[None]:
     """Hide the processor's own `fps` while `num_frames` is asked for.
 
     Qwen3-VL's processor refuses a number of frames beside frames per second, and mistakes its own `fps` for the
-    caller's.
+    caller's. SmolVLM's needs both: it samples at its rate, and at most so many.
     """
     video_processor = processor.video_processor
     own = getattr(video_processor, "fps", None)
-    if own is None or num_frames is None:
+    if own is None or num_frames is None or isinstance(video_processor, SmolVLMVideoProcessor):
         yield
         return
     video_processor.fps = None

@@ -65,7 +65,9 @@ def _lengths_of_one_sequence(position_ids: Tensor, cache: Any) -> dict[str, Any]
     """Return what FlashAttention takes in place of positions (1, n): n queries, and as many keys as a layer reads."""
     num_queries = num_keys = position_ids.shape[1]
     if cache is not None and cache.get_seq_length() > 0:
-        of_layers = sorted({int(cache.get_mask_sizes(num_queries, layer)[0]) for layer in range(len(cache.layers))})
+        # Layers that read the keys of others hold none.
+        holding = [number for number, layer in enumerate(cache.layers) if getattr(layer, "keys", None) is not None]
+        of_layers = sorted({int(cache.get_mask_sizes(num_queries, number)[0]) for number in holding})
         if len(of_layers) > 1:
             raise ValueError(
                 '`compression_positions="original"` leaves gaps between the positions of a video that follows on '

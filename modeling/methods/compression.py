@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -28,6 +29,7 @@ from .method_uniform_frames import uniform_frames
 from .method_vcast import vcast
 from .method_vidcom2 import vidcom2
 from .method_visionzip import visionzip
+from .token_budgets import compress_within_budget
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
 Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
@@ -76,6 +78,7 @@ def compress(
     compression_positions: str = "consecutive",
     compression_frame_weight: float = 1.0,
     compression_video_weight: float = 1.0,
+    max_video_tokens: int | None = None,
     vision_method: str = "full",
     vision_chunk_frames: int | None = 32,
     vision_update_ratio: float = 0.25,
@@ -96,7 +99,8 @@ def compress(
 
     Raises:
         ValueError: if a setting is outside its accepted set, if the method does not read a setting, if `video_tokens`
-            is not a non-empty 3-D float tensor, or if it lacks what the method needs.
+            is not a non-empty 3-D float tensor, if it lacks what the method needs, or if the method cannot keep as few
+            tokens as `max_video_tokens` says.
     """
     settings = CompressionSettings(
         retention_ratio=retention_ratio,
@@ -109,6 +113,7 @@ def compress(
         compression_positions=compression_positions,
         compression_frame_weight=compression_frame_weight,
         compression_video_weight=compression_video_weight,
+        max_video_tokens=max_video_tokens,
         vision_method=vision_method,
         vision_chunk_frames=vision_chunk_frames,
         vision_update_ratio=vision_update_ratio,
@@ -144,14 +149,17 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     _check_video_tokens(video.tokens)
     method = COMPRESSION_METHODS[settings.compression_method]
     _check_needs(method, video)
+    num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
-        if settings.retention_ratio == 1.0:
-            compression = _whole(method, video, settings)
-        elif method.is_own:
-            compression = _OWN[method.name](video, settings)
-        else:
-            compression = _users(method, video, settings)
-    return replace(compression, tokens_per_frame=video.tokens.shape[1], grid=video.grid)
+        compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, method, video))
+    return replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid)
+
+
+def _by_ratio(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """Compress at the ratio of the settings, whatever their budget."""
+    if settings.retention_ratio == 1.0:
+        return _whole(method, video, settings)
+    return _OWN[method.name](video, settings) if method.is_own else _users(method, video, settings)
 
 
 _compress_uncompiled: Any = None  # made when it is first needed
@@ -338,5 +346,5 @@ def _is_mean(merge: TokenMerge, num_kept: int, num_tokens: int) -> bool:
     for places, size in ((outputs, num_kept), (inputs, num_tokens)):
         if places.dtype != torch.int64 or not bool(((places >= 0) & (places < size)).all()):
             return False
-    sums = torch.zeros(num_kept, device=weights.device).index_add(0, outputs, weights.float())
+    sums = torch.zeros(num_kept, dtype=torch.float32, device=weights.device).index_add(0, outputs, weights.float())
     return bool(((sums - 1).abs() < WEIGHT_TOLERANCE).all())

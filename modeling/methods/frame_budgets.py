@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import exact_total, fixed_total_budgets, in_float64
+from .token_budgets import lowered
 
 EPSILON = 1e-8  # ε of Eq. 5
 BUDGET_DECIMALS = 4  # Budgets are rounded to this many decimals before they become whole: the rest is float32 noise.
@@ -25,7 +26,7 @@ def frame_budgets(
         u: (T,) finite float: the score u_t of each frame.
         tokens_per_frame: M.
         settings: of these, `retention_ratio`, `compression_temperature`, `compression_rounding` and
-            `compression_frame_score="uniform"` are read.
+            `compression_frame_score="uniform"` are read, and `max_video_tokens` where budgets are rounded.
         epsilon: ε of Eq. 5.
 
     Returns:
@@ -42,7 +43,11 @@ def frame_budgets(
     # the frame's M tokens, and so does the clamp.
     budgets = budgets.ceil() if settings.compression_rounding == "ceil" else budgets.round()
     budgets = budgets.clamp(1, tokens_per_frame).long()
-    return budgets.to(device), int(budgets.sum())
+    total = int(budgets.sum())
+    if settings.max_video_tokens is not None and total > settings.max_video_tokens:
+        # The scores are known here, so that they need not be computed again for the lower ratio.
+        return frame_budgets(u, tokens_per_frame, lowered(settings, len(u) * tokens_per_frame), epsilon)
+    return budgets.to(device), total
 
 
 def frame_retention_ratios(u: Tensor, settings: CompressionSettings, epsilon: float = EPSILON) -> Tensor:

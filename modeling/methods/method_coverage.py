@@ -16,7 +16,7 @@ Picking one token at a time would take K steps. So each frame offers the token t
 ⌊T/4⌋ of these, but at least one, are picked by the greedy rule before the frames offer again. The first token is the
 one nearest to the video's mean. Tokens are compared in float32, and wide ones by a sketch: their directions are
 projected to 256 random channels, always the same, which keeps 1 - cos within about a tenth of its value (Johnson and
-Lindenstrauss 1984) and makes a comparison fourteen times cheaper at 3,584 channels. A token with a non-finite value is
+Lindenstrauss 1984) and makes a comparison fourteen times cheaper at 3,584 channels. A token of non-finite length is
 kept last.
 
 K is ⌊R·T·M⌋, but at least one token for each frame's worth, as with `compression_rounding="exact"`; it depends on the
@@ -28,7 +28,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import exact_total
@@ -37,6 +36,7 @@ from .video_compression import VideoCompression, VideoTokens
 
 TIME_WEIGHT = 2.0  # of a whole video's length, in mean distances of two tokens
 SKETCH = 256  # channels in which wide tokens are compared
+EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 
 
@@ -46,23 +46,23 @@ def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompress
     num_kept = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
     tokens = Points(video.tokens)
 
-    nearness = tokens.nearness_to_mean()
-    picked = nearness.argmax()[None]
-    distances = torch.full_like(nearness, torch.inf)  # of each token to what is kept
+    picked = tokens.nearness_to_mean.argmax()[None]
+    distances = torch.full_like(tokens.nearness_to_mean, torch.inf)  # of each token to what is kept
     taken = torch.zeros_like(tokens.finite)
     first_of_frames = tokens_per_frame * torch.arange(num_frames, device=distances.device)
     picks = max(1, num_frames // 4)
     for left in range(num_kept - 1, 0, -picks):
         taken.index_fill_(0, picked, True)
-        distances = torch.minimum(distances, tokens.distances(picked).amin(dim=1))
+        distances = torch.minimum(distances, tokens.distances(picked).amin(dim=0))
         free = distances.masked_fill(taken | ~tokens.finite, -torch.inf).unflatten(0, (num_frames, -1))
         farthest = free.max(dim=1)
         offered = first_of_frames + farthest.indices
-        picked = offered[farthest_first(farthest.values, tokens.distances(offered, offered), min(left, picks))]
+        picked = offered[farthest_first(farthest.values, tokens.between(offered), min(left, picks))]
     taken.index_fill_(0, picked, True)
 
-    # Near R = 1 a frame without a free token may have been picked, and non-finite tokens never are: fill up.
-    order = distances.masked_fill(~tokens.finite, -torch.inf).masked_fill(taken, torch.inf)
+    # Where few frames have a free token, frames without one have been picked too, and their tokens are not what counts:
+    # fill up by the distances, with tokens that are not finite last.
+    order = distances.masked_fill(taken, torch.inf).masked_fill(~tokens.finite, -torch.inf)
     return VideoCompression(*most_unique_tokens_of_video(order.unflatten(0, (num_frames, -1)), num_kept))
 
 
@@ -85,38 +85,50 @@ class Points:
     """The tokens of a video as points of a space with the distance d.
 
     Attributes:
-        finite: (T·M,) bool, which tokens have only finite values.
+        finite: (T·M,) bool, which tokens have a finite length, and so only finite values.
+        nearness_to_mean: (T·M,), the inner product of each token's direction and the mean one; -inf of a token that is
+            not finite.
     """
 
     def __init__(self, tokens: Tensor):
         num_frames, tokens_per_frame, _ = tokens.shape
         directions = tokens.float().flatten(0, 1)
-        self.finite = directions.isfinite().all(dim=1)
-        self._directions = normalize(directions.masked_fill(~self.finite[:, None], 0.0), dim=1)
-        if self._directions.shape[1] > SKETCH:
-            self._directions = self._directions @ projection(self._directions.shape[1]).to(tokens.device)
-        self._mean = self._directions.sum(dim=0) / self.finite.sum().clamp(min=1)
+        lengths = torch.linalg.vector_norm(directions, dim=1)
+        self.finite: Tensor = lengths.isfinite()
+        if directions.shape[1] > SKETCH:
+            directions = directions @ projection(directions.shape[1]).to(tokens.device)
+        # They are scaled after the projection, which leaves fewer channels.
+        directions = (directions / lengths.clamp(min=EPSILON)[:, None]).masked_fill(~self.finite[:, None], 0.0)
+        number = self.finite.sum().clamp(min=1)
+        mean = directions.sum(dim=0) / number
+        self.nearness_to_mean: Tensor = (directions @ mean).masked_fill(~self.finite, -torch.inf)
         # 1 - cos is half the squared distance of two directions, which a sketch keeps, and its mean over all pairs is
         # the mean squared length less the squared length of the mean.
-        self._squares = self._directions.square().sum(dim=1)
-        mean_square = self._squares.sum() / self.finite.sum().clamp(min=1)
-        self._variety = (mean_square - self._mean.dot(self._mean)).clamp(min=LEAST_VARIETY)
-        frames = torch.arange(num_frames, device=tokens.device).repeat_interleave(tokens_per_frame)
-        self._times = frames * (TIME_WEIGHT / num_frames)
+        variety = (directions.square().sum() / number - mean.dot(mean)).clamp(min=LEAST_VARIETY)
+        directions = directions / variety.sqrt()
+        self._half_squares = directions.square().sum(dim=1) / 2
+        self._directions = directions
+        self._transposed = directions.T.contiguous()  # A product of few rows with it is faster.
+        frames = torch.arange(num_frames, device=tokens.device, dtype=torch.float32)
+        self._times_of_frames = frames * (TIME_WEIGHT / num_frames)
+        self._times = self._times_of_frames.repeat_interleave(tokens_per_frame)
 
-    def distances(self, to: Tensor, of: Tensor | slice = slice(None)) -> Tensor:
-        """Return the distances of tokens (all, or those at some places) to the tokens at the places `to` (N,)."""
-        squares = self._squares[of, None] + self._squares[to]
-        unlike = squares / 2 - self._directions[of] @ self._directions[to].T
-        return unlike / self._variety + (self._times[of, None] - self._times[to]).abs()
+    def distances(self, of: Tensor) -> Tensor:
+        """Return the distances (N, T·M) of the tokens at the places `of` (N,) to all tokens."""
+        lengths = self._half_squares[of, None] + self._half_squares
+        unlike = torch.addmm(lengths, self._directions[of], self._transposed, alpha=-1)
+        between = (self._times[of, None] - self._times_of_frames).abs()
+        return unlike.unflatten(1, (between.shape[1], -1)).add_(between[:, :, None]).flatten(1)
 
-    def nearness_to_mean(self) -> Tensor:
-        """Return (T·M,), the inner product of each token's direction and the mean one; -inf of a non-finite token."""
-        return (self._directions @ self._mean).masked_fill(~self.finite, -torch.inf)
+    def between(self, these: Tensor) -> Tensor:
+        """Return the distances (N, N) of the tokens at some places (N,) to each other."""
+        directions, half_squares, times = (each[these] for each in (self._directions, self._half_squares, self._times))
+        unlike = half_squares[:, None] + half_squares - directions @ directions.T
+        return unlike + (times[:, None] - times).abs()
 
 
 @cache
 def projection(width: int) -> Tensor:
     """Return (width, 256), the random channels in which tokens of this width are compared."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(width, SKETCH, generator=generator) / SKETCH**0.5
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    return torch.randn(width, SKETCH, generator=generator, dtype=torch.float32, device="cpu") / SKETCH**0.5

@@ -39,6 +39,7 @@ import torch
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import REMAINDER_NOISE
 from .temporal_uniqueness import temporal_uniqueness
+from .token_budgets import TooFewTokensError
 from .token_ranking import most_unique_tokens
 from .video_compression import VideoCompression, VideoTokens
 
@@ -46,15 +47,11 @@ WINDOW = 4
 COMPARED_WITH = (None, 0, 0, 2)  # For each frame of a window, the earlier frame with which it is compared.
 
 
-class UnreachableRatioError(ValueError):
-    """A retention ratio that the method cannot reach with the video's number of frames."""
-
-
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 
     Raises:
-        UnreachableRatioError: if the ratio is below what the whole frames alone take.
+        TooFewTokensError: if the ratio is below what the whole frames alone take.
     """
     num_frames, tokens_per_frame, _ = video.tokens.shape
     budgets = dycoke_budgets(num_frames, tokens_per_frame, settings.retention_ratio)
@@ -71,18 +68,19 @@ def dycoke_budgets(num_frames: int, tokens_per_frame: int, retention_ratio: floa
     """Return how many tokens each frame keeps: M in a window's first, an equal share of the rest in the others.
 
     Raises:
-        UnreachableRatioError: if the first frames of the windows alone have more than ⌊R·T·M⌋ tokens.
+        TooFewTokensError: if the first frames of the windows alone have more than ⌊R·T·M⌋ tokens.
     """
     total = math.floor(retention_ratio * num_frames * tokens_per_frame + REMAINDER_NOISE)
     num_whole = math.ceil(num_frames / WINDOW)
     share = total - num_whole * tokens_per_frame
     if share < 0:
         least = math.ceil(num_whole / num_frames * 10**4) / 10**4
-        raise UnreachableRatioError(
+        raise TooFewTokensError(
+            num_whole * tokens_per_frame,
             f"`retention_ratio` is {retention_ratio}, but must be in [{least:g}, 1] for "
             f"`compression_method='dycoke'` and this video: the method keeps the first of every {WINDOW} frames whole, "
             f"here {num_whole} of {num_frames}. Choose a ratio in this range, another number of frames, or another "
-            "method."
+            "method.",
         )
     num_pruned = num_frames - num_whole
     budgets, pruned_before = [], 0

@@ -18,5 +18,5 @@ def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCom
 
 def random_scores(tokens: Tensor) -> Tensor:
     """Return random scores (T, M) float32 in [0, 1), the same ones for every video of that size."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(tokens.shape[:2], generator=generator, dtype=torch.float32).to(tokens.device)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    return torch.rand(tokens.shape[:2], generator=generator, dtype=torch.float32, device="cpu").to(tokens.device)

@@ -109,7 +109,7 @@ def merged(kept: Tensor, finite: Tensor, joined: Tensor) -> TokenMerge:
     kept, finite, joined = kept.flatten(), finite.flatten(), joined.flatten()
     own = torch.arange(len(kept), device=kept.device)
     joins = ~kept & finite & finite.index_select(0, joined)
-    counts = torch.zeros(len(kept), device=kept.device).index_add_(0, joined, joins.float())
+    counts = torch.zeros(len(kept), dtype=torch.float32, device=kept.device).index_add_(0, joined, joins.float())
     of_kept = torch.where(counts > 0, 0.5, 1.0)
     # There is an entry for every token, so that the device need not be asked how many there are. For a token that joins
     # nothing, a finite one has weight 0.

@@ -35,22 +35,17 @@ class CallDescription:
 
     Attributes:
         settings: the config's settings, overridden by those of the call.
+        drops_tokens: whether tokens of its new videos are dropped.
         memory: what the KV cache remembers of its tokens; None if the parent class can continue the cache by itself.
         videos: the form in which the videos of the new tokens come.
         path: the way in which the call is answered.
     """
 
     settings: CompressionSettings
+    drops_tokens: bool
     memory: CachedPrompt | None
     videos: NewVideos
     path: CallPath
-
-    @property
-    def drops_tokens(self) -> bool:
-        """Whether this call drops tokens of its new videos."""
-        return self.videos is NewVideos.KEPT_FEATURES or (
-            self.videos is NewVideos.PIXELS and self.settings.retention_ratio < 1.0
-        )
 
 
 def videos_of(inputs: dict[str, Any], settings: CompressionSettings, overrides: dict[str, Any]) -> NewVideos:
@@ -84,10 +79,11 @@ def videos_of(inputs: dict[str, Any], settings: CompressionSettings, overrides: 
                 )
         keeps_all = all(len(each.indices) == each.num_tokens for each in compressions)
         return NewVideos.ALL_FEATURES if keeps_all else NewVideos.KEPT_FEATURES
-    if not isinstance(features, VidCom2VideoFeatures) and settings.retention_ratio < 1.0:
+    if not isinstance(features, VidCom2VideoFeatures) and settings.may_drop:
+        name = "retention_ratio" if settings.retention_ratio < 1.0 else "max_video_tokens"
         raise ValueError(
             f"`mm_encoder_outputs['video']` is a {type(features).__name__} of uncompressed features, but "
-            f"`retention_ratio` is {settings.retention_ratio}. Pass `pixel_values_videos`, the output of this model's "
-            "`get_video_features`, or `retention_ratio=1.0`."
+            f"`{name}` is {getattr(settings, name)}. Pass `pixel_values_videos`, the output of this model's "
+            "`get_video_features`, or `retention_ratio=1.0` without a budget."
         )
     return NewVideos.ALL_FEATURES

@@ -7,9 +7,9 @@ generate  compresses the prompt and calls the parent's `generate`, which still s
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     inner_class: type[VidCom2ModelMixin]
     output_class: type[Any]  # a dataclass
+    video_arguments: ClassVar[Sequence[str]] = ()  # as in the inner model
     hides_mask_from_head = False  # Whether to keep the caller's mask, which covers the full prompt, from the head.
     model: VidCom2ModelMixin
     get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which calls the inner model's
@@ -106,6 +107,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             )
         call = None
         if not inputs.get("is_compressed"):
+            inputs = self.model.with_videos(inputs)
             call = self.model.describe(inputs)
             inputs = without_settings(inputs) | {"call": call}
         if call is None or call.path is not CallPath.COMPRESS:
@@ -206,6 +208,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if kwargs.get("mm_encoder_outputs") is not None:
             # `generate` repeats the features in place for beams, so it gets copies.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
+        kwargs = self.model.with_videos(kwargs, has_whole_conversation=True)
         call = self.model.describe(kwargs, has_whole_conversation=True)
         check_on_cache(self._asked(kwargs))
         self._check_unknown_cache(kwargs, call.settings)
@@ -238,7 +241,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         encoded = kwargs.get("mm_encoder_outputs") or {}
         if call.videos is NewVideos.PIXELS:
             video = self.model(**kwargs, call=call, only_video_features="all", return_dict=True)
-            kwargs = {name: value for name, value in kwargs.items() if name != "pixel_values_videos"}
+            encoded_now = ("pixel_values_videos", *self.video_arguments)
+            kwargs = {name: value for name, value in kwargs.items() if name not in encoded_now}
         elif call.videos is NewVideos.ALL_FEATURES:
             given = encoded["video"]
             video = VidCom2VideoFeatures(
@@ -303,15 +307,21 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         # 3. Let the parent generate. It gets the caller's whole `input_ids`, which logits processors and the like look
         #    at, and the compressed conversation, which the model runs. It skips the cached tokens by itself.
         padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
-        short_ids = take(input_ids, prompt.cached.positions, padding)
+        # The kinds of placeholders follow from the tokens of a turn: a mark in the text of an earlier one says nothing.
+        of_turns = (input_ids[:, : cached.prompt_length], new["input_ids"])
+        distinct = torch.cat([self.model.distinct_ids(ids) for ids in of_turns], dim=1)
+        short_ids = take(distinct, prompt.cached.positions, padding)
         arguments = without_token_types(kwargs) | {
             "compressed_prompt": CompressedPrompt(short_ids, mask),
             "attention_mask": prompt.inputs["attention_mask"],
             "position_ids": _after_cached(prompt.inputs["position_ids"], cached),
         }
+        if "mm_token_type_ids" in prompt.inputs:
+            arguments["mm_token_type_ids"] = prompt.inputs["mm_token_type_ids"]
         if features is not None:
             arguments["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
-            arguments.pop("pixel_values_videos", None)
+            for name in ("pixel_values_videos", *self.video_arguments):
+                arguments.pop(name, None)
         self._keep_lookup_from_placeholders(arguments)
         result = super().generate(**arguments)
 
@@ -334,6 +344,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     ) -> ModelOutput:
         prompt = model_kwargs.get("compressed_prompt")
         if prompt is None:
+            input_ids = self._ids_by_kind(input_ids, model_kwargs)
             return super()._prefill(input_ids, generation_config, model_kwargs, *args, **kwargs)
         model_kwargs["compressed_prompt"] = replace(prompt, is_in_ids=True)  # This holds for chunks of the ids too.
         try:
@@ -365,15 +376,20 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
     ) -> tuple[Any, dict[str, Any]]:
         """Repeat prompts and features for beams.
 
-        The parent counts placeholders to find the features of each prompt, so it is given the short ids.
+        The parent counts placeholders to find the features of each prompt, so it is given the ids that the model runs.
         """
-        prompt = model_kwargs.get("compressed_prompt")
-        if prompt is None or input_ids is None:
+        if input_ids is None or expand_size == 1:
             return super()._expand_inputs_for_generation(expand_size, *args, input_ids=input_ids, **model_kwargs)
-        _, model_kwargs = super()._expand_inputs_for_generation(
-            expand_size, *args, input_ids=prompt.ids, **model_kwargs
-        )
+        prompt = model_kwargs.get("compressed_prompt")
+        run = self._ids_by_kind(input_ids, model_kwargs) if prompt is None else prompt.ids
+        _, model_kwargs = super()._expand_inputs_for_generation(expand_size, *args, input_ids=run, **model_kwargs)
         return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs
+
+    def _ids_by_kind(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
+        """Return the ids of an uncompressed prompt, by which the parent finds the placeholders of each kind of
+        features. If videos have none of their own, their frames are among those of images."""
+        encoded = model_kwargs.get("mm_encoder_outputs") or {}
+        return input_ids if encoded.get("video") is None else self.model.distinct_ids(input_ids)
 
     def _prepare_cache_for_generation(
         self,
@@ -406,7 +422,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         """Suppress placeholders where prompt lookup proposes copies of the prompt: they would lack features."""
         if self._generation_setting(arguments, "prompt_lookup_num_tokens") is not None:
             suppressed = self._generation_setting(arguments, "suppress_tokens") or []
-            arguments["suppress_tokens"] = [*suppressed, self.config.image_token_id, self.config.video_token_id]
+            sound = getattr(self.config, "audio_token_id", None)
+            placeholders = [self.config.image_token_id, self.config.video_token_id, *([] if sound is None else [sound])]
+            arguments["suppress_tokens"] = [*suppressed, *placeholders]
 
     def _mask_of_padding(self, kwargs: dict[str, Any]) -> Tensor:
         """Return the caller's mask (B, L); without one, a mask with 0 at pad tokens, as `generate` infers it."""
@@ -512,7 +530,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         encoded = kwargs.get("mm_encoder_outputs") or {}
         given = {
             "video": (kwargs.get("pixel_values_videos"), encoded.get("video"), self.model.is_video(new)),
-            "image": (kwargs.get("pixel_values"), encoded.get("image"), new == self.config.image_token_id),
+            "image": (kwargs.get("pixel_values"), encoded.get("image"), self.model.is_image(new)),
         }
         for kind, (pixels, features, is_placeholder) in given.items():
             if pixels is None and features is None and is_placeholder.any():
@@ -521,10 +539,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
                     f"{kind} placeholders after its first {length} tokens, but no {kind} comes with them, so the cache "
                     f"may hold what compression left of a longer prompt. {remedy}."
                 )
-        if settings.retention_ratio < 1.0 and self.model.is_video(held).any():
+        if settings.may_drop and self.model.is_video(held).any():
             raise ValueError(
                 f"`past_key_values` holds {length} tokens with videos among them, and has no memory of whether they "
-                f"were compressed. {remedy}, or pass `retention_ratio=1.0` if they were not."
+                f"were compressed. {remedy}, or pass `retention_ratio=1.0` without a budget if they were not."
             )
         grids = (kwargs.get("image_grid_thw"), kwargs.get("video_grid_thw"))
         if self.model.uses_mrope and self.model.is_placeholder(held).any() and all(each is None for each in grids):

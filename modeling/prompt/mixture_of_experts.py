@@ -40,8 +40,9 @@ class MixtureOfExpertsMixin(VidCom2GenerationMixin):
         if outputs.get("router_logits") is None:
             return
         text, mask = self.config.get_text_config(), prompt.inputs["attention_mask"][:, -prompt.positions.shape[1] :]
+        num_experts = outputs.router_logits[0].shape[-1]  # configs have several names for it
         outputs.aux_loss = type(self).load_balancing_loss(
-            outputs.router_logits, text.num_experts, text.num_experts_per_tok, mask
+            outputs.router_logits, num_experts, text.num_experts_per_tok, mask
         )
         if outputs.loss is not None:
             outputs.loss = outputs.loss + text.router_aux_loss_coef * outputs.aux_loss.to(outputs.loss.device)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
@@ -23,6 +23,8 @@ from ..hosting.call_arguments import (
     is_2d,
     pop_settings,
     take_parents_signatures,
+    types_of_new,
+    types_with_cached,
     wants_some_rows,
     whole_videos,
     without_settings,
@@ -34,7 +36,7 @@ from ..methods.video_compression import VideoCompression
 from .call_description import CallDescription, CallPath, NewVideos, videos_of
 from .conversation_cache import CachedPrompt, using
 from .prompt_positions import positions_by_order, positions_made_for, remaining_positions, take
-from .refusals import check_compressible
+from .refusals import check_compressible, check_types_on_cache
 from .short_prompt import ShortPrompt
 
 logger = logging.get_logger(__name__)
@@ -66,7 +68,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     - `encode_videos`: the parent's features, and the tokens among them that are scored.
     - `scored_placeholders` and `placeholders`: where a video's tokens stand, if it also has structure tokens.
     - `features_for_parent`: the form in which the parent's `forward` takes the features.
-    - `is_video`: which tokens are a video's placeholders, unless `config.video_token_id` tells.
+    - `is_video` and `distinct_ids`: which tokens are a video's placeholders, unless `config.video_token_id` tells.
+    - `with_videos` and `video_arguments`: which pixels are a video's, unless they are `pixel_values_videos`.
+    - `reads_token_types`: if the tokens of an image or a frame attend to each other.
     - `uses_mrope`, `rotary_positions` and `full_rotary_positions`: if positions are more than the order of the tokens.
 
     docs/add_a_family.md lists all hooks in a table.
@@ -89,6 +93,29 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     def is_video(self, input_ids: Tensor) -> Tensor:
         """Return which tokens stand for the tokens of a video: bool, of the same shape."""
         return input_ids == self.config.video_token_id
+
+    @property
+    def reads_token_types(self) -> bool:
+        """Whether the tokens of an image or a frame attend to each other. Their types tell which these are."""
+        return False
+
+    def distinct_ids(self, input_ids: Tensor) -> Tensor:
+        """Return ids in which the placeholders of images and videos differ by their id alone, where the family's do not
+        anyway. Transformers finds them by `config.image_token_id` and `config.video_token_id` when it repeats features
+        for beams, or splits them into chunks."""
+        return input_ids
+
+    def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
+        """Return the arguments of `forward` or `generate` with the pixels of videos in `pixel_values_videos`, where the
+        family's processor passes them otherwise.
+
+        Args:
+            has_whole_conversation: whether `input_ids` also cover the tokens in the cache, as in `generate`.
+
+        Raises:
+            ValueError: if it cannot be told which pixels are a video's.
+        """
+        return inputs
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """Return M-RoPE positions of n new tokens in the full prompt (3, B, n), and of a text token after them (B, 1).
@@ -126,7 +153,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         settings = self.config.compression_settings(**overrides)
         memory = CachedPrompt.attached_to(inputs.get("past_key_values"))
         path = CallPath.PARENT if memory is None else CallPath.CONTINUE
-        call = CallDescription(settings, memory, videos_of(inputs, settings, overrides), path)
+        videos = videos_of(inputs, settings, overrides)
+        call = CallDescription(settings, self._drops_tokens(videos, inputs, settings), memory, videos, path)
         has_media_after_cached = self._has_media_after_cached(inputs)
         if has_media_after_cached and memory is None and not has_whole_conversation:
             raise ValueError(
@@ -138,6 +166,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if call.drops_tokens or (has_media_after_cached and memory is not None):
             return replace(call, path=CallPath.COMPRESS)
         return call
+
+    def _drops_tokens(self, videos: NewVideos, inputs: dict[str, Any], settings: CompressionSettings) -> bool:
+        """Whether tokens of a call's new videos are dropped."""
+        if videos is not NewVideos.PIXELS:
+            return videos is NewVideos.KEPT_FEATURES
+        if settings.retention_ratio < 1.0 or not settings.may_drop:
+            return settings.may_drop
+        return any(map(settings.drops_of, self.video_sizes(**inputs)))
 
     def _has_media_after_cached(self, inputs: dict[str, Any]) -> bool:
         """Whether images or videos follow a cached turn, where the parent's `forward` would number them like text."""
@@ -183,10 +219,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
+        if self.reads_token_types and inputs.get("mm_token_type_ids") is not None:
+            types, cache = inputs["mm_token_type_ids"], inputs.get("past_key_values")
+            check_types_on_cache(types[:, -_num_new(inputs) :], cache)
+            inputs["mm_token_type_ids"] = types_with_cached(types, cache, _num_new(inputs))
         if is_compressed:
             with using(inputs.get("past_key_values")):
                 return super().forward(**self._for_parent_on_short_prompt(inputs), return_dict=True)
-        call = call or self.describe(inputs)
+        if call is None:
+            inputs = self.with_videos(inputs)
+            call = self.describe(inputs)
         inputs = without_settings(inputs)
         if only_video_features is not None:
             return self._only_video_features(only_video_features, inputs, call.settings)
@@ -317,6 +359,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if features is not None:
             encoded["video"] = features
         short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
+        short.pop("logits_to_keep", None)  # rows are picked by their place in the full prompt, below
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
         outputs = super().forward(**self._for_parent_on_short_prompt(short), return_dict=True)
         prompt.cached.attach_to(outputs.past_key_values)
@@ -385,8 +428,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if isinstance(offset, Tensor):
             extended = replace(extended, position_offset=offset)
         self._warn_of_length(position_ids)
-        short_ids = take(input_ids, positions, self.padding_token(input_ids, kept))
+        short_ids = take(self.distinct_ids(input_ids), positions, self.padding_token(input_ids, kept))
         inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
+        if self.reads_token_types and new.get("mm_token_type_ids") is not None:
+            types = take(types_of_new(new["mm_token_type_ids"], input_ids.shape[1]), positions, 0)
+            inputs["mm_token_type_ids"] = nn.functional.pad(types, (cached.length, 0))
         is_short = cached.is_short or features is not None
         return ShortPrompt(kept, positions, inputs, replace(extended, is_short=is_short))
 
@@ -442,6 +488,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return which tokens stand for images or videos: bool, of the same shape."""
         return (input_ids == self.config.image_token_id) | self.is_video(input_ids)
 
+    def is_image(self, input_ids: Tensor) -> Tensor:
+        """Return which tokens stand for the tokens of an image: bool, of the same shape."""
+        return (input_ids == self.config.image_token_id) & ~self.is_video(input_ids)
+
     def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
         """Return a text token of each prompt (B, 1) to pad its ids with.
 
@@ -452,9 +502,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
 
 
+def _num_new(inputs: dict[str, Any]) -> int:
+    """Return the number n of new tokens."""
+    return (inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]).shape[1]
+
+
 def _mask_of_new(outputs: Any, inputs: dict[str, Any]) -> Tensor:
     """Return the mask (B, n) of the n new tokens."""
-    mask, hidden_states = inputs.get("attention_mask"), outputs.last_hidden_state
+    mask, hidden_states, num_new = inputs.get("attention_mask"), outputs.last_hidden_state, _num_new(inputs)
     if is_2d(mask):
-        return mask[:, -hidden_states.shape[1] :]
-    return torch.ones_like(hidden_states[..., 0], dtype=torch.long)
+        return mask[:, -num_new:]
+    return torch.ones(len(hidden_states), num_new, dtype=torch.long, device=hidden_states.device)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import StaticCache
 from transformers.generation import utils as generation_utils
 
 from ..hosting.call_arguments import check_not_exported
@@ -63,20 +64,20 @@ OF_A_COMPRESSED_PROMPT = (
         "`inputs_embeds`",
         lambda asked: asked.has("inputs_embeds") or not asked.has("input_ids"),
         "`inputs_embeds` cannot be compressed: dropped tokens are found by their placeholders.",
-        "Pass `input_ids` with the videos, or `retention_ratio=1.0`.",
+        "Pass `input_ids` with the videos, or `retention_ratio=1.0` without a budget.",
     ),
     Refusal(
         "`position_ids`",
         lambda asked: asked.has("position_ids"),
         "`position_ids` cannot be given for a prompt that is compressed: positions follow from the kept tokens.",
-        "Leave them out, or pass `retention_ratio=1.0`.",
+        "Leave them out, or pass `retention_ratio=1.0` without a budget.",
     ),
     Refusal(
         "`cu_seq_lens_q` and the other lengths of packed prompts",
         lambda asked: any(asked.has(name) for name in SEQUENCE_LENGTHS),
         "`cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k` are the lengths of packed prompts before "
         "their tokens are dropped.",
-        "Pass the prompts as rows of a padded batch, or pass `retention_ratio=1.0`.",
+        "Pass the prompts as rows of a padded batch, or pass `retention_ratio=1.0` without a budget.",
     ),
     Refusal(
         '`cache_implementation="paged"`',
@@ -149,6 +150,20 @@ def check_compressible(arguments: dict[str, Any]) -> None:
     """
     check_not_exported()
     refuse(OF_A_COMPRESSED_PROMPT, Asked(arguments))
+
+
+def check_types_on_cache(types: Any, cache: Any) -> None:
+    """Check that tokens which attend to each other, by their types, do not follow the tokens of a static cache where
+    Transformers' masks for it are not right.
+
+    Raises:
+        ValueError: if they do, on Transformers 5.19.
+    """
+    if not CHUNKS_FEATURES and isinstance(cache, StaticCache) and cache.get_seq_length() > 0 and types.any():
+        raise ValueError(
+            "On Transformers 5.19, images and videos cannot follow the tokens of a static cache, because the tokens of "
+            "a frame would attend to others than their own. Pass a `DynamicCache`, or upgrade."
+        )
 
 
 def check_on_cache(asked: Asked) -> None:

@@ -17,7 +17,8 @@ class ShortPrompt:
     Attributes:
         kept: (B, L) bool: which of the caller's new tokens are left.
         positions: (B, L') their positions among the caller's new tokens, -1 at the padding on the left.
-        inputs: `input_ids`, `attention_mask` and `position_ids` of the new tokens. The mask covers the cached ones too.
+        inputs: `input_ids`, `attention_mask` and `position_ids` of the new tokens, and `mm_token_type_ids` where
+            attention reads them. The mask and the types cover the cached ones too.
         cached: what the KV cache will hold after them.
     """
 

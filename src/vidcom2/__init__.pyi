@@ -7,6 +7,15 @@ from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.encoding.vision_encoding import register_vision_method
+from .modeling.families.modeling_vidcom2_cosmos3_omni import (
+    VidCom2Cosmos3OmniConfig,
+    VidCom2Cosmos3OmniForConditionalGeneration,
+)
+from .modeling.families.modeling_vidcom2_gemma4 import VidCom2Gemma4Config, VidCom2Gemma4ForConditionalGeneration
+from .modeling.families.modeling_vidcom2_glm4v import VidCom2Glm4vConfig, VidCom2Glm4vForConditionalGeneration
+from .modeling.families.modeling_vidcom2_glm4v_moe import VidCom2Glm4vMoeConfig, VidCom2Glm4vMoeForConditionalGeneration
+from .modeling.families.modeling_vidcom2_glm46v import VidCom2Glm46VConfig, VidCom2Glm46VForConditionalGeneration
+from .modeling.families.modeling_vidcom2_internvl import VidCom2InternVLConfig, VidCom2InternVLForConditionalGeneration
 from .modeling.families.modeling_vidcom2_llava_next_video import (
     VidCom2LlavaNextVideoConfig,
     VidCom2LlavaNextVideoForConditionalGeneration,
@@ -14,6 +23,10 @@ from .modeling.families.modeling_vidcom2_llava_next_video import (
 from .modeling.families.modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionConfig,
     VidCom2LlavaOnevisionForConditionalGeneration,
+)
+from .modeling.families.modeling_vidcom2_qwen2_5_omni_thinker import (
+    VidCom2Qwen2_5OmniThinkerConfig,
+    VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
 )
 from .modeling.families.modeling_vidcom2_qwen2_5_vl import (
     VidCom2Qwen2_5_VLConfig,
@@ -30,6 +43,7 @@ from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
     VidCom2Qwen3VLMoeConfig,
     VidCom2Qwen3VLMoeForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_smolvlm import VidCom2SmolVLMConfig, VidCom2SmolVLMForConditionalGeneration
 from .modeling.methods.compression import compress, register_compression_method
 from .modeling.methods.frame_budgets import frame_budgets
 from .modeling.methods.score_methods import register_score_method
@@ -45,6 +59,18 @@ __all__ = [
     "CompressionSettings",
     "LlavaVideoProcessor",
     "TokenMerge",
+    "VidCom2Cosmos3OmniConfig",
+    "VidCom2Cosmos3OmniForConditionalGeneration",
+    "VidCom2Gemma4Config",
+    "VidCom2Gemma4ForConditionalGeneration",
+    "VidCom2Glm4vConfig",
+    "VidCom2Glm4vForConditionalGeneration",
+    "VidCom2Glm4vMoeConfig",
+    "VidCom2Glm4vMoeForConditionalGeneration",
+    "VidCom2Glm46VConfig",
+    "VidCom2Glm46VForConditionalGeneration",
+    "VidCom2InternVLConfig",
+    "VidCom2InternVLForConditionalGeneration",
     "VidCom2LlavaNextVideoConfig",
     "VidCom2LlavaNextVideoForConditionalGeneration",
     "VidCom2LlavaOnevisionConfig",
@@ -53,6 +79,8 @@ __all__ = [
     "VidCom2LlavaVideoForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
+    "VidCom2Qwen2_5OmniThinkerConfig",
+    "VidCom2Qwen2_5OmniThinkerForConditionalGeneration",
     "VidCom2Qwen2_5_VLConfig",
     "VidCom2Qwen2_5_VLForConditionalGeneration",
     "VidCom2Qwen3VLConfig",
@@ -63,6 +91,8 @@ __all__ = [
     "VidCom2Qwen3_5ForConditionalGeneration",
     "VidCom2Qwen3_5MoeConfig",
     "VidCom2Qwen3_5MoeForConditionalGeneration",
+    "VidCom2SmolVLMConfig",
+    "VidCom2SmolVLMForConditionalGeneration",
     "Video",
     "VideoCompression",
     "VideoTokens",

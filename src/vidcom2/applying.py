@@ -58,6 +58,8 @@ def apply(model: Model, **settings: Any) -> Model:
         _set_together(loaded.config, settings)
         return model
     stock_config = loaded.config
+    if not (family := _family_of(loaded)).runs_here:
+        family.config_class()  # It says which Transformers has the classes.
     new_class = _class_for(loaded)
     config = with_settings(stock_config, new_class.config_class, settings)
     config.compression_settings(**_of_every_family(settings))  # what is spelled out must be read

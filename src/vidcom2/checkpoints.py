@@ -47,7 +47,15 @@ NOT_OF_LOAD = {
     "spatial_pool_mode": "model and processor must agree on it. Set it when you convert the checkpoint.",
 }
 
-__all__ = ["Checkpoint", "CheckpointError", "family_of", "load", "load_checkpoint", "load_placed"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "family_of",
+    "load",
+    "load_checkpoint",
+    "load_placed",
+    "read_config_and_processor",
+]
 
 
 @dataclass
@@ -201,6 +209,47 @@ def _loads_at_once(path: str) -> bool:
     return bool(files) and sum(file.stat().st_size for file in files) < SMALL_WEIGHTS
 
 
+def read_config_and_processor(name: str | None, revision: str | None, settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Read the config of a checkpoint, or of the toy if no name is given, with these settings, and its processor, but
+    no weights.
+
+    Raises:
+        CheckpointError, OptionError: as `load_checkpoint`.
+    """
+    check_settings(dict(settings))
+    toy = toy_of(name)
+    path = str(toy.folder) if toy is not None else find_checkpoint(str(name), revision)
+    config, processor, _ = _config_and_processor(toy.title if toy is not None else str(name), path, revision, settings)
+    return config, processor
+
+
+def _config_and_processor(
+    name: str,
+    path: str,
+    revision: str | None,
+    settings: Mapping[str, Any],
+    hub: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[PreTrainedConfig, ProcessorMixin, str | None]:
+    """Return a checkpoint's config and processor, and the commit of a Hub repo that both are from."""
+    # Load all files from one commit, even if someone changes the repo in the meantime.
+    commit = revision = None if Path(path).is_dir() else hub_commit(path, revision, **hub)
+    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
+        fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision, **hub)
+        if "model_type" not in fields:
+            raise ValueError("it names no `model_type`")
+    family = family_of(f"the model {name!r}", fields)
+    check_settings_of(f"the model {name!r}", family, settings)
+    # Each given setting was checked above, so what fails here is in the file, or the settings do not go together.
+    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
+        config = family.model_class.config_class.from_pretrained(path, revision=revision or "main", **hub, **settings)
+        check_all_read(CompressionSettings.as_dict(config))
+    with _unreadable(name, "processor", OSError, ValueError, ImportError):
+        processor = AutoProcessor.from_pretrained(path, revision=revision or "main", **hub)
+    if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
+        config.read_tokenizer(processor.tokenizer)
+    return config, processor, commit
+
+
 def _load(
     name: str,
     path: str,
@@ -210,29 +259,16 @@ def _load(
     settings: dict[str, Any],
     hub: Mapping[str, Any] = MappingProxyType({}),
 ) -> Checkpoint:
-    # Load all files from one commit, even if someone changes the repo in the meantime.
-    commit = revision = None if Path(path).is_dir() else hub_commit(path, revision, **hub)
-    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision, **hub)
-        if "model_type" not in fields:
-            raise ValueError("it names no `model_type`")
-    family = family_of(f"the model {name!r}", fields)
-    check_settings_of(f"the model {name!r}", family, settings)
-    model_class = family.model_class
-    # Each given setting was checked above, so what fails here is in the file, or the settings do not go together.
-    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        config = model_class.config_class.from_pretrained(path, revision=revision or "main", **hub, **settings)
-        check_all_read(CompressionSettings.as_dict(config))
+    config, processor, commit = _config_and_processor(name, path, revision, settings, hub)
+    model_class = FAMILIES[config.model_type].model_class
     placed = _take_fields(config, placed)
-    with _unreadable(name, "processor", OSError, ValueError, ImportError):
-        processor = AutoProcessor.from_pretrained(path, revision=revision or "main", **hub)
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
     with _unknown_arguments(placed), _unreadable(name, "weights", OSError, ImportError, SafetensorError):
         loading: Any = model_class.from_pretrained(
             path,
             config=config,
-            revision=revision or "main",
+            revision=commit or "main",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
             **hub,
@@ -290,9 +326,10 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
         raise CheckpointError(
             f"cannot load {what} because of its config: it names no `model_type`. Is it complete? Download it again."
         )
-    if model_type not in FAMILIES:
+    family = FAMILIES.get(model_type) or next((each for each in FAMILIES.values() if each.part_of == model_type), None)
+    if family is None:
         raise CheckpointError(no_class_for(what, model_type, has_own_code="auto_map" in config))
-    return FAMILIES[model_type]
+    return family
 
 
 def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@ a mistake is reported before anything slow starts."""
 
 import operator
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -75,6 +76,15 @@ def check_settings(settings: dict[str, Any], typed: Mapping[str, str] | None = N
 def method_hint(name: object) -> str:
     """Return " Did you mean 'dycoke'?" for a name that is close to a method's; else ""."""
     return "" if name is None else did_you_mean(name, COMPRESSION_METHODS)
+
+
+def video_pixels(size: str) -> tuple[int, int]:
+    """Return the (width, height) that `--video-size` stands for. Raises an OptionError if it is none."""
+    match = re.fullmatch(r"(\d+)x(\d+)", size)
+    width, height = map(int, match.groups()) if match else (0, 0)
+    if width < 32 or height < 32 or width % 2 or height % 2:
+        raise OptionError(f"`--video-size` is {size!r}, but must be WIDTHxHEIGHT, even and at least 32, as in 640x360.")
+    return width, height
 
 
 def import_methods(module: str) -> None:

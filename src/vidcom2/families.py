@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Family:
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
         processor: this project's processor, as `module.Class`; None if Transformers has one.
         native: whether Transformers has a stock class that loads the same checkpoints.
+        part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
+        since: the first Transformers that has the classes which ours extend.
     """
 
     model_type: str
@@ -53,6 +56,14 @@ class Family:
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     processor: str | None = None
     native: bool = True
+    part_of: str | None = None
+    since: str = "5.19"
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the installed Transformers has the classes which ours extend."""
+        installed, needed = (each.split(".")[:2] for each in (version("transformers"), self.since))
+        return tuple(map(int, installed)) >= tuple(map(int, needed))
 
     @property
     def config_class(self) -> type[PreTrainedConfig]:
@@ -88,7 +99,7 @@ FAMILIES: dict[str, Family] = {
             name="LLaVA-OneVision",
             module="llava_onevision",
             classes="VidCom2LlavaOnevision",
-            tiny="tiny.checkpoints.tiny_llava_onevision",
+            tiny="tiny.llava.tiny_llava_onevision",
             frame="a frame: 14 × 14 tokens",
             square=True,
             # From the paper's Table 1 (average over its benchmarks) and Table 2.
@@ -126,7 +137,7 @@ FAMILIES: dict[str, Family] = {
             name="LLaVA-NeXT-Video",
             module="llava_next_video",
             classes="VidCom2LlavaNextVideo",
-            tiny="tiny.checkpoints.tiny_llava_next_video",
+            tiny="tiny.llava.tiny_llava_next_video",
             frame="a frame: 12 × 12 tokens of the square in its middle",
             square=True,
         ),
@@ -135,7 +146,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen2-VL",
             module="qwen2_vl",
             classes="VidCom2Qwen2VL",
-            tiny="tiny.checkpoints.tiny_qwen2_vl",
+            tiny="tiny.qwen.tiny_qwen2_vl",
             frame="two frames together: a token for 28 × 28 pixels",
             # The paper's figure on Qwen2-VL.
             published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
@@ -145,15 +156,25 @@ FAMILIES: dict[str, Family] = {
             name="Qwen2.5-VL",
             module="qwen2_5_vl",
             classes="VidCom2Qwen2_5_VL",
-            tiny="tiny.checkpoints.tiny_qwen2_5_vl",
+            tiny="tiny.qwen.tiny_qwen2_5_vl",
             frame="two frames together: a token for 28 × 28 pixels",
+        ),
+        Family(
+            model_type="qwen2_5_omni_thinker",
+            name="Qwen2.5-Omni",
+            module="qwen2_5_omni_thinker",
+            classes="VidCom2Qwen2_5OmniThinker",
+            tiny="tiny.qwen.tiny_qwen2_5_omni_thinker",
+            frame="two frames together: a token for 28 × 28 pixels",
+            part_of="qwen2_5_omni",
+            since="5.21",
         ),
         Family(
             model_type="qwen3_vl",
             name="Qwen3-VL",
             module="qwen3_vl",
             classes="VidCom2Qwen3VL",
-            tiny="tiny.checkpoints.tiny_qwen3_vl",
+            tiny="tiny.qwen.tiny_qwen3_vl",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -161,7 +182,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3-VL-MoE",
             module="qwen3_vl_moe",
             classes="VidCom2Qwen3VLMoe",
-            tiny="tiny.checkpoints.tiny_qwen3_vl_moe",
+            tiny="tiny.qwen.tiny_qwen3_vl_moe",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -169,7 +190,7 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3.5",
             module="qwen3_5",
             classes="VidCom2Qwen3_5",
-            tiny="tiny.checkpoints.tiny_qwen3_5",
+            tiny="tiny.qwen.tiny_qwen3_5",
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -177,8 +198,66 @@ FAMILIES: dict[str, Family] = {
             name="Qwen3.5-MoE",
             module="qwen3_5_moe",
             classes="VidCom2Qwen3_5Moe",
-            tiny="tiny.checkpoints.tiny_qwen3_5_moe",
+            tiny="tiny.qwen.tiny_qwen3_5_moe",
             frame="two frames together: a token for 32 × 32 pixels",
+        ),
+        Family(
+            model_type="glm4v",
+            name="GLM-4V",
+            module="glm4v",
+            classes="VidCom2Glm4v",
+            tiny="tiny.glm.tiny_glm4v",
+            frame="two frames together: a token for 28 × 28 pixels",
+        ),
+        Family(
+            model_type="glm4v_moe",
+            name="GLM-4V-MoE",
+            module="glm4v_moe",
+            classes="VidCom2Glm4vMoe",
+            tiny="tiny.glm.tiny_glm4v_moe",
+            frame="two frames together: a token for 28 × 28 pixels",
+        ),
+        Family(
+            model_type="glm46v",
+            name="GLM-4.6V",
+            module="glm46v",
+            classes="VidCom2Glm46V",
+            tiny="tiny.glm.tiny_glm46v",
+            frame="two frames together: a token for 28 × 28 pixels",
+        ),
+        Family(
+            model_type="cosmos3_omni",
+            name="Cosmos 3",
+            module="cosmos3_omni",
+            classes="VidCom2Cosmos3Omni",
+            tiny="tiny.qwen.tiny_cosmos3_omni",
+            frame="two frames together: a token for 32 × 32 pixels",
+        ),
+        Family(
+            model_type="internvl",
+            name="InternVL",
+            module="internvl",
+            classes="VidCom2InternVL",
+            tiny="tiny.internvl.tiny_internvl",
+            frame="a frame: 16 × 16 tokens",
+            square=True,
+        ),
+        Family(
+            model_type="smolvlm",
+            name="SmolVLM",
+            module="smolvlm",
+            classes="VidCom2SmolVLM",
+            tiny="tiny.smolvlm.tiny_smolvlm",
+            frame="a frame: 9 × 9 or 8 × 8 tokens",
+            square=True,
+        ),
+        Family(
+            model_type="gemma4",
+            name="Gemma 4",
+            module="gemma4",
+            classes="VidCom2Gemma4",
+            tiny="tiny.gemma4.tiny_gemma4",
+            frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
     )
 }

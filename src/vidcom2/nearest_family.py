@@ -28,29 +28,23 @@ class Unsupported:
 
 # What is said here of a class was read in Transformers 5.23. docs/limits.md shows the rows that have a reason.
 UNSUPPORTED = (
-    Unsupported(
-        "InternVL",
-        ("internvl",),
-        "llava_onevision",
-        "passes videos as images, and has no video features of its own",
-    ),
-    Unsupported(
-        "SmolVLM",
-        ("smolvlm", "idefics"),
-        "llava_onevision",
-        "passes videos as images, and has no video features of its own",
-    ),
-    Unsupported(
-        "GLM-4V", ("glm4v", "glm46v"), "qwen2_5_vl", "holds a video's tokens as image placeholders in its prompts"
-    ),
+    Unsupported("InternVL", ("internvl_chat",), "internvl"),
+    Unsupported("Idefics", ("idefics",), "smolvlm", "takes images alone"),
     Unsupported(
         "VideoLLaMA3",
         ("video_llama_3", "videollama3"),
         "qwen2_vl",
         "already leaves out patches that do not change, so its frames have no common number of tokens",
     ),
-    Unsupported("Qwen2.5-Omni", ("qwen2_5_omni",), "qwen2_5_vl", "mixes sound into the video's tokens"),
-    Unsupported("Qwen3-Omni", ("qwen3_omni",), "qwen3_vl_moe", "mixes sound into the video's tokens"),
+    Unsupported(
+        "Qwen2.5-Omni with its talker",
+        ("qwen2_5_omni",),
+        "qwen2_5_omni_thinker",
+        "lets its talker read the thinker's states at all positions of the prompt, also of dropped tokens. "
+        "`vidcom2.load` takes the thinker, which answers in text, from such a checkpoint; `vidcom2.apply` takes "
+        "`model.thinker`",
+    ),
+    Unsupported("Qwen3-Omni", ("qwen3_omni",), "qwen2_5_omni_thinker"),
     Unsupported(
         "Qwen3.8-Flash-Next",
         ("qwen4_exp",),
@@ -78,8 +72,9 @@ UNSUPPORTED = (
         "takes no videos in Transformers. An original LLaVA-Video is converted first: `vidcom2 convert-llava-video`",
     ),
     Unsupported("MiniCPM-V", ("minicpmv", "minicpmo"), "llava_onevision"),
-    Unsupported("Gemma 4", ("gemma4",), "qwen3_vl"),
-    Unsupported("Cosmos 3", ("cosmos3",), "qwen3_vl"),
+    Unsupported("Gemma 3", ("gemma3",), "gemma4", "takes no videos"),
+    Unsupported("Gemma 4 Unified", ("gemma4_unified",), "gemma4"),
+    Unsupported("Cosmos 3 Edge", ("cosmos3_edge",), "qwen3_vl"),
     Unsupported("Video-LLaVA", ("video_llava",), "llava_next_video"),
 )
 

@@ -68,6 +68,7 @@ CASES = [
     Case(ROWS["qwen2_5_vl"], {**PIXELS, "tokens_per_second": 1}, (4, 5)),
     Case(ROWS["qwen3_vl"], {"patch_size": 14}, (4, 5)),
     Case(ROWS["qwen3_vl_moe"], {"patch_size": 14}, (4, 5)),
+    Case(ROWS["glm4v"], {"patch_size": 14}, (4, 5), most_videos=1),
 ]
 CASES_BY_NAME = {case.name: case for case in CASES}
 

@@ -8,7 +8,7 @@ import torch
 import vllm
 from engines import EXACT, ROWS, Case, Served, engine
 
-from vidcom2.tiny import checkpoints as tiny
+from vidcom2.tiny import qwen as tiny
 
 
 @pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])

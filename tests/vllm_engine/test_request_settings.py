@@ -17,6 +17,10 @@ HONOURED: list[dict[str, Any]] = [
     {"compression_window": 3, "retention_ratio": 0.4},
     {"compression_frame_weight": -1, "compression_video_weight": 0.5},
     {"compression_rounding": "exact", "compression_scoring": None},
+    {"retention_ratio": 1.0, "max_video_tokens": 30},
+    {"max_video_tokens": 10},
+    {"compression_method": "vcast", "max_video_tokens": 12},
+    {"max_video_tokens": 1000},
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil', .* Set it to \"exact\""),
@@ -24,6 +28,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"compression_method": "dycoke", "retention_ratio": 0.1}, "`retention_ratio"),
     ({"compression_method": "evs", "compression_window": 3}, "`compression_window` is 3, but"),
     ({"compression_temperature": 0}, "`compression_temperature` is 0"),
+    ({"max_video_tokens": 0}, "`max_video_tokens` is 0, but must be"),
+    ({"max_video_tokens": 2}, "`max_video_tokens` is 2, but `compression_method='vidcom2'` needs [48] of the"),
+    ({"max_video_token": 20}, "`max_video_token` .* Did you mean `max_video_tokens`"),
     (
         {"compression_method": "visionzip"},
         "`compression_method` is 'visionzip', which needs `tower_attention`, but vLLM",
@@ -99,6 +106,31 @@ def test_only_the_servers_operator_can_choose_a_registered_method(monkeypatch: p
     with pytest.raises(ValueError, match=r"`compression_method` is 'mine' in a request, .* `--hf-overrides`"):
         settings_of_request(engines, mine, has_mrope=False)
     assert settings_of_request(CompressionSettings(**mine), {}, has_mrope=False).compression_method == "mine"
+
+
+def test_a_request_is_held_to_the_bounds_of_the_operator() -> None:
+    from vidcom2.configuration.compression_settings import CompressionSettings
+    from vidcom2.vllm_plugin.settings import RequestBounds, settings_of_request
+
+    engines = CompressionSettings(compression_rounding="exact", max_video_tokens=40)
+    bounds = RequestBounds(min_ratio=0.1, max_ratio=0.5, max_video_tokens=40)
+
+    def settings(**asked: Any) -> CompressionSettings:
+        return settings_of_request(engines, asked, has_mrope=False, bounds=bounds)
+
+    for asked in ({"retention_ratio": 0.1}, {"retention_ratio": 0.5, "max_video_tokens": 40}, {"max_video_tokens": 3}):
+        assert settings(**asked).as_dict() == {**engines.as_dict(), **asked}
+    for asked, reason in (
+        (
+            {"retention_ratio": 0.51},
+            r"`retention_ratio` is 0\.51 in a request, but this server accepts 0\.1 to 0\.5 \(",
+        ),
+        ({"retention_ratio": 0.09}, r"`retention_ratio` is 0\.09 in a request"),
+        ({"max_video_tokens": 41}, "`max_video_tokens` is 41 in a request, but this server accepts at most 40"),
+        ({"retention_ratio": 1.0, "max_video_tokens": 9}, "`retention_ratio` is 1.0 in a request"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            settings(**asked)
 
 
 def test_original_positions_are_served_with_mrope_and_refused_without(served: Served) -> None:

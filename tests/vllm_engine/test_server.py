@@ -14,6 +14,8 @@ from make_clips import write_clip
 
 from benchmarks.vllm_server import vllm_server
 
+MOST = 500  # what these servers accept as `max_video_tokens`; the clip has fewer tokens
+
 
 def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
     sent = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -32,7 +34,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     memory = ("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "1024")
     # Two workers on a machine with one memory node must be told their cores.
     environment = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if flags else {}
-    flags = (*flags, *memory, "--dtype", "float32", "--enforce-eager")
+    bounds = ("--hf-overrides", json.dumps({"request_min_ratio": 0.05, "request_max_video_tokens": MOST}))
+    flags = (*flags, *memory, *bounds, "--dtype", "float32", "--enforce-eager")
     with vllm_server(folder, *flags, environment=environment) as address:
         yield f"{address}/v1/", served
 
@@ -68,8 +71,13 @@ def test_the_server_takes_settings_with_each_request(server: tuple[str, Served],
     halves = [ask(compression_method=method, retention_ratio=0.5) for method in ("vidcom2", "evs", "uniform_frames")]
     assert {each["usage"]["prompt_tokens"] for each in halves} == {reply["usage"]["prompt_tokens"] - counts[2] // 2}
     assert len({first_token(each) for each in halves}) == 3
+    budget = ask(retention_ratio=1.0, max_video_tokens=20)["usage"]["prompt_tokens"]
+    assert reply["usage"]["prompt_tokens"] - budget == counts[2] - 20
     for settings, reason in (
         ({"retention_ratio": 2}, "`retention_ratio` is 2"),
+        ({"retention_ratio": 0.04}, "`retention_ratio` is 0.04 in a request, but this server accepts 0.05 to 1"),
+        ({"max_video_tokens": MOST + 1}, "but this server accepts at most 500"),
+        ({"max_video_tokens": 1}, "`max_video_tokens` is 1, but"),
         ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil'"),
         ({"vision_chunk_frames": 4}, "`vision_chunk_frames` is 4"),
         ({"retention_rate": 0.5}, "`retention_rate` in `mm_processor_kwargs` is not a setting"),

@@ -14,6 +14,7 @@ from models import save_as_on_the_hub
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
 from vidcom2.configuration.compression_settings import CompressionSettings
+from vidcom2.configuration.vision_methods import VISION_METHODS
 from vidcom2.modeling.methods.compression import compress_with
 from vidcom2.modeling.methods.video_compression import VideoTokens
 from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
@@ -92,6 +93,13 @@ def test_every_method_of_the_table_is_served_or_refused_by_name() -> None:
             accepted.append(name)
     assert sorted(accepted) == sorted(("vidcom2", "random", *BY_SIZES))
     assert sorted(refused) == sorted(OF_THE_TOWER)
+
+
+def test_every_way_to_encode_but_the_whole_tower_is_refused_by_name() -> None:
+    assert "full" in VISION_METHODS and len(VISION_METHODS) > 2
+    for name in VISION_METHODS.keys() - {"full"}:
+        with pytest.raises(ValueError, match=f"`vision_method` is '{name}', but vLLM's own vision tower"):
+            check_engine_can_keep(CompressionSettings(compression_method="evs", vision_method=name), has_mrope=True)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +192,21 @@ def refusal(served: Served, **arguments: Any) -> str:
         ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches'"),
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
         ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
+        (
+            {"request_max_ratio": 2},
+            "`request_max_ratio` is the bound of a setting. `retention_ratio` is 2, but must be",
+        ),
+        ({"request_max_video_tokens": 0}, "`request_max_video_tokens` is the bound .* is 0, but must be"),
+        (
+            {"request_min_ratio": 0.5, "request_max_ratio": 0.4},
+            "`request_min_ratio` is 0.5, but `request_max_ratio` is",
+        ),
+        (
+            {"request_max_tokens": 9},
+            "`request_max_tokens` in the config is not a bound of requests. They are request_m",
+        ),
+        ({"request_max_ratio": 0.2}, "`retention_ratio` is 0.25 in config.json or .* accepts 0 to 0.2"),
+        ({"request_max_video_tokens": 9, "max_video_tokens": 10}, "`max_video_tokens` is 10 in config.json or"),
     ],
 )
 def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
@@ -201,7 +224,8 @@ def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served,
     named = refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
     assert "`retention_ratio` is 0.5" in named and """--hf-overrides '{"retention_ratio": 0.5}'""" in named
     assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
-    assert "`--pipeline-parallel-size` is 2" in refusal(qwen, pipeline_parallel_size=2)
+    of_tower = {"enable_lora": True, "enable_tower_connector_lora": True}
+    assert "`--enable-tower-connector-lora` is set" in refusal(llava, **of_tower)
     assert "`--enable-dbo` or" in refusal(qwen, ubatch_size=2)
     drafter = {"method": "draft_model", "model": str(qwen.folder), "num_speculative_tokens": 2}
     assert "method is 'draft_model'" in refusal(qwen, speculative_config=drafter)
@@ -220,24 +244,47 @@ def test_newlines_whose_number_depends_on_the_video_are_refused(tmp_path: Path) 
         engine(tmp_path, case)
 
 
-def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> str:
-    """Return the cache key of a video, in an engine with these settings."""
+def processor_of(served: Served, settings: dict[str, Any]) -> Any:
+    """Return vLLM's processor of videos, in an engine with these settings."""
     from vllm import EngineArgs
     from vllm.multimodal import MULTIMODAL_REGISTRY
-    from vllm.multimodal.processing import ProcessorInputs
 
     arguments = EngineArgs(model=str(served.folder), trust_remote_code=True, max_model_len=1024, hf_overrides=settings)
-    processor = MULTIMODAL_REGISTRY.create_processor(arguments.create_engine_config().model_config)
+    return MULTIMODAL_REGISTRY.create_processor(arguments.create_engine_config().model_config)
+
+
+def cache_key(served: Served, settings: dict[str, Any], **of_request: Any) -> str:
+    """Return the cache key of a video, in an engine with these settings."""
+    from vllm.multimodal.processing import ProcessorInputs
+
+    processor = processor_of(served, settings)
     items = processor.info.parse_mm_data({"video": served.request()["multi_modal_data"]["video"]})
     asked = ProcessorInputs(prompt=[], mm_data_items=items, hf_processor_mm_kwargs=of_request)
     return processor._get_mm_hashes(asked)["video"][0]
+
+
+def test_vllms_dummy_inputs_are_the_most_that_a_request_can_ask_for(llava: Served) -> None:
+    """By them vLLM tells how much memory videos take. Each frame needs a token, even beyond the budget."""
+
+    def placeholders(**settings: Any) -> int:
+        inputs = processor_of(llava, settings).get_dummy_mm_inputs({"video": 1})
+        return sum(item.get_num_embeds() for item in inputs["mm_placeholders"]["video"]) - 1  # the newline
+
+    all_tokens = placeholders(max_video_tokens=10)  # which requests may raise
+    frames = all_tokens // 9
+    assert all_tokens == 9 * frames and frames > 10
+    assert placeholders(request_max_ratio=0.5) == round(all_tokens / 2)
+    assert placeholders(request_max_video_tokens=2 * frames) == 2 * frames
+    assert placeholders(request_max_video_tokens=10) == frames
+    assert processor_of(llava, {"request_max_video_tokens": 10}).request_settings({}).max_video_tokens == 10
 
 
 def test_different_settings_never_share_a_cache_entry(llava: Served, tmp_path: Path) -> None:
     """Several engines may share one cache, which knows the repo by its name alone. A request's own settings replace the
     engine's, so two engines may mean the same features."""
     all_settings = ({}, {"retention_ratio": 0.4}, {"compression_scoring": "released"})
-    of_requests = ({}, {"retention_ratio": 0.5})
+    of_requests: tuple[dict[str, Any], ...] = ({}, {"retention_ratio": 0.5})
+    assert cache_key(llava, {}, max_video_tokens=20) != cache_key(llava, {})
     keys = [cache_key(llava, settings, **each) for settings in all_settings for each in of_requests]
     assert keys[1] == keys[3]  # half of the tokens, whatever the engine's ratio
     assert len(set(keys)) == 5

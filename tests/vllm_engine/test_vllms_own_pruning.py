@@ -13,7 +13,7 @@ from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
 from vllm.multimodal.video_prune import evs, vidcom2
 
 from vidcom2 import compress
-from vidcom2.tiny import checkpoints as tiny
+from vidcom2.tiny import qwen as tiny
 
 OURS = {
     "vidcom2": {"compression_scoring": "released", "compression_rounding": "exact"},

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor
 
-from vidcom2.tiny.checkpoints import CHAT_TEMPLATE, LLAVA_TOKENS, untrained_llava_onevision
+from vidcom2.tiny.llava import untrained_llava_onevision
+from vidcom2.tiny.tokens import CHAT_TEMPLATE, LLAVA_TOKENS
 
 from ..drawing import PATCH_SIZE, SIZE
 from .tokens import HEAD, build_tokenizer, place_waves

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from vidcom2.tiny.checkpoints import chat_tokenizer
+from vidcom2.tiny.tokens import chat_tokenizer
 
 from ..videos import LEVELS, make_needle, questions_about
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checks import check_settings, whole_number
 from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
 from ..errors import OptionError
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class Candidate:
         answer: answers a batch in place of a call of `generate` with these settings, for a method that works at another
             place in the model; None for all others.
         num_frames: how many frames it is shown; None for as many as the evaluation shows.
-        token_budget: the most scored tokens of a video that it may keep. A video of which the ratio would keep more
-            gets the lower ratio that keeps this many. None for no such limit.
+        token_budget: the setting `max_video_tokens` of its calls, for candidates with their own number of frames; None
+            for the model's own.
 
     Raises:
         OptionError: on a budget without a number of frames, and on either with a function that answers.
@@ -79,18 +80,13 @@ class Candidate:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings of a call, with the ratio. A budget may lower it, as `ratio_for` says."""
-        return {**self.settings, "retention_ratio": self.retention_ratio}
+        """The settings of a call, with the ratio and the budget."""
+        budget = {} if self.token_budget is None else {"max_video_tokens": self.token_budget}
+        return {**self.settings, "retention_ratio": self.retention_ratio, **budget}
 
-    def ratio_for(self, num_tokens: int) -> float:
-        """Return the ratio for a video of `num_tokens` scored tokens; 1.0 if all of them fit into the budget.
-
-        The ratio is the budget's share of the tokens. A method whose number of kept tokens follows from the sizes, as
-        with `compression_rounding="exact"`, then keeps exactly as many as the budget.
-        """
-        if self.token_budget is None:
-            return self.retention_ratio
-        return min(self.retention_ratio, self.token_budget / num_tokens)
+    def settings_in(self, config: Any) -> CompressionSettings:
+        """Return all settings of its calls of a model with this config."""
+        return config.compression_settings(**self.overrides)
 
 
 class AllTokens(Candidate):
@@ -98,6 +94,10 @@ class AllTokens(Candidate):
 
     def __init__(self, num_frames: int | None = None) -> None:
         super().__init__("all tokens", 1.0, num_frames=num_frames)
+
+    def settings_in(self, config: Any) -> CompressionSettings:
+        """Return the settings that keep all tokens, also where the config has a budget."""
+        return config.compression_settings(**ALL_TOKENS)
 
 
 def compared_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -13,7 +13,7 @@ from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
 from ..configuration.compression_methods import COMPRESSION_METHODS
-from ..configuration.compression_settings import CompressionSettings
+from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
 from ..modeling.methods.video_compression import VideoCompression
 from ..modeling.prompt.prompt_positions import positions_made_for
 from ..video.reading import Video
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float, float | None], None]
 
 SMALL_MODEL = 100e6  # parameters; a smaller model counts as small
-BASELINE = {"retention_ratio": 1.0, "vision_method": "full"}  # the settings with which the model is its parent
+BASELINE = {**ALL_TOKENS, "vision_method": "full"}  # the settings with which the model is its parent
 
 
 @dataclass
@@ -97,7 +97,9 @@ class Comparison:
     @property
     def sides(self) -> dict[str, Measured | None]:
         """All sides of the comparison by their names. A side that did not run is None."""
-        sides = {"all tokens": self.uncompressed, f"retention_ratio={self.retention_ratio}": self.compressed}
+        budget = self.settings.get("max_video_tokens")
+        named = f"retention_ratio={self.retention_ratio}" + ("" if budget is None else f", max_video_tokens={budget}")
+        sides = {"all tokens": self.uncompressed, named: self.compressed}
         return sides if self.other_method is None else {**sides, self.other_method: self.other}
 
     def too_long(self) -> dict[str, Measured]:

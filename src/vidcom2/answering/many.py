@@ -160,11 +160,11 @@ def _stream(
 
     def go_on(*_: object) -> None:
         if background.stopping.is_set():
-            raise _Stopped
+            raise Stopped
 
     held: list[_Prompt] = []
     most = HELD_BATCHES * answering.batch_size
-    with Background(prepare, _groups(requests), workers, workers + answering.batch_size) as background:
+    with Background(prepare, consecutive(requests), workers, workers + answering.batch_size) as background:
         while True:
             # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
             group = background.take(waits=len(held) < answering.batch_size)
@@ -183,11 +183,11 @@ def _stream(
             yield from answering.answered(answering.taken(held))
 
 
-class _Stopped(Exception):
+class Stopped(Exception):
     """Raised in a thread that reads a video which is no longer needed."""
 
 
-def _groups(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
+def consecutive(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
     """Group consecutive requests about the same video. A request with a problem makes a group of its own."""
 
     def video(request: VideoRequest) -> tuple[Any, ...]:

@@ -36,30 +36,46 @@ def prepare_inputs(
         batch_size: how often the batch repeats the prompt and the video.
     """
     text = processor.apply_chat_template(chat_about(prompt), add_generation_prompt=True)
-    frames, metadata = video.frames, video.metadata
-    if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
-        # Two frames make one. Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it.
-        frames = np.concatenate([frames, frames])
-        metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
+    frames, metadata = at_least_a_pair(processor, video)
     inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
         text=[text] * batch_size,
-        videos=[frames] * batch_size,
+        videos=[[frames]] * batch_size,
         video_metadata=[dict(metadata) for _ in range(batch_size)],
         do_sample_frames=False,
         return_tensors="pt",
     )
-    spacing = _spacing_of_a_part(video)
+    if "pixel_values_videos" not in inputs:  # Some processors pass frames as images; here there are no others.
+        inputs["pixel_values_videos"] = inputs.pop("pixel_values").flatten(0, -4)
+        inputs.pop("pixel_attention_mask", None)  # All frames are of one size.
+        inputs["num_frames"] = torch.full((batch_size,), len(frames))
+    spacing = spacing_of_a_part(video)
+    patch = getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
     if spacing is not None and "second_per_grid_ts" in inputs:
         # Qwen2.5-VL's processor divides the length of the whole video by the number of frames.
-        patch = cast(Any, processor).video_processor.temporal_patch_size
         inputs["second_per_grid_ts"] = torch.full((batch_size,), patch * spacing)
+    if "video_second_per_grid" in inputs:
+        # Qwen2.5-Omni's processor reads no metadata, and takes two frames a second for granted.
+        spacing = video.duration / len(video.frames) if spacing is None else spacing
+        inputs["video_second_per_grid"] = torch.full((batch_size,), patch * spacing)
     if model is not None:
         inputs = inputs.to(model.device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
     return inputs
 
 
-def _spacing_of_a_part(video: Video) -> float | None:
+def at_least_a_pair(processor: ProcessorMixin, video: Video) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the frames and the metadata of a video, with a single frame twice for a processor that joins pairs.
+
+    Qwen2-VL's processor repeats a single frame itself, but Qwen3-VL's refuses it.
+    """
+    frames, metadata = video.frames, video.metadata
+    if len(frames) == 1 < getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1):
+        frames = np.concatenate([frames, frames])
+        metadata = metadata | {"frames_indices": np.repeat(metadata["frames_indices"], 2)}
+    return frames, metadata
+
+
+def spacing_of_a_part(video: Video) -> float | None:
     """Return the mean seconds between the frames of a video, if they show only a part of it; None if they span it."""
     seconds = video.seconds
     if len(seconds) < 2:

@@ -138,7 +138,11 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in OF_THE_MODEL:
         if name in given:
             raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
-    unknown = [each for each in given if each.startswith(("compression_", "retention_")) and each not in SETTING_NAMES]
+    unknown = [
+        each
+        for each in given
+        if each.startswith(("compression_", "retention_", "max_video")) and each not in SETTING_NAMES
+    ]
     if unknown:
         hint = did_you_mean(unknown[0], SETTING_NAMES)
         raise OptionError(f"{unknown[0]!r} is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")

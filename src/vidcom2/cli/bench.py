@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from ..answering.candidates import Candidate, candidates_of
-from ..checks import check_given, check_settings, check_video_file
+from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError, written_to
@@ -220,7 +219,7 @@ class BenchOptions:
             )
         for placement in self.placements():
             placement.check(self.model)
-        self.pixels()
+        video_pixels(str(self.video_size))
         if self.video is not None:
             check_given("--video", self.video, "for a generated one")
             check_video_file(self.video)
@@ -245,16 +244,6 @@ class BenchOptions:
     def family_settings(self) -> dict[str, Any]:
         """Return the settings that belong to the model's family and not to methods."""
         return {name: value for name, value in self.settings.items() if name not in SETTING_NAMES}
-
-    def pixels(self) -> tuple[int, int]:
-        """Return the (width, height) of the generated video."""
-        match = re.fullmatch(r"(\d+)x(\d+)", str(self.video_size))
-        width, height = map(int, match.groups()) if match else (0, 0)
-        if width < 32 or height < 32 or width % 2 or height % 2:
-            raise OptionError(
-                f"`--video-size` is {self.video_size!r}, but must be WIDTHxHEIGHT, even and at least 32, as in 640x360."
-            )
-        return width, height
 
     def command(self) -> str:
         """Return the command for the result file, in which files are called by their names alone."""
@@ -321,7 +310,7 @@ def _measured(given: BenchOptions) -> list[Path]:
     with ExitStack() as stack:
         source, about_video = options.video, {"video": options.video and Path(options.video).name}
         if source is None:
-            width, height = options.pixels()
+            width, height = video_pixels(str(options.video_size))
             num_frames = num_frames_of(max(options.num_frames))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             source = str(folder / "video.mp4")

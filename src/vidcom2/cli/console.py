@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ out = Console()
 err = Console(stderr=True)
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 _imported: dict[str, str] = {}
+_imported_modules: list[str] = []
 _typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters
 
 
@@ -97,6 +99,7 @@ def as_typed(message: str) -> str:
 def import_for_command(modules: Sequence[str]) -> None:
     """Import the modules that `--import` names, for the command that runs. Raises what `import_methods` raises."""
     _imported.clear()
+    _imported_modules[:] = modules
     for module in modules:
         import_methods(module)
         _imported.update(module_files(module))
@@ -105,6 +108,11 @@ def import_for_command(modules: Sequence[str]) -> None:
 def imported_files() -> dict[str, str]:
     """Return the fingerprints of the files that `--import` imported for the command that runs."""
     return dict(_imported)
+
+
+def imported_modules() -> tuple[str, ...]:
+    """Return the modules that `--import` named for the command that runs, for processes that must import them too."""
+    return tuple(str(Path(each).resolve()) if each.endswith(".py") else each for each in _imported_modules)
 
 
 def versions() -> str:
@@ -179,7 +187,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             continue
         accepted = field.metadata["accepted"]
         text = f"{accepted() if callable(accepted) else accepted}."
-        default = f"the checkpoint's, or {'the whole video' if field.default is None else field.default}"
+        default = f"the checkpoint's, or {field.metadata['none'] if field.default is None else field.default}"
         options.append((field.name, field.type, text, default))
     for family in FAMILIES.values():
         for name, accepted in family.settings.items():
@@ -205,7 +213,7 @@ def takes_settings(command: Callable[..., None], without: Sequence[str] = ()) ->
             )
         )
     for name, kind, text, default in options:
-        panel = None if name == "retention_ratio" else "How tokens are selected"
+        panel = None if name in ("retention_ratio", "max_video_tokens") else "How tokens are selected"
         option = typer.Option(help=text[0].upper() + text[1:], show_default=default, rich_help_panel=panel)
         parameters.append(
             inspect.Parameter(

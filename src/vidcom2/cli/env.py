@@ -21,6 +21,7 @@ OPTIONAL = {
     "lmms-eval": "the official benchmarks, docs/evaluation.md",
     "peft": "training adapters",
     "torchcodec": "decoding by Transformers' own video processors",
+    "num2words": "SmolVLM's processor",
     "gradio": "the demo in a browser, docs/demo.md",
 }
 

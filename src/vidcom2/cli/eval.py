@@ -76,8 +76,8 @@ class EvalOptions:
     token_budget: Annotated[
         int | None,
         typer.Option(
-            help="Compare numbers of frames instead, each at the ratio that keeps this many video tokens. Where all "
-            "tokens of the frames fit, none is dropped.",
+            help="Compare numbers of frames instead, each at the ratio that keeps this many video tokens "
+            "(max_video_tokens). Where all tokens of the frames fit, none is dropped.",
             min=1,
             show_default=False,
         ),
@@ -140,6 +140,11 @@ class EvalOptions:
             value = getattr(self, name)
             if value is not None:
                 raise OptionError(f"`{name}` is {value!r}, but does not go with --token-budget. {remedy}.")
+        if self.settings.get("max_video_tokens") is not None:
+            raise OptionError(
+                f"`max_video_tokens` is {self.settings['max_video_tokens']}, but --token-budget is the same budget, "
+                f"here of {self.token_budget} tokens. Pass one of them."
+            )
         rounding = self.settings.get("compression_rounding", "exact")
         if rounding != "exact":
             raise OptionError(

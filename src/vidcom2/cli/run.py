@@ -12,7 +12,8 @@ from .comparison_table import as_json, print_comparison
 from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings
 from .loading import announce_demo, load_with_video
 from .run_many import run_many
-from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ONLY_MANY, ONLY_ONE, RunOptions
+from .run_on_ray import run_on_ray
+from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ENGINES, NOT_OF_ENGINE, ONLY_MANY, ONLY_ONE, RunOptions
 
 
 @takes_settings
@@ -27,14 +28,17 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
 
     With --videos or --requests it answers about many videos, in batches and with compression only, and writes each
     answer to --output as soon as it is there. The same command, started again, continues where it stopped. Exit code 3
-    means that some requests ended in an error.
+    means that some requests ended in an error. With --engine vllm or ray, another engine answers.
     """
     prompt = options.prompt
     if options.videos is not None or options.requests is not None:
         with one_line_errors():
             _check_not_given(context, ONLY_ONE, "is for one video, but --videos and --requests ask about many")
             check_given("--prompt", prompt, f"for {DEFAULT_PROMPT!r}")
-        run_many(options)
+            if options.engine not in ENGINES:
+                raise OptionError(f"`engine` is {options.engine!r}, but must be one of {', '.join(ENGINES)}.")
+            _check_not_given(context, NOT_OF_ENGINE[options.engine], f"is not an option of --engine {options.engine}")
+        (run_on_ray if options.engine == "ray" else run_many)(options)
         return
     remedy = "Take fewer frames (--num-frames), leave the full prompt out (--no-baseline), use --dtype bfloat16, or "
     with one_line_errors(remedy + "spread the model over devices (--device-map auto)."):

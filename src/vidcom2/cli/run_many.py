@@ -1,10 +1,14 @@
-"""`vidcom2 run` over many videos turns requests into a JSONL file of answers. `answering/many.py` does the work."""
+"""`vidcom2 run` over many videos turns requests into a JSONL file of answers. An engine does the work: Transformers in
+`answering/many.py`, vLLM in `answering/many_in_vllm.py`. For Ray there is `run_on_ray.py`."""
 
+import json
 import time
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
@@ -14,14 +18,16 @@ from ..errors import OptionError, written_to
 from ..finding_checkpoints import find_checkpoint
 from ..records.answer_file import AnswerFile
 from ..records.fingerprints import check_loaded, model_identity, video_changed, video_stamp
-from ..records.jsonl import append_rows, complete_rows
-from ..records.processes import Process
+from ..records.jsonl import answered_rows, append_rows, complete_rows, rows_so_far
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import versions_of_answers
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
-from .console import INTERRUPTED, SOME_ERRORS, err, imported_files, one_line_errors, out, progress_bar
+from .console import INTERRUPTED, SOME_ERRORS, imported_files, one_line_errors, print_line, progress_bar
 from .loading import announce_demo, check_model_options, import_libraries
 from .run_options import DEFAULT_PROMPT, RunOptions
+
+if TYPE_CHECKING:
+    from ..answering.many import AnsweredRequest
 
 
 def requests_of(options: RunOptions) -> list[VideoRequest]:
@@ -36,7 +42,7 @@ def requests_of(options: RunOptions) -> list[VideoRequest]:
         return requests_of_folder(options.videos or Path(), options.prompt or DEFAULT_PROMPT)
     if options.prompt is not None:
         raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
-    return read_requests(options.requests)
+    return read_requests(Path(options.requests))
 
 
 def _check_some_can_be_asked(requests: Sequence[VideoRequest]) -> None:
@@ -48,8 +54,13 @@ def _check_some_can_be_asked(requests: Sequence[VideoRequest]) -> None:
 
 def answers_depend_on(options: RunOptions) -> dict[str, Any]:
     """Return what must be the same when a run is continued, besides the requests."""
+    of_vllm: dict[str, Any] = {}
+    if runs_vllm(options):  # whose package for the CPU has another name
+        of_vllm = {"engine_args": engine_arguments(options), "vllm": version(packages_distributions()["vllm"][0])}
     return {
         **model_identity(options.model, options.placement.revision),
+        "engine": options.engine,
+        **of_vllm,
         "imported": imported_files(),
         "num_frames": options.num_frames,
         "max_new_tokens": options.max_new_tokens,
@@ -72,85 +83,124 @@ def run_many(options: RunOptions) -> None:
             check_model_options(options.model, options.placement, options.settings)
             check_rows(rows_of_requests(requests_of(options)), REQUEST_KEYS, "requests")
             return
-        process = Process.this()
         if options.output is None:
             raise OptionError("`--output` is missing. Name the JSONL file for the answers, such as answers.jsonl.")
         requests = requests_of(options)
         _check_some_can_be_asked(requests)
         check_model_options(options.model, options.placement, options.settings)
-        process.check_placement(options.placement)
+        if options.engine == "vllm":
+            check_installed("vllm", "vLLM")
+            engine_arguments(options)
         if options.model is not None:
             find_checkpoint(options.model, options.placement.revision)
-        file = AnswerFile(options.output)
+        file = AnswerFile(Path(options.output))
         arguments = answers_depend_on(options)
-        if process.is_first:  # on other machines the same weight files may have other modification times
-            file.check(arguments)
-            announce_demo(options.model)
+        file.check(arguments)
+        announce_demo(options.model)
         try:
-            with file.locked() if process.is_first else nullcontext():
-                before = _answer(options, arguments, requests, file, process)
+            with file.locked():
+                before = _answer(options, arguments, requests, file)
         except KeyboardInterrupt:
-            if process.is_first:
-                _print(
-                    f"Stopped. The answers so far are in {escape(str(file.path))}. The same command continues there."
-                )
+            print_line(
+                f"Stopped. The answers so far are in {escape(str(file.path))}. The same command continues there."
+            )
             raise typer.Exit(INTERRUPTED) from None
-        if process.is_first:
-            _report(requests, file, before, time.perf_counter() - started)
+        _report(requests, file, before, time.perf_counter() - started)
 
 
-def _answer(
-    options: RunOptions,
-    arguments: dict[str, Any],
-    requests: Sequence[VideoRequest],
-    file: AnswerFile,
-    process: Process,
-) -> int:
-    """Answer this process's share of the requests. Returns how many had been answered before."""
-    if process.is_first:
-        _check_same(requests, file.rows(with_errors=False), file)  # before anything is written
-        file.gather(with_errors=False)
-    process.wait_for_others()
-    done = {row["id"] for row in complete_rows(file.path)}
+def _answer(options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest], file: AnswerFile) -> int:
+    """Answer the requests that are left. Returns how many had been answered before."""
+    _check_same(requests, answered_rows(file.path), file)  # before anything is written
+    with written_to(file.path):
+        done = rows_so_far(file.path)
     left = [request for request in requests if request.id not in done]
     if not left:
         return len(requests)
-    # Requests are shared out by their place among all of them, so that processes need not agree on what is left.
-    mine = [each for each in requests[process.rank :: process.count] if each.id not in done]
-    with err.status("Importing PyTorch ..."):
-        placement = process.placed(options.placement)
-    import_libraries(placement)
+    answers = (_in_vllm if options.engine == "vllm" else _in_transformers)(options, arguments, left)
+    file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
+    videos = {request.id: video_stamp(request.video) for request in left}  # before they are read
+    with progress_bar() as progress, closing(answers):
+        task = progress.add_task("Answering", total=len(left))
+        for answer in answers:
+            row = answer.row | {"video_file": videos[answer.request.id]}
+            with written_to(file.path), file.path.open("a", encoding="utf-8", newline="\n") as opened:
+                append_rows(opened, [row])
+            progress.advance(task)
+    return len(requests) - len(left)
+
+
+def _in_transformers(
+    options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest]
+) -> "Generator[AnsweredRequest, None, None]":
+    """Load the model, and return its answers."""
+    import_libraries(options.placement)
     from ..answering.many import answer_many
     from ..checkpoints import load_placed
 
-    checkpoint = load_placed(options.model, placement.at_commit(arguments["model_commit"]), options.settings)
+    placement = options.placement.at_commit(arguments["model_commit"])
+    checkpoint = load_placed(options.model, placement, options.settings)
     check_loaded(checkpoint.identity, arguments)
-    if process.is_first:
-        file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
-    process.wait_for_others()
-    videos = {request.id: video_stamp(request.video) for request in mine}  # before they are read
-    answers = answer_many(
-        mine,
+    return answer_many(
+        requests,
         checkpoint.model,
         processor=checkpoint.processor,
         num_frames=options.num_frames,
         max_new_tokens=options.max_new_tokens,
-        batch_size=options.batch_size,
+        batch_size=options.batch_size or 8,
         workers=options.workers,
         scale_while_reading=options.scale_while_reading,
     )
-    path = file.path if process.count == 1 else file.part(process.rank)
-    with progress_bar() as progress, closing(answers):
-        task = progress.add_task("Answering", total=len(mine), visible=process.is_first)
-        for answer in answers:
-            row = answer.row | {"video_file": videos[answer.request.id]}
-            with written_to(path), path.open("a", encoding="utf-8", newline="\n") as opened:
-                append_rows(opened, [row])
-            progress.advance(task)
-    process.wait_for_others()
-    if process.is_first and process.count > 1:
-        file.gather(with_errors=True)
-    return len(requests) - len(left)
+
+
+def check_installed(package: str, name: str, option: str = "engine") -> None:
+    """Raise an OptionError if the package of an engine, which is also the name of its extra, is missing."""
+    if find_spec(package) is None:
+        raise OptionError(
+            f'`{option}` is {package!r}, but {name} is not installed: pip install "vidcom2[{package}]", best in an '
+            f"environment of its own. Or leave --{option.replace('_', '-')} out, so that Transformers answers."
+        )
+
+
+def runs_vllm(options: RunOptions) -> bool:
+    """Tell whether vLLM answers, in this process or in workers."""
+    return options.engine == "vllm" or (options.engine == "ray" and options.ray_engine == "vllm")
+
+
+def engine_arguments(options: RunOptions) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM` that the options name. Raises an OptionError on what is no JSON object."""
+    try:
+        given = json.loads(options.engine_args or "{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise OptionError(
+            f"`engine_args` is {options.engine_args!r}, but must be a JSON object, such as "
+            """'{"max_model_len": 8192}'."""
+        )
+    return {**given, "tensor_parallel_size": options.tensor_parallel_size}
+
+
+def _in_vllm(
+    options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest]
+) -> "Generator[AnsweredRequest, None, None]":
+    """Start the engine, and return its answers."""
+    from ..answering.many_in_vllm import answer_many_in_vllm
+
+    placement = options.placement.at_commit(arguments["model_commit"])
+    answers = answer_many_in_vllm(
+        requests,
+        options.model,
+        settings=options.settings,
+        placement=placement,
+        num_frames=options.num_frames,
+        max_new_tokens=options.max_new_tokens,
+        batch_size=options.batch_size or 64,
+        workers=options.workers,
+        scale_while_reading=options.scale_while_reading,
+        engine_arguments=arguments["engine_args"],
+    )
+    check_loaded(model_identity(options.model, placement.revision), arguments)
+    return answers
 
 
 def _check_same(requests: Sequence[VideoRequest], done: dict[str, dict[str, Any]], file: AnswerFile) -> None:
@@ -162,25 +212,22 @@ def _check_same(requests: Sequence[VideoRequest], done: dict[str, dict[str, Any]
                 f"{done[request.id].get('given')!r}, and is {request.given!r}. Requests may be added at the end. For "
                 "other requests name another --output."
             )
-        if request.id in done and video_changed(request.video, done[request.id]):
+        before, now = done.get(request.id, {}).get("video_file"), video_stamp(request.video)
+        if video_changed(before, now):
             raise OptionError(
                 f"{str(file.path)!r} has the answer about another video of request {request.id!r}: {request.video!r} "
-                f"was {done[request.id]['video_file']}, and is {video_stamp(request.video)}. Name another --output."
+                f"was {before}, and is {now}. Name another --output."
             )
 
 
 def _report(requests: Sequence[VideoRequest], file: AnswerFile, before: int, seconds: float) -> None:
     rows = {row["id"]: row for row in complete_rows(file.path)}
     errors = [rows[request.id] for request in requests if "error" in rows[request.id]]
-    _print(
+    print_line(
         f"Answered: {len(requests) - len(errors):,} of {len(requests):,} requests ({before:,} before), "
         f"in {seconds:.1f} s. In {escape(str(file.path))}"
     )
     if errors:
         first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
-        _print(f"[yellow]Errors:[/] {len(errors):,}, which the same command asks again. The first is {first}")
+        print_line(f"[yellow]Errors:[/] {len(errors):,}, which the same command asks again. The first is {first}")
         raise typer.Exit(SOME_ERRORS)
-
-
-def _print(text: str) -> None:
-    out.print(text, highlight=False, soft_wrap=True)

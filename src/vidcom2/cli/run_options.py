@@ -13,7 +13,19 @@ DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
 MANY = "Many videos"  # the panel in the help that shows the options for many videos
 ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options that work with one video only
-ONLY_MANY = ("check", "output", "batch_size", "workers")
+ENGINES = ("transformers", "vllm", "ray")
+RAY_ENGINES = ("transformers", "vllm")
+OF_RAY = ("ray_engine", "ray_workers", "ray_wait", "rows_per_part")
+# The options that some engines do not take. vLLM itself chooses the device and the attention.
+NOT_OF_ENGINE = {
+    "transformers": ("tensor_parallel_size", "engine_args", *OF_RAY),
+    "vllm": ("device", "device_map", "attn_implementation", *OF_RAY),
+    "ray": ("videos", "check", "device_map", "tensor_parallel_size"),
+}
+ONLY_MANY = (
+    *("check", "output", "engine", "batch_size", "workers"),
+    *("tensor_parallel_size", "engine_args", *OF_RAY),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +75,10 @@ class RunOptions:
         ),
     ] = None
     requests: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="JSONL file. Each line has `video` and `prompt`, and may have `id`, `max_new_tokens`, "
-            "`retention_ratio` and so on.",
+            "`retention_ratio` and so on. With --engine ray also a Parquet file, a folder, or a URL (s3://, http://).",
             show_default=False,
             rich_help_panel=MANY,
         ),
@@ -76,12 +88,71 @@ class RunOptions:
         typer.Option("--check", help="Only check all rows and videos, without a model.", rich_help_panel=MANY),
     ] = False
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="JSONL file for the answers.", show_default=False, rich_help_panel=MANY),
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="JSONL file for the answers. With --engine ray a folder or a URL that ends in .jsonl or .parquet.",
+            show_default=False,
+            rich_help_panel=MANY,
+        ),
     ] = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What answers: `transformers`; `vllm`, its offline engine; or `ray`, either of them on a cluster.",
+            rich_help_panel=MANY,
+        ),
+    ] = "transformers"
     batch_size: Annotated[
-        int, typer.Option(help="How many requests one call of `generate` answers at most.", min=1, rich_help_panel=MANY)
-    ] = 8
+        int | None,
+        typer.Option(
+            help="How many requests are answered together at most.",
+            min=1,
+            show_default="8, or 64 with vLLM",
+            rich_help_panel=MANY,
+        ),
+    ] = None
     workers: Annotated[
         int, typer.Option(help="How many videos are read at once while the model runs.", min=1, rich_help_panel=MANY)
     ] = 2
+    tensor_parallel_size: Annotated[
+        int, typer.Option(help="GPUs that share each layer, with --engine vllm.", min=1, rich_help_panel=MANY)
+    ] = 1
+    engine_args: Annotated[
+        str | None,
+        typer.Option(
+            help="Further arguments of `vllm.LLM` as JSON, such as '{\"max_model_len\": 8192}'.",
+            show_default=False,
+            rich_help_panel=MANY,
+        ),
+    ] = None
+    ray_engine: Annotated[
+        str,
+        typer.Option(help="What Ray's workers hold: `transformers`, or `vllm`, its engine.", rich_help_panel=MANY),
+    ] = "transformers"
+    ray_workers: Annotated[
+        int | None,
+        typer.Option(
+            help="How many workers load the model, with --engine ray.",
+            min=1,
+            show_default="one for each GPU of the cluster",
+            rich_help_panel=MANY,
+        ),
+    ] = None
+    ray_wait: Annotated[
+        float,
+        typer.Option(
+            help="With --engine ray, how many seconds to wait for a cluster that starts nodes as they are asked for.",
+            min=0,
+            rich_help_panel=MANY,
+        ),
+    ] = 0
+    rows_per_part: Annotated[
+        int,
+        typer.Option(
+            help="Answers in a part of the output, with --engine ray. A part is written whole or not at all.",
+            min=1,
+            rich_help_panel=MANY,
+        ),
+    ] = 64

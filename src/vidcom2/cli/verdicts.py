@@ -21,7 +21,8 @@ def verdict_of_run(result: "Comparison") -> str:
         same = short.answer.strip() == full.answer.strip()
         parts = ["same answer" if same else "a different answer than with all tokens", *parts]
         parts.append(f"prefill {_faster(full.prefill_seconds, short.prefill_seconds)}")
-    return f"{percent(result.retention_ratio)}: {', '.join(parts)}"
+    has_budget = result.settings.get("max_video_tokens") is not None  # which may keep less than the ratio
+    return f"{percent(round(result.kept_share, 3) if has_budget else result.retention_ratio)}: {', '.join(parts)}"
 
 
 def verdict_of_bench(rows: Sequence[Mapping[str, Any]]) -> str | None:

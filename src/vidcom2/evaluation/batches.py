@@ -14,7 +14,7 @@ from ..answering.questions import Question
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, one_line
+from ..errors import one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..video.reading import Video
 
@@ -77,11 +77,6 @@ class PreparedQuestion:
     video: EncodedVideos
     num_frames: int
     vision_seconds: float
-
-    @property
-    def num_scored(self) -> int:
-        """T·M, the number of the video's scored tokens."""
-        return self.video.tokens[0].tokens.shape[:2].numel()
 
 
 class ShownFrames:
@@ -165,15 +160,10 @@ def _answers_of(
             new, kept = candidate.answer(model, batch, max_new_tokens)
             shares = kept.tolist()
         else:
-            ratios = [candidate.ratio_for(each.num_scored) for each in prepared]
-            settings = [
-                model.config.compression_settings(**candidate.overrides | {"retention_ratio": ratio})
-                for ratio in ratios
-            ]
+            settings = candidate.settings_in(model.config)
             watch = None if candidate.num_frames is None else Stopwatch(model)
             features = _compressed(model, batch, settings, watch or NO_HOOK)
-            _check_budget(candidate, features)
-            new = _generated(model, batch, features, settings[0], max_new_tokens, watch or NO_HOOK)
+            new = _generated(model, batch, features, settings, max_new_tokens, watch or NO_HOOK)
             shares = _kept_shares(features)
             if watch is not None:
                 figures = _frame_figures(batch, prepared, features, sum(watch.seconds().values()))
@@ -198,7 +188,7 @@ def compressed_answers(
         ValueError: on settings that the method refuses for one of the videos, or the model for the batch, and on
             settings for the vision tower other than the model's, with which the videos were encoded.
     """
-    features = _compressed(model, batch, [settings] * len(batch.videos))
+    features = _compressed(model, batch, settings)
     new = _generated(model, batch, features, settings, max_new_tokens)
     return new, torch.tensor(_kept_shares(features), dtype=torch.float64)
 
@@ -206,12 +196,12 @@ def compressed_answers(
 def _compressed(
     model: "VidCom2GenerationMixin",
     batch: Batch,
-    settings_of_each: Sequence[CompressionSettings],
+    settings: CompressionSettings,
     hook: StageHook = NO_HOOK,
 ) -> VidCom2VideoFeatures:
-    """Compress each video of a batch with its own settings. A video that occurs twice is compressed once."""
+    """Compress each video of a batch. A video that occurs twice is compressed once."""
     features: dict[int, VidCom2VideoFeatures] = {}
-    for video, settings in zip(batch.videos, settings_of_each, strict=True):
+    for video in batch.videos:
         if id(video) not in features:
             features[id(video)] = compress(model, video, settings, hook)
     return joined([features[id(video)] for video in batch.videos])
@@ -237,17 +227,6 @@ def _kept_shares(features: VidCom2VideoFeatures) -> list[float]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Candidates with a number of frames of their own
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _check_budget(candidate: Candidate, features: VidCom2VideoFeatures) -> None:
-    """Raise an OptionError if a method keeps more tokens of a video than the candidate's budget."""
-    for compression in features.video_compressions:
-        kept, frames = len(compression.indices), len(compression.frame_budgets)
-        if candidate.token_budget is not None and kept > candidate.token_budget:
-            raise OptionError(
-                f"the method keeps {kept} of the {compression.num_tokens} tokens of {frames} scored frames, "
-                f"but the budget is {candidate.token_budget}. Raise it, or show fewer frames."
-            )
 
 
 def _frame_figures(

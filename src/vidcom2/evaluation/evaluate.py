@@ -179,7 +179,7 @@ def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any
                 f"{str(answers)!r} has an answer to question {question.id!r} by another model, or by other methods, "
                 "settings or versions. Name another file."
             )
-        if video_changed(question.video, row):
+        if video_changed(row.get("video_file"), video_stamp(question.video)):
             raise OptionError(
                 f"{str(answers)!r} has the answer about another video of question {question.id!r}: {question.video!r} "
                 f"was {row['video_file']}, and now is {video_stamp(question.video)}. Name another file."

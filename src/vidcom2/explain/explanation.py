@@ -59,7 +59,7 @@ class Explanation:
             height and width.
         video: the name of the clip; None if it has none.
         computed: (T, rows, columns) bool, which groups of patches the vision tower computed; a group is a patch in
-            LLaVA's families, and in Qwen's the patches of a token. None if it computed them all.
+            LLaVA's families, and in the others the patches of a token. None if it computed them all.
         tower_covered: the part of a frame that these groups cover, in the form of `covered`. It is larger than the
             tokens' where the last patches do not fill a token.
     """
@@ -331,7 +331,9 @@ def _covered(
     if family is None or not family.square:  # None for a user's own class
         return shown
     vision, (top, left, height, width) = config.vision_config, shown
-    share = min(patches, vision.image_size // vision.patch_size) * vision.patch_size / vision.image_size
+    # Some configs give them as (height, width).
+    image, patch = (each if isinstance(each, int) else each[0] for each in (vision.image_size, vision.patch_size))
+    share = min(patches, image // patch) * patch / image
     return top, left, share * height, share * width
 
 

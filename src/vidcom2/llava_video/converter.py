@@ -25,8 +25,8 @@ from transformers import (
 
 from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
 from ..records.whole_files import check_free, growing_folder
-from ..tiny.checkpoints import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
-from ..tiny.checkpoints import token_id
+from ..tiny.tokens import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
+from ..tiny.tokens import token_id
 from .classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 
 # It is called with what is being done, how much of it is done, and how much there is in all.

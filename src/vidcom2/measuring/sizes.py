@@ -154,6 +154,8 @@ QWEN3_5_122B_A10B = (
     _qwen2(3072, 1024, 48, 32, 2, 248320) | _experts(1024, num_experts=256) | {"shared_expert_intermediate_size": 1024}
 )
 
+GLM_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
+
 SMALL = "llava-onevision-small"  # the model of `--quick`, which nobody released
 MODEL_SIZES: dict[str, ModelSize] = {
     SMALL: ModelSize(
@@ -231,6 +233,74 @@ MODEL_SIZES: dict[str, ModelSize] = {
             ("Qwen3.5-122B-A10B", QWEN3_5_122B_A10B, 64, LARGE_TOWER),
         )
     },
+    "glm-4.1v-9b": ModelSize(
+        "glm4v",
+        "zai-org/GLM-4.1V-9B-Thinking",
+        _qwen2(4096, 13696, 40, 32, 2, 151552) | {"rope_parameters": GLM_ROPE},
+        {
+            "depth": 24,
+            "hidden_size": 1536,
+            "intermediate_size": 13696,
+            "num_heads": 12,
+            "out_hidden_size": 4096,
+            "image_size": 336,
+        },
+        {"pixels": (112 * 112, 30000 * 2 * 28 * 28)},  # of a whole video
+    ),
+    "internvl3-8b": ModelSize(
+        "internvl",
+        "OpenGVLab/InternVL3-8B-hf",
+        _qwen2(3584, 18944, 28, 28, 4, 151674) | {"model_type": "qwen2", "tie_word_embeddings": False},
+        {  # InternViT-300M-448px
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "attention_bias": True,
+            "image_size": 448,
+            "patch_size": 14,
+        },
+        {"image_size": 448},
+    ),
+    "smolvlm2-2.2b": ModelSize(
+        "smolvlm",
+        "HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+        _qwen2(2048, 8192, 24, 32, 32, 49280)
+        | {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 273768.0}},
+        SIGLIP | {"num_hidden_layers": 27},
+        {"image_size": 384, "scale_factor": 3},
+    ),
+    "gemma-4-e2b": ModelSize(
+        "gemma4",
+        "google/gemma-4-E2B-it",
+        {
+            "hidden_size": 1536,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 35,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "global_head_dim": 512,
+            "vocab_size": 262144,
+            "vocab_size_per_layer_input": 262144,
+            "hidden_size_per_layer_input": 256,
+            "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+            "sliding_window": 512,
+            "num_kv_shared_layers": 20,
+            "use_double_wide_mlp": True,
+            "final_logit_softcapping": 30.0,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": True,
+        },
+        {
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 12,
+            "head_dim": 64,
+        },
+    ),
 }
 
 

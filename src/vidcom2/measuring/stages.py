@@ -119,7 +119,7 @@ def encode(checkpoint: Checkpoint, task: Task, sharing: Sequence[Candidate] = ()
 
 def _settings_of(candidate: Candidate, model: "VidCom2GenerationMixin") -> CompressionSettings:
     try:
-        return model.config.compression_settings(**candidate.overrides)
+        return candidate.settings_in(model.config)
     except ValueError as error:
         raise _refused(error) from error
 

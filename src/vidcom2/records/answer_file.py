@@ -1,21 +1,16 @@
-"""The output of `vidcom2 run` over many videos: a JSONL file, the record of its run, and parts of several processes.
+"""The output of `vidcom2 run` over many videos: a JSONL file of answers, and beside it the record of its run.
 
-`answers.jsonl` has a row for each request, and `answers.run.json` says what the answers depend on. Where several
-processes run, each writes a part, `answers.<run>.rank<n>.jsonl`. The first process moves the rows of all parts to
-`answers.jsonl` before a run begins and when all processes are done. `<run>` is the run's name in `answers.run.json`, so
-that no file of another run, or of the user, is taken for a part. Nothing here imports PyTorch.
+`answers.jsonl` has a row for each request, and `answers.run.json` says what the answers depend on. Nothing here imports
+PyTorch.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError, written_to
-from .jsonl import as_line, complete_rows
-from .run_record import check_record, locked, read_record, write_record
-from .whole_files import write_whole
+from .run_record import check_record, locked, write_record
 
 
 class AnswerFile:
@@ -59,42 +54,3 @@ class AnswerFile:
         """Keep other runs from writing here during the block. Raises an OptionError if one is writing now."""
         with locked(self.path):
             yield
-
-    def part(self, rank: int) -> Path:
-        """Return the file that one of several processes writes. The run must be claimed."""
-        record = read_record(self.record)
-        assert record is not None
-        return self.path.with_suffix(f".{record.run}.rank{rank}.jsonl")
-
-    def _parts(self) -> list[Path]:
-        record = read_record(self.record)
-        if record is None:
-            return []
-        name = re.compile(re.escape(f"{self.path.stem}.{record.run}.rank") + r"\d+\.jsonl")
-        return sorted(each for each in self.path.parent.iterdir() if name.fullmatch(each.name))
-
-    def rows(self, with_errors: bool) -> dict[str, dict[str, Any]]:
-        """Return the rows of the file and of all parts by id. Errors are skipped unless `with_errors`."""
-        rows: dict[str, dict[str, Any]] = {}
-        for path in (self.path, *self._parts()):
-            for row in complete_rows(path):
-                if "error" not in row or (with_errors and row["id"] not in rows):
-                    rows[row["id"]] = row
-        return rows
-
-    def gather(self, with_errors: bool) -> dict[str, dict[str, Any]]:
-        """Move the rows of all parts to the file, and remove a half-written last line.
-
-        Args:
-            with_errors: whether rows of errors stay. If not, they are removed too, so that their requests run again.
-
-        Returns:
-            The rows by id.
-        """
-        parts, rows = self._parts(), self.rows(with_errors)
-        with written_to(self.path):
-            if self.path.exists() or rows:
-                write_whole(self.path, "".join(map(as_line, rows.values())))
-            for each in parts:  # their rows are safe now
-                each.unlink()
-        return rows

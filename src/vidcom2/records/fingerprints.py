@@ -128,8 +128,8 @@ def stamp(path: Path) -> str:
 
 
 def video_stamp(source: object) -> str | None:
-    """Return the `stamp` of a video file; None for a URL, a file that does not exist, and frames already read."""
-    if not isinstance(source, str) or source.startswith(("http://", "https://")):
+    """Return the `stamp` of a video file; None for a URL, frames already read, and where there is no file."""
+    if not isinstance(source, str) or not source or source.startswith(("http://", "https://")):
         return None
     try:
         return stamp(Path(source))
@@ -137,9 +137,9 @@ def video_stamp(source: object) -> str | None:
         return None
 
 
-def video_changed(source: object, row: Mapping[str, Any]) -> bool:
-    """Tell whether a video file has changed since a row of answers was written."""
-    before, now = row.get("video_file"), video_stamp(source)
+def video_changed(before: str | None, now: str | None) -> bool:
+    """Tell whether a video file has changed since an answer, given its stamps. An answer about a file that is gone is
+    still its answer."""
     return before is not None and now is not None and before != now
 
 

@@ -5,7 +5,6 @@ Nothing here imports PyTorch.
 """
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,12 +25,10 @@ class RunRecord:
     """The content of a record.
 
     Attributes:
-        run: the run's own name, which no other run has.
         arguments: all that the answers depend on.
         commits: the commits of the code that has written the answers.
     """
 
-    run: str
     arguments: dict[str, Any]
     commits: list[str]
 
@@ -47,19 +44,22 @@ def read_record(path: Path) -> RunRecord | None:
     Raises:
         OptionError: on a file that is no record, and on the record of an earlier vidcom2.
     """
-    if not path.is_file():
-        return None
+    return parse_record(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else None
+
+
+def parse_record(text: str, name: str) -> RunRecord:
+    """Return the record that the file of this name holds as text. Raises what `read_record` raises."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        run, arguments, commits = content.get("run"), dict(content["arguments"]), list(content["commits"])
+        content = json.loads(text)
+        arguments, commits = dict(content["arguments"]), list(content["commits"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OptionError(f"{str(path)!r} is not what vidcom2 wrote. Name another --output.") from error
-    if run is None:
+        raise OptionError(f"{name!r} is not what vidcom2 wrote. Name another --output.") from error
+    if "model_files" not in arguments:
         raise OptionError(
-            f"{str(path)!r} was written by an earlier vidcom2, and does not say which weights gave the answers. They "
+            f"{name!r} was written by an earlier vidcom2, and does not say which weights gave the answers. They "
             "cannot be continued. Name another --output."
         )
-    return RunRecord(run, arguments, commits)
+    return RunRecord(arguments, commits)
 
 
 def check_record(path: Path, output: Path, arguments: Mapping[str, Any]) -> RunRecord | None:
@@ -77,18 +77,22 @@ def check_record(path: Path, output: Path, arguments: Mapping[str, Any]) -> RunR
         OptionError: if another run wrote the record, and what `read_record` raises.
     """
     record = read_record(path)
-    if record is None:
-        return None
+    if record is not None:
+        check_same_run(record, str(output), arguments)
+    return record
+
+
+def check_same_run(record: RunRecord, output: str, arguments: Mapping[str, Any]) -> None:
+    """Check that a run with these arguments may continue the answers in `output`. Raises an OptionError if not."""
     before, now = _flat(record.arguments), _flat(arguments)
     differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
     if differing:
         shown = [f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in differing]
         more = f", and {len(shown) - DIFFERENCES_SHOWN} more" if len(shown) > DIFFERENCES_SHOWN else ""
         raise OptionError(
-            f"{str(output)!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "
+            f"{output!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "
             "another --output, or continue with the same model and arguments."
         )
-    return record
 
 
 def write_record(path: Path, output: Path, arguments: Mapping[str, Any], commit: str) -> RunRecord:
@@ -100,11 +104,15 @@ def write_record(path: Path, output: Path, arguments: Mapping[str, Any], commit:
     Raises:
         OptionError: those of `check_record`.
     """
-    record = check_record(path, output, arguments) or RunRecord(secrets.token_hex(8), dict(arguments), [])
-    if commit not in record.commits:
-        record.commits.append(commit)
+    record = continued(check_record(path, output, arguments), arguments, commit)
     write_whole(path, json.dumps(vars(record), indent=2) + "\n")
     return record
+
+
+def continued(record: RunRecord | None, arguments: Mapping[str, Any], commit: str) -> RunRecord:
+    """Return the record of a run that starts (None) or goes on, with the commit of the code that runs now."""
+    commits = [] if record is None else record.commits
+    return RunRecord(dict(arguments), commits if commit in commits else [*commits, commit])
 
 
 @contextmanager

@@ -1,1 +1,4 @@
-"""Small random models of each family."""
+"""Tiny random checkpoints of each family in the real format, for the demo, the tests and the README.
+
+They need no download, and their answers mean nothing.
+"""

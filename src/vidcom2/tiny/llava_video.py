@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from ..configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
 from ..modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
 from ..modeling.families.processing_llava_video import LlavaVideoProcessor
-from .checkpoints import tiny_llava_onevision
+from .llava import tiny_llava_onevision
 
 
 def tiny_llava_video(

@@ -2,16 +2,25 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
+# All families. For one that the plugin does not serve, `unsupported_family:Model` says so.
 MODELS = {
     "VidCom2LlavaOnevisionForConditionalGeneration": "llava_onevision:VidCom2LlavaOnevisionForVllm",
     "VidCom2LlavaVideoForConditionalGeneration": "llava_video:VidCom2LlavaVideoForVllm",
     "VidCom2LlavaNextVideoForConditionalGeneration": "llava_next_video:VidCom2LlavaNextVideoForVllm",
     "VidCom2Qwen2VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2VLForVllm",
     "VidCom2Qwen2_5_VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2_5_VLForVllm",
+    "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Qwen3VLForConditionalGeneration": "qwen3_vl:VidCom2Qwen3VLForVllm",
     "VidCom2Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe:VidCom2Qwen3VLMoeForVllm",
     "VidCom2Qwen3_5ForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5ForVllm",
     "VidCom2Qwen3_5MoeForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5MoeForVllm",
+    "VidCom2Glm4vForConditionalGeneration": "glm:VidCom2Glm4vForVllm",
+    "VidCom2Glm4vMoeForConditionalGeneration": "glm:VidCom2Glm4vMoeForVllm",
+    "VidCom2Glm46VForConditionalGeneration": "glm:VidCom2Glm46VForVllm",
+    "VidCom2Cosmos3OmniForConditionalGeneration": "cosmos3:VidCom2Cosmos3OmniForVllm",
+    "VidCom2InternVLForConditionalGeneration": "unsupported_family:Model",
+    "VidCom2SmolVLMForConditionalGeneration": "unsupported_family:Model",
+    "VidCom2Gemma4ForConditionalGeneration": "unsupported_family:Model",
 }
 
 

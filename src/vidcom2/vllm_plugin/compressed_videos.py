@@ -11,19 +11,24 @@ import torch
 from torch import Tensor
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
+from vllm.multimodal.parse import VideoProcessorItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate
 from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoCompression, VideoTokens
-from .settings import RATIO, engine_settings, kept_tokens, settings_of_request, without_settings
+from .settings import RequestBounds, engine_settings, kept_tokens, settings_of_request, without_settings
 
 SETTINGS = "vidcom2_settings"  # the field of a video that carries its settings from the processor to the model
 
 # These stand for vLLM's own classes, which come later in a family's bases.
 VllmProcessor: Any = object
 VllmModel: Any = object
+
+
+class DummyKwargs(dict[str, object]):
+    """The `mm_processor_kwargs` of vLLM's own dummy inputs. No client can send these, so no bounds apply to them."""
 
 
 class CompressedVideosProcessor(VllmProcessor):
@@ -33,6 +38,7 @@ class CompressedVideosProcessor(VllmProcessor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings = engine_settings(self.info.get_hf_config())
+        self.bounds = RequestBounds.of_config(self.info.get_hf_config())
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
         """Return the number of frames, and the rows and columns of scored tokens in a frame, of a processed video."""
@@ -44,16 +50,22 @@ class CompressedVideosProcessor(VllmProcessor):
 
     def request_settings(self, processor_kwargs: Mapping[str, object]) -> CompressionSettings:
         """Return the settings for the videos of a request with these `mm_processor_kwargs`."""
-        return settings_of_request(self.settings, processor_kwargs, uses_mrope(self.info.get_hf_config()))
+        has_mrope = uses_mrope(self.info.get_hf_config())
+        bounds = RequestBounds() if isinstance(processor_kwargs, DummyKwargs) else self.bounds
+        return settings_of_request(self.settings, processor_kwargs, has_mrope, bounds)
 
     def settings_of_features(self, settings: CompressionSettings) -> dict[str, Any]:
         """Return all settings on which a video's features depend, in a request with these `settings`."""
         return settings.as_dict()
 
     def get_dummy_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the parent's dummy inputs for the most that a request can ask for, which is all tokens."""
+        """Return the parent's dummy inputs for the most that a request can ask for; without bounds, all tokens."""
         inputs = super().get_dummy_inputs(*args, **kwargs)
-        inputs.hf_processor_mm_kwargs = {**inputs.hf_processor_mm_kwargs, RATIO: 1.0}
+        num_frames = 0
+        if inputs.mm_data_items.get_all_counts().get("video", 0):
+            num_frames = inputs.mm_data_items.get_items("video", VideoProcessorItems).get_num_frames(0)
+        most = self.bounds.most(self.settings, num_frames)
+        inputs.hf_processor_mm_kwargs = DummyKwargs({**inputs.hf_processor_mm_kwargs, **most})
         return inputs
 
     def _get_mm_hashes(self, inputs: Any) -> Any:

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.model_executor.models.interfaces import SupportsLoRA
 from vllm.model_executor.models.llava_onevision import (
     LlavaOnevisionDummyInputsBuilder,
     LlavaOnevisionForConditionalGeneration,
     LlavaOnevisionMultiModalProcessor,
     LlavaOnevisionProcessingInfo,
 )
+from vllm.model_executor.models.module_mapping import MultiModelKeys
+from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
 from vllm.model_executor.models.utils import WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
@@ -93,6 +96,12 @@ class VidCom2LlavaOnevisionProcessorForVllm(CompressedLlavaVideosProcessor, Llav
     info=LlavaOnevisionProcessingInfo,
     dummy_inputs=LlavaOnevisionDummyInputsBuilder,
 )
-class VidCom2LlavaOnevisionForVllm(CompressedLlavaVideosModel, LlavaOnevisionForConditionalGeneration):
+class VidCom2LlavaOnevisionForVllm(CompressedLlavaVideosModel, LlavaOnevisionForConditionalGeneration, SupportsLoRA):
     """vLLM's LLaVA-OneVision with only the kept tokens of each video. They are those that the Transformers class keeps
-    with the same settings."""
+    with the same settings. Unlike vLLM's own class it takes LoRA adapters of the language model, which is Qwen2."""
+
+    packed_modules_mapping = Qwen2ForCausalLM.packed_modules_mapping
+
+    def get_mm_mapping(self) -> MultiModelKeys:
+        """Return which modules are the language model, so that adapters leave the vision tower alone."""
+        return MultiModelKeys.from_string_field("language_model", "multi_modal_projector", "vision_tower")

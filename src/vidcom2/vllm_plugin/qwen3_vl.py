@@ -4,8 +4,6 @@
 
 from typing import Any
 
-import torch
-from torch import Tensor
 from vllm.model_executor.models.qwen3_vl import (
     Qwen3VLDummyInputsBuilder,
     Qwen3VLForConditionalGeneration,
@@ -14,8 +12,8 @@ from vllm.model_executor.models.qwen3_vl import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from ..configuration.compression_settings import CompressionSettings
-from .qwen_vl import CompressedQwenVideosModel, CompressedQwenVideosProcessor, tokens_of_grid
+from .qwen_vl import CompressedQwenVideosProcessor
+from .separate_frames import SeparateFramesModel
 
 
 class VidCom2Qwen3VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen3VLMultiModalProcessor):
@@ -47,8 +45,8 @@ def group_of_frames(tokens_per_frame: list[int], timestamps: Any, tokenizer: Any
     )
 
 
-class CompressedQwen3VideosModel(CompressedQwenVideosModel):
-    """The mixin for the families in which each frame has a group of placeholders of its own, behind its time."""
+class CompressedQwen3VideosModel(SeparateFramesModel):
+    """The mixin for Qwen3-VL and what has its layout: the time of a frame stands before its marks."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         multimodal = vllm_config.model_config.multimodal_config
@@ -61,48 +59,14 @@ class CompressedQwen3VideosModel(CompressedQwenVideosModel):
         """Channels of a feature without its shift, including those that are added in the first decoder layers."""
         return self.visual_dim + self.multiscale_dim
 
-    def extent_of_video(self, feature: Any, other_tokens: int) -> int:
-        """Return how many positions a video takes. Each frame takes as many as its longer side has tokens."""
-        t, grid = tokens_of_grid(feature.data["video_grid_thw"].data.tolist(), self.config)
-        return other_tokens + t * max(grid)
+    @property
+    def frame_marks(self) -> tuple[int, int]:
+        """The ids of the marks around the tokens of a frame."""
+        return self.config.vision_start_token_id, self.config.vision_end_token_id
 
-    def compressed_video(
-        self,
-        features: Tensor,
-        settings: CompressionSettings,
-        video_grid_thw: Tensor,
-        timestamps: Any = (),
-        **kwargs: Any,
-    ) -> Tensor:
-        """Return the kept tokens, those of each frame behind the embedded text of its time."""
-        t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
-        tokens = features[:, : self.visual_dim].unflatten(0, (t, -1))  # features for deeper layers are not scored
-        compression = self.compression_of(tokens, grid, settings)
-        per_frame = compression.frame_budgets.tolist()
-        group = torch.tensor(group_of_frames(per_frame, timestamps[0], self._tokenizer, self.config).full)
-        shifts = _shifts(group, compression.indices.cpu(), grid, self.config)
-        group = group.to(features.device)
-        is_token = group == self.config.video_token_id
-        whole = features.new_zeros(len(group), self.features_width)  # text has no features for deeper layers
-        whole[is_token] = compression.kept(features)
-        whole[~is_token, : self.visual_dim] = self.get_language_model().embed_input_ids(group[~is_token]).to(whole)
-        return self.with_shifts(whole, shifts)
-
-
-def _shifts(group: Tensor, indices: Tensor, grid: tuple[int, int], config: Any) -> Tensor:
-    """Return (n, 3), how far each token of a video's group is from the position that it has in the prompt. There each
-    token before the first placeholder has a position of its own, and all others have the first placeholder's."""
-    rows, columns = grid
-    is_token = group == config.video_token_id
-    ended = (group == config.vision_end_token_id).cumsum(0)  # the mark that ends a frame is positioned after it
-    text_before = (~is_token).cumsum(0) - (~is_token).long()
-    places = (text_before + ended * max(grid))[:, None].repeat(1, 3)
-    of_frame = indices % (rows * columns)
-    places[is_token, 1] += of_frame // columns
-    places[is_token, 2] += of_frame % columns
-    first = int((group == config.vision_start_token_id).nonzero()[0]) + 1
-    places[:first] = first
-    return places - first
+    def group_of_video(self, tokens_per_frame: list[int], timestamps: Any = (), **kwargs: Any) -> Any:
+        """Return the ids of a video's text and tokens."""
+        return group_of_frames(tokens_per_frame, timestamps[0], self._tokenizer, self.config).full
 
 
 @MULTIMODAL_REGISTRY.register_processor(

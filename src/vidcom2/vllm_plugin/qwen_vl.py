@@ -2,7 +2,7 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,12 @@ from vllm.model_executor.models.qwen2_vl import (
     Qwen2VLProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.sequence import IntermediateTensors
 
 from ..configuration.compression_settings import CompressionSettings
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
+
+SHIFTS = "vidcom2_shifts"  # the shifts of a step's tokens, among what a pipeline stage passes on to the next
 
 
 class CompressedQwenVideosProcessor(CompressedVideosProcessor):
@@ -48,7 +51,8 @@ class MRopeVideosModel(CompressedVideosModel):
 
     vLLM asks for positions before it has seen a video. The positions of text follow from sizes alone. All tokens of a
     video first get the first position that the video takes. Each token's shift is its distance from there. It travels
-    with the token's features, which vLLM keeps for later requests, to `embed_input_ids`, and `forward` adds it.
+    with the token's features, which vLLM keeps for later requests, to `embed_input_ids`, and `forward` adds it. Later
+    stages of a pipeline have positions, but no features, so each stage passes the shifts on with its hidden states.
 
     A family adds `extent_of_video` and `compressed_video`.
     """
@@ -61,6 +65,7 @@ class MRopeVideosModel(CompressedVideosModel):
         # The shifts of a step's tokens. CUDA graphs read them, so their address never changes; zero after each step.
         num_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.shifts = torch.zeros(3, num_tokens, dtype=torch.int64)
+        self.make_empty_intermediate_tensors = _with_room_for_shifts(self.make_empty_intermediate_tensors)
 
     def get_encoder_cudagraph_config(self) -> Any:
         """Use no CUDA graphs of the tower, for any modality, because vLLM's bypass `embed_multimodal`."""
@@ -131,13 +136,36 @@ class MRopeVideosModel(CompressedVideosModel):
             of_step.masked_scatter_(is_multimodal.to(of_step.device), torch.cat(shifts).T.to(of_step))
         return super().embed_input_ids(input_ids, multimodal_embeddings, is_multimodal=is_multimodal)
 
-    def forward(self, input_ids: Tensor | None, positions: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Add the shifts to the positions, and run the parent's."""
+        of_features = self.shifts[:, : positions.shape[-1]]
+        shifts = of_features if intermediate_tensors is None else intermediate_tensors[SHIFTS].T
         if positions.ndim == 2:  # they are in vLLM's own buffer, which it fills anew for each step
-            of_step = self.shifts[:, : positions.shape[1]]
-            positions[:, : of_step.shape[1]] += of_step
-            of_step.zero_()
-        return super().forward(input_ids, positions, *args, **kwargs)
+            positions[:, : shifts.shape[1]] += shifts
+        output = super().forward(input_ids, positions, intermediate_tensors, *args, **kwargs)
+        if isinstance(output, IntermediateTensors):  # for the next stage
+            output[SHIFTS] = shifts.T.clone(memory_format=torch.contiguous_format)
+        of_features.zero_()
+        return output
+
+
+def _with_room_for_shifts(make_empty: Callable[..., IntermediateTensors]) -> Callable[..., IntermediateTensors]:
+    """Return a function that makes the buffers in which a stage takes what the stage before it passes on: those that
+    `make_empty` makes, and one for the shifts."""
+
+    def make(batch_size: int, dtype: torch.dtype, device: torch.device) -> IntermediateTensors:
+        buffers = make_empty(batch_size, dtype, device)
+        buffers[SHIFTS] = torch.zeros(batch_size, 3, dtype=torch.int64, device=device)
+        return buffers
+
+    return make
 
 
 class CompressedQwenVideosModel(MRopeVideosModel):

@@ -5,6 +5,7 @@
 import difflib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -13,11 +14,18 @@ from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdate
 from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
-from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ..configuration.compression_settings import (
+    ALL_TOKENS,
+    NO_BUDGET,
+    SETTING_NAMES,
+    CompressionSettings,
+    checked_setting,
+)
 from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoTokens
 
-RATIO = "retention_ratio"
+RATIO, BUDGET = "retention_ratio", "max_video_tokens"
+OF_BOUNDS = "request_"  # begins the names of what the operator lets requests ask for
 OF_THE_MODEL = ("compression_newlines", "spatial_pool_mode")  # no call can set them, as in Transformers
 OF_THE_TOWER = tuple(name for name in SETTING_NAMES if name.startswith("vision_"))
 OF_A_REQUEST = tuple(name for name in SETTING_NAMES if name not in OF_THE_TOWER)
@@ -27,15 +35,101 @@ WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks only a
 
 
 def engine_settings(hf_config: Any) -> CompressionSettings:
-    """Return the settings in a repo's config, with the changes of `--hf-overrides`.
+    """Return the settings in a repo's config, with the changes of `--hf-overrides`. They are those of a request that
+    brings none, so `request_max_video_tokens` is also their budget if they have none.
 
     Raises:
-        ValueError: on settings outside their accepted set, and on those that an engine cannot keep to.
+        ValueError: on settings outside their accepted set, on those that an engine cannot keep to, and on those that
+            exceed the bounds of requests.
     """
     given = {name: getattr(hf_config, name) for name in SETTING_NAMES if hasattr(hf_config, name)}
+    bounds = RequestBounds.of_config(hf_config)
+    if given.get(BUDGET) is None:
+        given[BUDGET] = bounds.max_video_tokens
     settings = CompressionSettings(**given)
     check_engine_can_keep(settings, has_mrope=uses_mrope(hf_config))
+    bounds.check(settings, "config.json or `--hf-overrides`", "Set it within these bounds, or change them")
     return settings
+
+
+@dataclass(frozen=True)
+class RequestBounds:
+    """What the operator lets requests ask for, so that no client can make its prompt as long as it likes. Its fields
+    with `request_` before their names are fields of the config, which `--hf-overrides` sets.
+
+    Attributes:
+        min_ratio, max_ratio: the least and the largest `retention_ratio`, both included; None for no bound.
+        max_video_tokens: the largest `max_video_tokens`, which is also the budget of requests that name none.
+    """
+
+    min_ratio: float | None = None
+    max_ratio: float | None = None
+    max_video_tokens: int | None = None
+
+    @classmethod
+    def of_config(cls, hf_config: Any) -> "RequestBounds":
+        """Return the bounds in a config.
+
+        Raises:
+            ValueError: on a bound that is no value of its setting, a least ratio above the largest, and on a name that
+                begins like a bound but is none.
+        """
+        known = {f"{OF_BOUNDS}{each.name}": each.name for each in fields(cls)}
+        given = {name: value for name, value in vars(hf_config).items() if name.startswith(OF_BOUNDS)}
+        bounds = {}
+        for name, value in given.items():
+            if name not in known:
+                raise ValueError(f"`{name}` in the config is not a bound of requests. They are {', '.join(known)}.")
+            if value is not None:
+                setting = BUDGET if known[name] == BUDGET else RATIO
+                try:
+                    bounds[known[name]] = checked_setting(setting, value)
+                except ValueError as error:
+                    raise ValueError(f"`{name}` is the bound of a setting. {error}") from None
+        found = cls(**bounds)
+        if (found.min_ratio or 0) > (found.max_ratio or 1):
+            raise ValueError(
+                f"`{OF_BOUNDS}min_ratio` is {found.min_ratio}, but `{OF_BOUNDS}max_ratio` is {found.max_ratio}. Set it "
+                "to at most as much."
+            )
+        return found
+
+    def check(self, settings: CompressionSettings, where: str, remedy: str) -> None:
+        """Check that settings are within the bounds.
+
+        Args:
+            where: where they come from, for the error, and `remedy` what to do about it.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        least, most = self.min_ratio or 0, self.max_ratio or 1
+        if not least <= settings.retention_ratio <= most:
+            raise ValueError(
+                f"`{RATIO}` is {settings.retention_ratio} in {where}, but this server accepts {least:g} to {most:g} "
+                f"(`{OF_BOUNDS}min_ratio` and `{OF_BOUNDS}max_ratio`). {remedy}."
+            )
+        budget = settings.max_video_tokens
+        if self.max_video_tokens is not None and (budget is None or budget > self.max_video_tokens):
+            raise ValueError(
+                f"`{BUDGET}` is {budget} in {where}, but this server accepts at most {self.max_video_tokens} "
+                f"(`{OF_BOUNDS}{BUDGET}`). {remedy}."
+            )
+
+    def most(self, engine: CompressionSettings, num_frames: int) -> dict[str, Any]:
+        """Return the settings with which no request of a server can have more placeholders for the largest video.
+
+        Args:
+            num_frames: the frames of that video. It has at least one for two of them.
+        """
+        if self == RequestBounds(self.min_ratio):
+            return dict(ALL_TOKENS)
+        # Whatever method a request names, it keeps as many as V-CAST, or for a low ratio the tokens of one frame.
+        method = {"compression_method": "vcast"} if COMPRESSION_METHODS[engine.compression_method].is_own else {}
+        ratio = max(self.max_ratio or 1.0, min(1.0, 2 / max(num_frames, 1)))
+        # That every frame keeps a token may take more than the budget. Requests with such a video are refused.
+        budget = NO_BUDGET if self.max_video_tokens is None else max(self.max_video_tokens, num_frames)
+        return {**method, RATIO: ratio, BUDGET: budget}
 
 
 def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> None:
@@ -108,13 +202,12 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                 f"is {settings.compression_method!r}. Leave the flag out, or change the repo's with `--hf-overrides "
                 f"""'{{"compression_method": {json.dumps(multimodal.video_pruning_method)}}}'`."""
             )
+        if vllm_config.lora_config is not None and vllm_config.lora_config.enable_tower_connector_lora:
+            raise ValueError(
+                "`--enable-tower-connector-lora` is set, but vLLM applies adapters of the tower to as many tokens as "
+                "are left of a video. Leave it out: adapters of the language model are served."
+            )
         if uses_mrope(hf_config):
-            num_stages = vllm_config.parallel_config.pipeline_parallel_size
-            if num_stages > 1:
-                raise ValueError(
-                    f"`--pipeline-parallel-size` is {num_stages}, but vLLM gives the positions of kept video tokens "
-                    "only to the first stage. Use `--tensor-parallel-size`."
-                )
             if vllm_config.parallel_config.use_ubatching:
                 raise ValueError(
                     "`--enable-dbo` or `--ubatch-size` is set and splits steps, but the positions of kept video tokens "
@@ -130,7 +223,10 @@ class SettingsAtStart(VerifyAndUpdateConfig):
 
 
 def settings_of_request(
-    engine: CompressionSettings, processor_kwargs: Mapping[str, object], has_mrope: bool
+    engine: CompressionSettings,
+    processor_kwargs: Mapping[str, object],
+    has_mrope: bool,
+    bounds: RequestBounds = RequestBounds(),
 ) -> CompressionSettings:
     """Return the settings with which a request's videos are compressed.
 
@@ -138,9 +234,11 @@ def settings_of_request(
         engine: the settings of every request that sets none.
         processor_kwargs: the request's `mm_processor_kwargs`. None stands for the engine's value.
         has_mrope: whether the model has M-RoPE positions.
+        bounds: what the operator lets requests ask for.
 
     Raises:
-        ValueError: on a setting that a request cannot set, and on a name that looks like a setting but is none.
+        ValueError: on a setting that a request cannot set, a value that the operator does not accept, and a name that
+            looks like a setting but is none.
     """
     for name, value in named_settings(processor_kwargs):
         if name in OF_THE_TOWER:
@@ -163,6 +261,7 @@ def settings_of_request(
             "Set it in config.json, or with `--hf-overrides`, for all requests."
         )
     check_engine_can_keep(settings, has_mrope)
+    bounds.check(settings, "a request", "Leave it out, or pass a value that is accepted")
     return settings
 
 
@@ -200,7 +299,7 @@ def named_settings(processor_kwargs: Mapping[str, object]) -> Iterator[tuple[str
 
 def _looks_like_a_setting(name: str) -> bool:
     """Return whether a name begins like a setting of the compression or a flag of vLLM's, or is a misspelt one."""
-    begins = name.lower().startswith(("compression_", "retention_", "vision_", "video_pruning_"))
+    begins = name.lower().startswith(("compression_", "retention_", "max_video_", "vision_", "video_pruning_"))
     return begins or bool(difflib.get_close_matches(name.lower(), SETTING_NAMES, cutoff=0.8))
 
 

@@ -1,30 +1,17 @@
-"""Tiny random checkpoints in the real format, for the demo, the tests and the README.
-
-They need no download, and their answers mean nothing.
-"""
+"""Tiny random models of Qwen's families, and Cosmos 3, which shares Qwen3-VL's structure."""
 
 from typing import Any, cast
 
-import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BaseVideoProcessor,
-    LlavaNextImageProcessor,
-    LlavaNextVideoConfig,
-    LlavaNextVideoForConditionalGeneration,
-    LlavaNextVideoProcessor,
-    LlavaNextVideoVideoProcessor,
-    LlavaOnevisionConfig,
-    LlavaOnevisionForConditionalGeneration,
-    LlavaOnevisionImageProcessor,
-    LlavaOnevisionProcessor,
-    LlavaOnevisionVideoProcessor,
+    Cosmos3OmniForConditionalGeneration,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     ProcessorMixin,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
+    Qwen2_5OmniProcessor,
+    Qwen2_5OmniThinkerForConditionalGeneration,
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
@@ -35,184 +22,49 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
+    WhisperFeatureExtractor,
 )
 
-PATCH_SIZE = 14
-QWEN2_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-LLAVA_TOKENS = [*QWEN2_TOKENS, "<image>", "<video>"]
-QWEN2_VL_TOKENS = [*QWEN2_TOKENS, "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+from .common import PATCH_SIZE, TinyModel, random_model, vocabulary
+from .tokens import QWEN2_TOKENS, chat_template, tiny_tokenizer, token_id
 
-TinyModel = tuple[PreTrainedModel, ProcessorMixin]
-
-
-def chat_template(image: str, video: str) -> str:
-    """Return a template for Qwen2's chat format. A message has its images first, then its videos, then its text."""
-    return (
-        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-        "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-        "{% for part in message['content'] if part['type'] == 'image' %}" + image + "{% endfor %}"
-        "{% for part in message['content'] if part['type'] == 'video' %}" + video + "{% endfor %}"
-        "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
-        "{% endif %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-
-
-CHAT_TEMPLATE = chat_template("<image>\n", "<video>\n")
+QWEN2_VL_MARKS = {  # by the config's fields
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
+QWEN2_VL_TOKENS = [*QWEN2_TOKENS, *QWEN2_VL_MARKS.values()]
+OMNI_MARKS = {  # by the config's fields
+    "image_token_index": "<|IMAGE|>",
+    "video_token_index": "<|VIDEO|>",
+    "audio_token_index": "<|AUDIO|>",
+    "vision_start_token_id": "<|vision_bos|>",
+    "vision_end_token_id": "<|vision_eos|>",
+    "audio_start_token_id": "<|audio_bos|>",
+    "audio_end_token_id": "<|audio_eos|>",
+}
 QWEN2_VL_CHAT_TEMPLATE = chat_template(
     "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
 )
+# A message has its parts in their order, as in the released models.
+OMNI_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'audio' %}"
+    "<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}<|vision_bos|><|{{ part['type'] | upper }}|><|vision_eos|>{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
-def tiny_tokenizer(special_tokens: list[str] = LLAVA_TOKENS, template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a token for each byte, and the special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return chat_tokenizer(tokenizer, special_tokens, template)
-
-
-def chat_tokenizer(tokenizer: Tokenizer, special_tokens: list[str], template: str) -> PreTrainedTokenizerFast:
-    """Add Qwen2's special tokens and a chat template to a tokenizer. It pads on the left."""
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in special_tokens])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        padding_side="left",
-        chat_template=template,
-    )
-
-
-def token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
-    """Return the id of a token."""
-    return cast(int, tokenizer.convert_tokens_to_ids(token))  # it returns a list only for a list of tokens
-
-
-TINY_TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-
-
-def _tiny_text(hidden_size: int, num_layers: int, tie_word_embeddings: bool) -> dict[str, Any]:
-    """Return the fields of the language model's config that set its size."""
-    return {
-        "hidden_size": hidden_size,
-        "intermediate_size": 2 * hidden_size,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "tie_word_embeddings": tie_word_embeddings,
-    }
-
-
-def tiny_llava_onevision(
-    image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
-) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
-    """Return a stock LLaVA-OneVision with random float32 weights, and its processor.
-
-    Args:
-        image_size: pixels per side of a frame; a frame takes ceil(image_size / 14 / 2)² tokens.
-    """
-    text = _tiny_text(hidden_size, num_layers, tie_word_embeddings)
-    return untrained_llava_onevision(tiny_tokenizer(), image_size, TINY_TOWER, text, seed)
-
-
-def untrained_llava_onevision(
-    tokenizer: PreTrainedTokenizerFast, image_size: int, vision: dict[str, Any], text: dict[str, Any], seed: int
-) -> tuple[LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor]:
-    """Return a stock LLaVA-OneVision of any size with random float32 weights, and its processor.
-
-    Args:
-        tokenizer: one that has `LLAVA_TOKENS`.
-        image_size: pixels per side of a frame.
-        vision, text: the fields of the vision tower's and the language model's configs that set their sizes.
-    """
-    grid_pinpoints = [[image_size, image_size], [image_size, 2 * image_size], [2 * image_size, image_size]]
-    config = LlavaOnevisionConfig(
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "image_size": image_size,
-            "patch_size": PATCH_SIZE,
-            "vision_use_head": False,
-            **vision,
-        },
-        text_config={
-            "model_type": "qwen2",
-            "vocab_size": len(tokenizer),
-            **text,
-            "bos_token_id": None,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-        image_token_index=token_id(tokenizer, "<image>"),
-        video_token_index=token_id(tokenizer, "<video>"),
-        image_grid_pinpoints=grid_pinpoints,
-        tie_word_embeddings=text["tie_word_embeddings"],
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlavaOnevisionForConditionalGeneration(config).eval()
-    pixels = {"size": {"height": image_size, "width": image_size}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    processor = LlavaOnevisionProcessor(
-        image_processor=LlavaOnevisionImageProcessor(**pixels, image_grid_pinpoints=grid_pinpoints),
-        video_processor=LlavaOnevisionVideoProcessor(**pixels),
-        tokenizer=tokenizer,
-        num_image_tokens=(image_size // PATCH_SIZE) ** 2,
-        vision_feature_select_strategy="full",
-        chat_template=CHAT_TEMPLATE,
-    )
-    return model, processor
-
-
-def tiny_llava_next_video(
-    image_size: int = 196, hidden_size: int = 32, num_layers: int = 2, seed: int = 0, tie_word_embeddings: bool = False
-) -> tuple[LlavaNextVideoForConditionalGeneration, LlavaNextVideoProcessor]:
-    """Return a stock LLaVA-NeXT-Video with random float32 weights, and its processor.
-
-    Args:
-        image_size: pixels per side of the square that is cut out of a frame, which takes (image_size / 14 / 2)² tokens.
-            The stock processor counts them correctly if a side holds an even number of patches of 14 pixels.
-    """
-    tokenizer = tiny_tokenizer()
-    grid_pinpoints = [[image_size, 2 * image_size], [2 * image_size, image_size]]
-    config = LlavaNextVideoConfig(
-        vision_config={
-            "model_type": "clip_vision_model",
-            "image_size": image_size,
-            "patch_size": PATCH_SIZE,
-            **TINY_TOWER,
-        },
-        text_config={
-            "model_type": "llama",
-            "vocab_size": len(tokenizer),
-            **_tiny_text(hidden_size, num_layers, tie_word_embeddings),
-            "bos_token_id": None,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
-        image_token_index=token_id(tokenizer, "<image>"),
-        video_token_index=token_id(tokenizer, "<video>"),
-        image_grid_pinpoints=grid_pinpoints,
-        tie_word_embeddings=tie_word_embeddings,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlavaNextVideoForConditionalGeneration(config).eval()
-    pixels: dict[str, Any] = {
-        "size": {"shortest_edge": image_size},
-        "crop_size": {"height": image_size, "width": image_size},
-    }
-    processor = LlavaNextVideoProcessor(
-        image_processor=LlavaNextImageProcessor(**pixels, image_grid_pinpoints=grid_pinpoints),
-        video_processor=LlavaNextVideoVideoProcessor(**pixels),
-        tokenizer=tokenizer,
-        patch_size=PATCH_SIZE,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=CHAT_TEMPLATE,
-    )
-    return model, processor
+# A message has its parts in their order, as in the released models.
+OMNI_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'audio' %}"
+    "<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}<|vision_bos|><|{{ part['type'] | upper }}|><|vision_eos|>{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 def tiny_qwen2_vl(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: Any) -> TinyModel:
@@ -249,6 +101,46 @@ def tiny_qwen2_5_vl(
     )
 
 
+def tiny_qwen2_5_omni_thinker(patch_size: int = PATCH_SIZE, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
+    """Return a stock thinker of Qwen2.5-Omni with random float32 weights, and its processor. Its vision tower has the
+    blocks of `tiny_qwen2_5_vl`. Before Transformers 5.21 VidCom² cannot take it.
+
+    Args:
+        patch_size: pixels per side of a patch. The processor scales frames to 128 · 28² pixels or more.
+        **kwargs: other arguments of `_tiny_qwen`.
+    """
+    marks = {
+        **{f"{name}_token": OMNI_MARKS[f"{name}_token_index"] for name in ("image", "video", "audio")},
+        **{f"{name}_bos_token": OMNI_MARKS[f"{name}_start_token_id"] for name in ("vision", "audio")},
+        **{f"{name}_eos_token": OMNI_MARKS[f"{name}_end_token_id"] for name in ("vision", "audio")},
+    }
+    return _tiny_qwen(
+        Qwen2_5OmniThinkerForConditionalGeneration,
+        Qwen2_5OmniProcessor,
+        {"hidden_size": 32, "intermediate_size": 64, "window_size": 4 * patch_size, "fullatt_block_indexes": [1]},
+        (128 * 28**2, 768 * 28**2),
+        "out_hidden_size",
+        patch_size=patch_size,
+        text={"initializer_range": 0.08},  # wide enough that answers depend on the prompt, not on the last token alone
+        hidden_size=hidden_size,
+        tokenizer=tiny_tokenizer([*QWEN2_TOKENS, *OMNI_MARKS.values()], OMNI_CHAT_TEMPLATE, extra_special_tokens=marks),
+        marks=OMNI_MARKS,
+        fields={
+            "audio_config": {
+                "num_mel_bins": 16,
+                "encoder_layers": 1,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 64,
+                "d_model": 32,
+                "output_dim": hidden_size,
+                "initializer_range": 0.1,
+            }
+        },
+        parts={"feature_extractor": WhisperFeatureExtractor(feature_size=16)},
+        **kwargs,
+    )
+
+
 def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
     """Return a stock Qwen3-VL with random float32 weights, and its processor. Features from both blocks of its vision
     tower enter the first two decoder layers.
@@ -257,6 +149,11 @@ def tiny_qwen3_vl(**kwargs: Any) -> TinyModel:
         **kwargs: other arguments of `_tiny_qwen3`.
     """
     return _tiny_qwen3(Qwen3VLForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
+
+
+def tiny_cosmos3_omni(**kwargs: Any) -> TinyModel:
+    """Return a stock Cosmos 3 like the model of `tiny_qwen3_vl`, whose structure it has."""
+    return _tiny_qwen3(Cosmos3OmniForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, {}, **kwargs)
 
 
 def untrained_qwen3_vl(
@@ -374,6 +271,9 @@ def _tiny_qwen(
     seed: int = 0,
     tie_word_embeddings: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
+    marks: dict[str, str] = QWEN2_VL_MARKS,
+    fields: dict[str, Any] | None = None,
+    parts: dict[str, Any] | None = None,
 ) -> TinyModel:
     """Return a stock model of any Qwen family with random float32 weights, and its processor.
 
@@ -383,6 +283,8 @@ def _tiny_qwen(
         width_field: the field for the width of the tower's output.
         video_processor: None means Qwen2-VL's.
         tokenizer: None means one with a token for each byte.
+        marks: the tokens that stand for, begin and end images, videos and sound, by the config's fields.
+        fields, parts: other fields of the config, and parts of the processor, that only some families have.
     """
     tokenizer = tokenizer or tiny_tokenizer(QWEN2_VL_TOKENS, QWEN2_VL_CHAT_TEMPLATE)
     num_heads = 4
@@ -399,7 +301,7 @@ def _tiny_qwen(
             **vision,
         },
         text_config={
-            "vocab_size": len(tokenizer),
+            **vocabulary(tokenizer),
             "hidden_size": hidden_size,
             "intermediate_size": 2 * hidden_size,
             "num_hidden_layers": num_layers,
@@ -413,27 +315,21 @@ def _tiny_qwen(
                 **(mrope or {}),
             },
             "tie_word_embeddings": tie_word_embeddings,
-            "bos_token_id": None,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
             **text,
         },
-        image_token_id=token_id(tokenizer, "<|image_pad|>"),
-        video_token_id=token_id(tokenizer, "<|video_pad|>"),
-        vision_start_token_id=token_id(tokenizer, "<|vision_start|>"),
-        vision_end_token_id=token_id(tokenizer, "<|vision_end|>"),
         tie_word_embeddings=tie_word_embeddings,
+        **{field: token_id(tokenizer, token) for field, token in marks.items()},
+        **(fields or {}),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = model_class(config).eval()
+    model = random_model(model_class, config, seed)
     size: dict[str, Any] = {"size": {"shortest_edge": pixels[0], "longest_edge": pixels[1]}}
-    video_processor = video_processor or Qwen2VLVideoProcessor(**size)
+    video_processor = video_processor or Qwen2VLVideoProcessor(**size, patch_size=patch_size)
     colours = {name: getattr(video_processor, name) for name in ("image_mean", "image_std")}
     processor = processor_class(
         image_processor=Qwen2VLImageProcessor(**size, **colours, patch_size=patch_size),
         video_processor=video_processor,
         tokenizer=tokenizer,
-        chat_template=QWEN2_VL_CHAT_TEMPLATE,
+        chat_template=tokenizer.chat_template,
+        **(parts or {}),
     )
     return model, processor

@@ -1,0 +1,18 @@
+"""Gemma 4's config with the VidCom² settings."""
+
+from transformers import Gemma4Config
+
+from .family_config import FamilyConfig
+
+
+class VidCom2Gemma4Config(FamilyConfig, Gemma4Config):
+    """Config of `VidCom2Gemma4ForConditionalGeneration`: `Gemma4Config` plus the fields of `CompressionSettings`.
+
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
+    here loads in the stock class.
+
+    Raises:
+        ValueError: if a VidCom² setting is outside its accepted set.
+    """
+
+    model_type = "gemma4"

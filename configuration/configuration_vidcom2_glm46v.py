@@ -1,0 +1,18 @@
+"""GLM-4.6V's config with the VidCom² settings."""
+
+from transformers import Glm46VConfig
+
+from .family_config import FamilyConfig
+
+
+class VidCom2Glm46VConfig(FamilyConfig, Glm46VConfig):
+    """Config of `VidCom2Glm46VForConditionalGeneration`: `Glm46VConfig` plus the fields of `CompressionSettings`.
+
+    The `model_type` stays the native one. So a stock `config.json` loads here, with the default settings, and one saved
+    here loads in the stock class.
+
+    Raises:
+        ValueError: if a VidCom² setting is outside its accepted set.
+    """
+
+    model_type = "glm46v"

@@ -1,0 +1,350 @@
+"""What families share whose videos are images to the parent: a frame is a row of `pixel_values`, as a tile of an image.
+
+The prompt tells which rows are frames (`frame_marks.py`). Here they are taken out of `pixel_values` before a call is
+described, and become a video as in other families: `pixel_values_videos`, with `num_frames` of each video. The features
+of frames and images are joined again, in the order of the prompt, before the parent sees them.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from ...configuration.compression_settings import CompressionSettings
+from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
+from ..encoding.tower_attention import received_in_frames, with_attention_received
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.vision_encoding import check_encoding
+from ..hosting.call_arguments import pop_settings
+from ..hosting.parent_classes import ParentFramesModel
+from ..methods.video_compression import VideoTokens
+from ..prompt.call_description import CallDescription
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from ..prompt.conversation_cache import CachedPrompt
+from ..prompt.prompt_compression import VidCom2ModelMixin
+from .frame_marks import FrameMarks
+
+VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
+
+
+class FramesAndImages(BaseModelOutputWithPooling):
+    """Features of images, among them frames of which no token is dropped."""
+
+
+class VideosAsImages(ParentFramesModel):
+    """Gives a parent that takes images alone what the parents of other families have: features of videos, and a
+    `forward` that takes these. It comes right before the parent among the bases."""
+
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        num_frames: Tensor | None = None,
+        vision_feature_layer: int | None = None,
+        vision_feature_select_strategy: str | None = None,
+        **kwargs: Any,
+    ) -> ParentFeatures:
+        """Encode the frames (F, channels, height, width) of all videos as the parent encodes images.
+
+        Args:
+            num_frames: (num_videos,) how many frames each video has; None if all belong to one.
+
+        Returns:
+            The parent's features of images, but with one (tokens, dim) entry of `pooler_output` per video.
+        """
+        if vision_feature_layer is not None:
+            kwargs["vision_feature_layer"] = vision_feature_layer
+        if vision_feature_select_strategy is not None:
+            kwargs["vision_feature_select_strategy"] = vision_feature_select_strategy
+        lengths = lengths_of(pixel_values_videos, num_frames)
+        outputs = self.get_image_features(**self.arguments_of_tiles({"pixel_values": pixel_values_videos}), **kwargs)
+        found = outputs.pooler_output  # one tensor, or one for each prompt
+        tokens = found.flatten(0, -2) if isinstance(found, Tensor) else torch.cat(tuple(found))
+        outputs.pooler_output = tokens.split([length * self.config.tokens_per_tile for length in lengths])
+        return outputs
+
+    def forward(self, input_ids: Tensor | None = None, mm_encoder_outputs: Any = None, **inputs: Any) -> Any:
+        """Run the parent's `forward`. Features of videos are joined with those of images, as the parent takes them.
+
+        Raises:
+            ValueError: if there are features of videos without `input_ids`, or they do not fit the placeholders.
+        """
+        inputs = {name: value for name, value in inputs.items() if name not in VIDEO_ARGUMENTS}
+        encoded = dict(mm_encoder_outputs or {})
+        video = encoded.pop("video", None)
+        if video is None:
+            return super().forward(input_ids=input_ids, mm_encoder_outputs=mm_encoder_outputs, **inputs)
+        if input_ids is None:
+            raise ValueError(
+                "`mm_encoder_outputs['video']` needs `input_ids`, which tell where frames and images stand."
+            )
+        if inputs.get("pixel_values") is not None:
+            encoded["image"] = self._encode(self.get_image_features, inputs)
+            inputs["pixel_values"] = None
+        is_video = self.is_video(input_ids)
+        input_ids = input_ids.masked_fill(is_video, self.config.image_token_id)
+        of_frame = is_video[input_ids == self.config.image_token_id]
+        kinds = {True: list(video.pooler_output), False: list(getattr(encoded.get("image"), "pooler_output", ()))}
+        joined = torch.empty(len(of_frame), kinds[True][0].shape[-1]).to(kinds[True][0])
+        for is_frame, features in kinds.items():
+            rows = torch.cat([each.flatten(0, -2) for each in features]) if features else joined[:0]
+            places = (of_frame == is_frame).nonzero()[:, 0].to(joined.device)
+            if len(places) != len(rows):
+                what = "frames of videos" if is_frame else "images"
+                raise ValueError(
+                    f"The prompts hold {len(places)} placeholders of {what}, but there are {len(rows)} features. Build "
+                    "both with the checkpoint's processor, and don't truncate the prompt."
+                )
+            joined = joined.index_copy(0, places, rows.to(joined))
+        images: Any = self.features_of_tiles(joined)  # Transformers 5.19 declares the field as a `FloatTensor`
+        encoded["image"] = BaseModelOutputWithPooling(pooler_output=images)
+        return super().forward(input_ids=input_ids, mm_encoder_outputs=encoded, **inputs)
+
+
+class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
+    """Makes an inner model whose videos are images run on compressed prompts. It comes before the parent's inner model
+    among the bases."""
+
+    video_arguments = VIDEO_ARGUMENTS
+    marks_class: type[FrameMarks]  # how the processor marks frames
+    has_class_token = False  # whether the tower has one before the patches of a frame
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Which rows and placeholders are frames
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def is_video(self, input_ids: Tensor) -> Tensor:
+        """Return which tokens stand for the tokens of a frame: bool, of the same shape (..., L).
+
+        They have the id of images, and the text before them tells that they are a frame's. In the ids that
+        `distinct_ids` returns, they have an id of their own.
+        """
+        is_distinct = super().is_video(input_ids)
+        if self._marks is None or not input_ids.numel() or is_distinct.any():
+            return is_distinct
+        is_frame = is_distinct.cpu().view(-1, input_ids.shape[-1])
+        for prompt, videos in zip(is_frame, self._videos_of(input_ids)):
+            for frame in (frame for video in videos for frame in video):
+                prompt[frame.start : frame.stop] = True
+        return is_frame.view(input_ids.shape).to(input_ids.device)
+
+    def distinct_ids(self, input_ids: Tensor) -> Tensor:
+        return input_ids.masked_fill(self.is_video(input_ids), self.config.video_token_id)
+
+    @property
+    def _marks(self) -> FrameMarks | None:
+        marks = self.config.known_frame_marks
+        return None if marks is None else self.marks_class(marks)
+
+    def _videos_of(self, input_ids: Tensor) -> list[list[list[range]]]:
+        """Return for each prompt where the placeholders of each frame of its videos are."""
+        marks, of_frame = self._marks, self.config.tokens_per_tile
+        if marks is None:
+            return []
+        prompts = input_ids.reshape(-1, input_ids.shape[-1]).tolist()
+        return [list(marks.videos_of(prompt, of_frame, self.config.image_token_id)) for prompt in prompts]
+
+    def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
+        """Return the arguments of a call with the frames of `pixel_values` in `pixel_values_videos`.
+
+        They stay where they are if the parent answers the call from the start. So it encodes frames and images
+        together, as the stock class does.
+
+        Raises:
+            ValueError: if it is not known how frames are marked, if the placeholders do not fit the pixels, or if
+                frames that are to be compressed are encoded already.
+        """
+        input_ids, pixels, cache = (inputs.get(name) for name in ("input_ids", "pixel_values", "past_key_values"))
+        encoded = inputs.get("mm_encoder_outputs") or {}
+        given = [inputs.get("pixel_values_videos"), encoded.get("video")]
+        is_answered = any(each is not None for each in given) or isinstance(encoded.get("image"), FramesAndImages)
+        if is_answered:
+            return inputs
+        settings = self.config.compression_settings(**pop_settings(dict(inputs), self.of_parent))
+        if input_ids is None:
+            if pixels is not None and settings.may_drop:
+                raise ValueError(
+                    "`inputs_embeds` cannot be passed with `pixel_values`, which may hold frames of videos: these are "
+                    "found by the tokens before them. Pass `input_ids`, or `retention_ratio=1.0` without a budget."
+                )
+            return inputs
+        is_first = cache is None or cache.get_seq_length() == 0
+        if (pixels is None and encoded.get("image") is None) or (is_first and not settings.may_drop):
+            return inputs
+        if self._marks is None:
+            if not settings.may_drop:
+                return inputs
+            raise ValueError(
+                f"`pixel_values` may hold frames of videos, but it is not known how this checkpoint's tokenizer marks "
+                f"them: `image_token_id` {self.config.image_token_id} is none of a released one. Load it with "
+                "`vidcom2.load`, or call `model.config.read_tokenizer(processor.tokenizer)`."
+            )
+        if has_whole_conversation and not is_first:
+            known = CachedPrompt.of(cache, len(input_ids), input_ids.device)
+            input_ids = input_ids[:, known.prompt_length :]
+        lengths = [len(video) for videos in self._videos_of(input_ids) for video in videos]
+        if not lengths:
+            return inputs
+        if pixels is None:
+            raise ValueError(
+                f"`mm_encoder_outputs['image']` holds frames of {len(lengths)} videos, which are to be compressed. "
+                "Pass `pixel_values`, or `retention_ratio=1.0` without a budget."
+            )
+        of_tile = self.config.tokens_per_tile
+        of_frame = self.is_video(input_ids)[input_ids == self.config.image_token_id]
+        is_frame = of_frame[::of_tile]
+        tiles = self.tiles_of(inputs)
+        num_tiles = len(tiles["pixel_values"])
+        if not torch.equal(of_frame, is_frame.repeat_interleave(of_tile)) or len(is_frame) != num_tiles:
+            raise ValueError(
+                f"The prompts hold {len(of_frame)} placeholders of images and frames, {int(of_frame.sum())} of them of "
+                f"frames, but `pixel_values` holds {num_tiles} rows of {of_tile} tokens each. Build both with the "
+                "checkpoint's processor, and don't truncate the prompt."
+                + ("" if is_first else " Images and videos of earlier turns are in `past_key_values`: leave them out.")
+            )
+        is_frame = is_frame.to(pixels.device)
+        frames = {name: rows[is_frame] for name, rows in tiles.items()}
+        images = {name: rows[~is_frame] for name, rows in tiles.items()}
+        return (
+            {name: value for name, value in inputs.items() if name not in tiles}
+            | ({} if is_frame.all() else self.arguments_of_tiles(images))
+            | self.arguments_of_frames(frames)
+            | {"num_frames": torch.tensor(lengths, device=pixels.device)}
+        )
+
+    def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        """Return a call's arguments for the pixels of images and frames, with a row for each tile, as the prompt shows
+        them."""
+        return {"pixel_values": inputs["pixel_values"]}
+
+    def arguments_of_tiles(self, tiles: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the arguments by which the parent takes these tiles."""
+        return tiles
+
+    def features_of_tiles(self, tokens: Tensor) -> Tensor:
+        """Return the tokens (n, dim) of images and frames in a shape that the parent's `forward` takes."""
+        # They have the shape of the parent's, if they fill whole rows.
+        of_row = self.config.tokens_per_tile if len(tokens) % self.config.tokens_per_tile == 0 else len(tokens)
+        return tokens.unflatten(0, (-1, of_row))
+
+    def arguments_of_frames(self, frames: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the arguments by which `get_video_features` takes the tiles that are frames.
+
+        Raises:
+            ValueError: if it cannot take them.
+        """
+        return {"pixel_values_videos": frames["pixel_values"]}
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Encoding
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def video_sizes(self, pixel_values_videos: Tensor, num_frames: Tensor | None = None, **described: Any) -> list[int]:
+        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
+        return [length * self.config.tokens_per_tile for length in lengths_of(pixel_values_videos, num_frames)]
+
+    def encode_videos(
+        self,
+        pixel_values_videos: Tensor,
+        settings: CompressionSettings,
+        needs: Collection[str],
+        num_frames: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """Encode the frames (F, channels, height, width) of all videos as the settings say.
+
+        Args:
+            num_frames: (num_videos,) how many frames each video has; None if all belong to one.
+
+        Returns:
+            The parent's features of all tokens, and the scored tokens of each video.
+        """
+        check_encoding(settings, needs, kwargs)
+        lengths = lengths_of(pixel_values_videos, num_frames)
+        of_videos = pixel_values_videos.split(lengths)
+        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs)
+        if plan.is_one_call:
+            outputs, of_frames = self._encode_frames(pixel_values_videos, needs, num_frames=num_frames, **kwargs)
+            of_tower = {name: each.split(lengths) for name, each in of_frames.items()}
+        else:
+
+            def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
+                outputs, of_frames = self._encode_frames(frames_of_runs(of_videos, runs), needs, **kwargs)
+                sizes = [len(run.frames) for run in runs]
+                of_frames["tokens"] = outputs.pooler_output[0].unflatten(0, (sum(sizes), -1))
+                return {name: each.split(sizes) for name, each in of_frames.items()}
+
+            found = encode_in_chunks(plan, of_chunk)
+            outputs = VidCom2VideoFeatures(pooler_output=found.pop("tokens").videos)
+            of_tower = {name: each.by_frame() for name, each in found.items()}
+        frames = [video.unflatten(0, (length, -1)) for video, length in zip(outputs.pooler_output, lengths)]
+        return outputs, video_tokens(frames, of_tower)
+
+    def _encode_frames(
+        self, frames: Tensor, needs: Collection[str], **kwargs: Any
+    ) -> tuple[ParentFeatures, dict[str, Tensor]]:
+        """Return the parent's features of frames, and what is needed of the tower, by name: an (F, P, ...) of each."""
+        of_tower = {}
+        encode = partial(self.parent_video_features, pixel_values_videos=frames, **kwargs)
+        if "tower_attention" in needs:
+            received = partial(received_in_frames, has_class_token=self.has_class_token)
+            attention = self.tower_attention(kwargs.get("vision_feature_layer"))
+            outputs, of_tower["tower_attention"] = with_attention_received(encode, attention, received)
+        else:
+            outputs = encode()
+        if "tower_states" in needs:
+            states = self.tower_states(outputs, kwargs.get("vision_feature_layer"))
+            of_tower["tower_states"] = states[:, self.has_class_token :]
+        return outputs, of_tower
+
+    def tower_attention(self, layer: int | None) -> nn.Module:
+        """Return the attention of the tower's layer that the tokens are made of. `layer` is the caller's
+        `vision_feature_layer`."""
+        raise NotImplementedError
+
+    def tower_states(self, outputs: ParentFeatures, layer: int | None) -> Tensor:
+        """Return the states (F, P, dim) of the tower that the tokens are made of, with those of a class token."""
+        return outputs.last_hidden_state
+
+
+class FrameImagesGenerationMixin(VidCom2GenerationMixin):
+    """`VidCom2GenerationMixin` for classes with a head whose videos are images."""
+
+    video_arguments = VIDEO_ARGUMENTS
+
+    def get_video_features(
+        self, pixel_values_videos: Tensor, num_frames: Tensor | None = None, **kwargs: Any
+    ) -> VidCom2VideoFeatures:
+        """Return what the inner model does."""
+        return self.model.get_video_features(pixel_values_videos=pixel_values_videos, num_frames=num_frames, **kwargs)
+
+    def _with_all_features(self, kwargs: dict[str, Any], call: CallDescription) -> dict[str, Any]:
+        """Return the arguments as in `VidCom2GenerationMixin`. If no token can be dropped, frames are still among
+        images, and are encoded with them. The features are marked as such, since the `forward` of each step does not
+        know the ratio of the call."""
+        kwargs = super()._with_all_features(kwargs, call)
+        if call.settings.may_drop or kwargs.get("pixel_values") is None or kwargs.get("mm_encoder_outputs"):
+            return kwargs
+        image = self.model._encode(self.model.get_image_features, kwargs)
+        encoded = {"image": FramesAndImages(pooler_output=image.pooler_output)}
+        return {name: value for name, value in kwargs.items() if name != "pixel_values"} | {
+            "mm_encoder_outputs": encoded
+        }
+
+
+def lengths_of(pixel_values_videos: Tensor, num_frames: Tensor | None) -> list[int]:
+    """Return how many of the frames (F, ...) each video has.
+
+    Raises:
+        ValueError: if a video has none, or they do not add up.
+    """
+    found = len(pixel_values_videos) if pixel_values_videos.ndim == 4 and 0 not in pixel_values_videos.shape else 0
+    lengths = [found] if num_frames is None else torch.as_tensor(num_frames).tolist()
+    if sum(lengths) != found or not lengths or min(lengths) < 1:
+        raise ValueError(
+            f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)} and `num_frames` is {lengths}, but "
+            "they must be (frames of all videos, channels, height, width), and its parts. Pass at least one frame."
+        )
+    return lengths

@@ -1,0 +1,25 @@
+"""GLM-4.6V with VidCom²: only what differs from the parent classes."""
+
+from transformers import Glm46VForConditionalGeneration, Glm46VModel
+
+from ...configuration.configuration_vidcom2_glm46v import VidCom2Glm46VConfig
+from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
+
+
+class VidCom2Glm46VModel(GlmVideoModelMixin, Glm46VModel):
+    """GLM-4.6V without its head. The language model runs on the compressed prompt.
+
+    Modifications: those of `VidCom2Glm4vModel`.
+    """
+
+    config: VidCom2Glm46VConfig
+
+
+class VidCom2Glm46VForConditionalGeneration(GlmGenerationMixin, Glm46VForConditionalGeneration):
+    """GLM-4.6V that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications: those of `VidCom2Glm4vForConditionalGeneration`; the inner `model` is a `VidCom2Glm46VModel`.
+    """
+
+    config: VidCom2Glm46VConfig
+    inner_class = VidCom2Glm46VModel

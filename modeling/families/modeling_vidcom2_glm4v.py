@@ -1,0 +1,35 @@
+"""GLM-4V with VidCom²: only what differs from the parent classes."""
+
+from transformers import Glm4vForConditionalGeneration, Glm4vModel
+
+from ...configuration.configuration_vidcom2_glm4v import VidCom2Glm4vConfig
+from .glm_videos import GlmGenerationMixin, GlmVideoModelMixin
+
+
+class VidCom2Glm4vModel(GlmVideoModelMixin, Glm4vModel):
+    """GLM-4V without its head. The language model runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video.
+        - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
+          and stay even if the frame keeps nothing.
+        - M-RoPE positions are computed on the full prompt, and every kept token keeps its own (t, h, w).
+        - a prompt may have images and videos together, which the parent refuses.
+    """
+
+    config: VidCom2Glm4vConfig
+
+
+class VidCom2Glm4vForConditionalGeneration(GlmGenerationMixin, Glm4vForConditionalGeneration):
+    """GLM-4V that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2Glm4vModel`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path. Their positions are the
+    conversation's own, even while other chats run on the same model.
+    """
+
+    config: VidCom2Glm4vConfig
+    inner_class = VidCom2Glm4vModel

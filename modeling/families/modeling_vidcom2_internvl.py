@@ -1,0 +1,67 @@
+"""InternVL with VidCom²: only what differs from the parent classes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import InternVLForConditionalGeneration, InternVLModel
+from transformers.models.internvl.modeling_internvl import InternVLCausalLMOutputWithPast
+
+from ...configuration.configuration_vidcom2_internvl import VidCom2InternVLConfig
+from ..encoding.video_features import ParentFeatures
+from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
+from .frame_marks import NumberedFrames
+
+
+@dataclass
+class VidCom2InternVLCausalLMOutputWithPast(InternVLCausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
+    """
+
+    prompt_positions: torch.LongTensor | None = None
+
+
+class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
+    """InternVL without its head. The language model runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features`, which the parent does not have, returns the kept tokens of each video.
+        - `forward` takes the frames of videos out of `pixel_values`, and leaves the dropped tokens out of the prompt.
+          "Frame1: " and the marks around a frame are structure, and stay even if the frame keeps nothing.
+        - it also takes frames as `pixel_values_videos`, with `num_frames` of each video.
+
+    All tokens of a frame (16 × 16 in the released checkpoints) are scored. Images stay whole.
+    """
+
+    config: VidCom2InternVLConfig
+    marks_class = NumberedFrames
+    has_class_token = True
+
+    def tower_attention(self, layer: int | None) -> nn.Module:
+        layers: Any = self.vision_tower.encoder.layer
+        chosen: Any = self.config.vision_feature_layer if layer is None else layer
+        return layers[range(len(layers) + 1)[chosen] - 1].attention
+
+    def tower_states(self, outputs: ParentFeatures, layer: int | None) -> Tensor:
+        chosen = self.config.vision_feature_layer if layer is None else layer
+        return outputs.last_hidden_state if chosen == -1 else outputs.hidden_states[chosen]
+
+
+class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, InternVLForConditionalGeneration):
+    """InternVL that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2InternVLModel`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
+    """
+
+    config: VidCom2InternVLConfig
+    inner_class = VidCom2InternVLModel
+    output_class = VidCom2InternVLCausalLMOutputWithPast

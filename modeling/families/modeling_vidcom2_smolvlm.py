@@ -1,0 +1,87 @@
+"""SmolVLM with VidCom²: only what differs from the parent classes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import SmolVLMForConditionalGeneration, SmolVLMModel
+from transformers.models.smolvlm.modeling_smolvlm import SmolVLMCausalLMOutputWithPast
+
+from ...configuration.configuration_vidcom2_smolvlm import VidCom2SmolVLMConfig
+from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
+from .frame_marks import TimedFrames
+
+
+@dataclass
+class VidCom2SmolVLMCausalLMOutputWithPast(SmolVLMCausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
+    """
+
+    prompt_positions: torch.LongTensor | None = None
+
+
+class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
+    """SmolVLM without its head. The language model runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features`, which the parent does not have, returns the kept tokens of each video.
+        - `forward` takes the frames of videos out of `pixel_values`, and leaves the dropped tokens out of the prompt.
+          The line that introduces a video, "Frame from 00:01:" and the marks around a frame are structure, and stay
+          even if the frame keeps nothing.
+        - it also takes frames as `pixel_values_videos`, with `num_frames` of each video.
+
+    All tokens of a frame (9 × 9 or 8 × 8 in the released checkpoints) are scored. Images stay whole.
+    """
+
+    config: VidCom2SmolVLMConfig
+    marks_class = TimedFrames
+
+    def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the tiles of all prompts without those that pad a prompt, which are zero, as the parent does."""
+        given = {name: inputs.get(name) for name in ("pixel_values", "pixel_attention_mask")}
+        tiles = {name: rows.flatten(0, 1) for name, rows in given.items() if rows is not None}
+        is_tile = (tiles["pixel_values"] != 0).flatten(1).any(dim=1)
+        return {name: rows[is_tile.to(rows.device)] for name, rows in tiles.items()}
+
+    def arguments_of_tiles(self, tiles: dict[str, Tensor]) -> dict[str, Tensor]:
+        # A tile a row: so the features have an entry for each, which `generate` repeats prompt by prompt.
+        return {name: rows[:, None] for name, rows in tiles.items()}
+
+    def arguments_of_frames(self, frames: dict[str, Tensor]) -> dict[str, Tensor]:
+        mask = frames.get("pixel_attention_mask")
+        if mask is not None and not mask.all():
+            raise ValueError(
+                "`pixel_attention_mask` hides pixels of frames, but must be 1 at all pixels of a video. Leave the "
+                "processor's `do_resize=True`, which makes each frame a square of the same size, or pass "
+                "`retention_ratio=1.0` without a budget."
+            )
+        return super().arguments_of_frames(frames)
+
+    def features_of_tiles(self, tokens: Tensor) -> Tensor:
+        # Transformers 5.19 fills the placeholders in blocks of as many tokens, which those of a compressed prompt are
+        # not: here a block is one token.
+        return tokens[:, None]
+
+    def tower_attention(self, layer: int | None) -> nn.Module:
+        layers: Any = self.vision_model.encoder.layers
+        return layers[-1].self_attn
+
+
+class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLMForConditionalGeneration):
+    """SmolVLM that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2SmolVLMModel`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
+    """
+
+    config: VidCom2SmolVLMConfig
+    inner_class = VidCom2SmolVLMModel
+    output_class = VidCom2SmolVLMCausalLMOutputWithPast

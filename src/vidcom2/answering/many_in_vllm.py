@@ -1,0 +1,272 @@
+"""Answering questions about many videos with vLLM's offline engine, through the plugin in `vllm_plugin/`.
+
+Threads read the next videos. vLLM preprocesses, batches and answers: a request joins the running batch as soon as there
+is room, and leaves it when its answer ends. Requests carry their settings as in docs/serving.md.
+"""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+import vllm
+from vllm.exceptions import VLLMClientError
+from vllm.transformers_utils.config import uses_mrope
+
+from ..checkpoints import read_config_and_processor
+from ..configuration.compression_settings import CompressionSettings
+from ..errors import OptionError, one_line
+from ..families import FAMILIES
+from ..finding_checkpoints import find_checkpoint
+from ..placement import Placement
+from ..toys import toy_of
+from ..video.reading import SizeOfFrames, Video, read_video
+from ..vllm_plugin.compat import why_not
+from ..vllm_plugin.settings import check_engine_can_keep
+from .background import Background
+from .chats import chat_about
+from .frame_size import size_of_frames
+from .many import AnsweredRequest, Stopped, consecutive, refusal
+from .prompting import at_least_a_pair, check_prompt, prepare_inputs, spacing_of_a_part
+from .requests import VideoRequest, request_of
+
+
+def answer_many_in_vllm(
+    requests: Iterable[Mapping[str, Any] | VideoRequest],
+    model: str | None,
+    *,
+    settings: Mapping[str, Any],
+    placement: Placement,
+    num_frames: int,
+    max_new_tokens: int,
+    batch_size: int,
+    workers: int,
+    scale_while_reading: bool,
+    engine_arguments: Mapping[str, Any],
+) -> Generator[AnsweredRequest, None, None]:
+    """Start an engine, and return its answers as they come. The arguments are those of `answer_many`, but for these:
+
+    Args:
+        settings: those of the run. A request's own replace them.
+        placement: its dtype and its revision hold. vLLM chooses the rest.
+        batch_size: the most requests in the engine at a time, and so in a step of it.
+        engine_arguments: further arguments of `vllm.LLM`.
+
+    Raises:
+        OptionError: on settings that an engine cannot keep to, and on another version of vLLM.
+        CheckpointError: if there is no such model, or VidCom² has no class for it.
+    """
+    engine = VllmEngine(model, settings, placement, num_frames, max_new_tokens, batch_size, engine_arguments)
+    numbered = zip(count(1), requests)
+    asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
+    return _and_close(engine, engine.answers(asked, workers, scale_while_reading))
+
+
+def _and_close(
+    engine: "VllmEngine", answers: Generator[AnsweredRequest, None, None]
+) -> Generator[AnsweredRequest, None, None]:
+    try:
+        yield from answers
+    finally:
+        engine.close()
+
+
+def _stream(
+    engine: "VllmEngine", requests: Iterator[VideoRequest], workers: int, size: SizeOfFrames | None
+) -> Generator[AnsweredRequest, None, None]:
+    def prepare(group: Sequence[VideoRequest]) -> list["_Prompt | AnsweredRequest"]:
+        return engine.prepared(group, partial(read_video, progress=go_on, size=size))
+
+    def go_on(*_: object) -> None:
+        if background.stopping.is_set():
+            raise Stopped
+
+    with Background(prepare, consecutive(requests), workers, 2 * workers) as background:
+        while True:
+            while engine.num_running < engine.batch_size:
+                group = background.take(waits=engine.num_running == 0)
+                if group is None:
+                    break
+                for each in group:
+                    refused = each if isinstance(each, AnsweredRequest) else engine.add(each)
+                    if refused is not None:
+                        yield refused
+            if not engine.num_running:
+                return
+            yield from engine.step()
+
+
+@dataclass(frozen=True, eq=False)
+class _Prompt:
+    """A request as vLLM takes it, with the shape of its video's frames."""
+
+    request: VideoRequest
+    for_vllm: dict[str, Any]
+    shape: tuple[int, ...]
+    lost_frames: int
+
+
+def config_and_processor(name: str | None, settings: Mapping[str, Any], placement: Placement) -> tuple[Any, Any]:
+    """Return what a checkpoint's config and processor are in vLLM, without starting an engine.
+
+    Raises:
+        CheckpointError, OptionError: as `answer_many_in_vllm`.
+    """
+    problem = why_not(vllm.__version__)
+    if problem is not None:
+        raise OptionError(problem)
+    config, processor = read_config_and_processor(name, placement.revision, settings)
+    try:
+        check_engine_can_keep(config.compression_settings(), uses_mrope(config))
+    except ValueError as error:
+        raise OptionError(f"{error} (Of `vidcom2 run`, each setting is an option.)") from None
+    return config, processor
+
+
+class VllmEngine:
+    """vLLM's engine, and the requests in it. The arguments are those of `answer_many_in_vllm`."""
+
+    def __init__(
+        self,
+        name: str | None,
+        settings: Mapping[str, Any],
+        placement: Placement,
+        num_frames: int,
+        max_new_tokens: int,
+        batch_size: int,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        config, self.processor = config_and_processor(name, settings, placement)
+        family = FAMILIES[config.model_type]
+        toy = toy_of(name)
+        own = {each: getattr(config, each) for each in family.settings}
+        commit: dict[str, Any] = {} if placement.revision is None else {"revision": placement.revision}
+        self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
+        # The processors of GLM give a video the placeholders of images. The plugin gives it its own.
+        self.placeholder = config.video_token_id
+        self.full_placeholder = config.image_token_id if hasattr(config, "video_start_token_id") else self.placeholder
+        self.spreads_times = config.model_type == "qwen2_5_vl"
+        # To vLLM, "auto" means bfloat16 for a checkpoint in float32.
+        dtype = placement.dtype if placement.dtype != "auto" else str(config.dtype or "auto").removeprefix("torch.")
+        self.llm = vllm.LLM(
+            model=str(toy.folder) if toy is not None else find_checkpoint(str(name), placement.revision),
+            dtype=dtype,
+            max_num_seqs=batch_size,
+            limit_mm_per_prompt={"video": 1, "image": 0},
+            # A stock checkpoint is served by the plugin's class too, whatever its config.json names.
+            hf_overrides={
+                "architectures": [family.model_class.__name__],
+                **CompressionSettings.as_dict(config),
+                **own,
+            },
+            **commit,
+            **arguments,
+        )
+        self._asked: dict[str, _Prompt] = {}
+        self._full_video_tokens = lru_cache(maxsize=1024)(self._count_full_video_tokens)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._asked)
+
+    def answers(
+        self, requests: Iterable[VideoRequest], workers: int, scale_while_reading: bool
+    ) -> Generator[AnsweredRequest, None, None]:
+        """Return the answers to these requests as they come. The engine goes on running."""
+        return _stream(self, iter(requests), workers, size_of_frames(self.processor) if scale_while_reading else None)
+
+    def prepared(self, group: Sequence[VideoRequest], read: Any) -> list[_Prompt | AnsweredRequest]:
+        """Read the video of these requests, and write the prompt of each. Any thread may call this."""
+        video: Video | None = None
+        unreadable: str | None = None
+        found: list[_Prompt | AnsweredRequest] = []
+        for request in group:
+            try:
+                if request.problem is not None:
+                    raise OptionError(request.problem)
+                check_prompt(self.processor, request.prompt)
+                if unreadable is not None:
+                    raise OptionError(unreadable)
+                if video is None:
+                    try:
+                        given = request.video
+                        video = (
+                            given if isinstance(given, Video) else read(given, request.num_frames or self.num_frames)
+                        )
+                    except Exception as error:
+                        unreadable = refusal(error)
+                        raise
+                assert video is not None
+                prompt = self._for_vllm(request, video)
+                found.append(_Prompt(request, prompt, video.frames.shape, video.lost))
+            except Exception as error:
+                reason = refusal(error)
+                if reason is None:
+                    raise
+                found.append(AnsweredRequest(request, error=reason))
+        return found
+
+    def _for_vllm(self, request: VideoRequest, video: Video) -> dict[str, Any]:
+        if self.spreads_times and spacing_of_a_part(video) is not None:
+            raise OptionError(
+                "the frames show only a part of the video, but vLLM gives this family the times of frames that are "
+                "spread over all of it. Ask it with --engine transformers."
+            )
+        text = self.processor.apply_chat_template(chat_about(request.prompt), add_generation_prompt=True)
+        if getattr(self.processor, "add_time_instruction", False):  # vLLM tokenizes the prompt before it sees the video
+            from ..modeling.families.processing_llava_video import time_instruction
+
+            token, said = self.processor.video_token, time_instruction(video.seconds.tolist(), video.duration)
+            text = text.replace(token, f"{token}\n{said}", 1)
+        frames, metadata = at_least_a_pair(self.processor, video)
+        asked = {"prompt": text, "multi_modal_data": {"video": [(frames, {**metadata, "do_sample_frames": False})]}}
+        return asked | ({"mm_processor_kwargs": request.settings} if request.settings else {})
+
+    def add(self, prompt: _Prompt) -> AnsweredRequest | None:
+        """Hand a request to vLLM, which preprocesses it. Returns it with an error if vLLM refuses it, as it does with
+        a prompt that is longer than the model takes."""
+        greedy = self.llm.get_default_sampling_params()
+        greedy.temperature, greedy.max_tokens = 0.0, prompt.request.max_new_tokens or self.max_new_tokens
+        try:
+            (number,) = self.llm.enqueue([prompt.for_vllm], greedy, use_tqdm=False)
+        except Exception as error:
+            # vLLM's own class for what is wrong with a request is no ValueError.
+            reason = one_line(error) if isinstance(error, VLLMClientError) else refusal(error)
+            if reason is None:
+                raise
+            return AnsweredRequest(prompt.request, error=reason)
+        self._asked[number.partition("-")[0]] = prompt  # outputs have the number without its random ending
+        return None
+
+    def step(self) -> Iterator[AnsweredRequest]:
+        """Let the engine go one step further, and yield the answers that it ends."""
+        for output in self.llm.llm_engine.step():
+            if output.finished:
+                yield self._answer(self._asked.pop(output.request_id), output)
+
+    def _answer(self, prompt: _Prompt, output: Any) -> AnsweredRequest:
+        ids, new = output.prompt_token_ids, list(output.outputs[0].token_ids)
+        video_tokens, full = ids.count(self.placeholder), self._full_video_tokens(prompt.shape)
+        return AnsweredRequest(
+            request=prompt.request,
+            answer=self.processor.decode(new, skip_special_tokens=True),
+            prompt_tokens=len(ids),
+            video_tokens=video_tokens,
+            full_prompt_tokens=len(ids) - video_tokens + full,
+            full_video_tokens=full,
+            new_tokens=len(new),
+            lost_frames=prompt.lost_frames,
+        )
+
+    def _count_full_video_tokens(self, shape: tuple[int, ...]) -> int:
+        """Return how many tokens a video of this shape has without compression, which depends on nothing else."""
+        video = Video.from_frames(np.zeros(shape, dtype=np.uint8), fps=1.0)
+        return int((prepare_inputs(self.processor, "?", video)["input_ids"] == self.full_placeholder).sum())
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self.llm.llm_engine.engine_core.shutdown()

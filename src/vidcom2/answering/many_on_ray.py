@@ -1,0 +1,344 @@
+"""Answering questions about many videos on a cluster: Ray Data reads the requests, and workers with the model answer.
+
+Ray restarts workers that die, repeats their work, holds back reading while all are busy, and spreads them over nodes.
+What is here is exact beyond that: a worker writes its answers as one part, whole or not at all, under a name that
+follows from the ids in it. So work that Ray repeats replaces its part, and a request is never answered twice.
+"""
+# Ray and PyArrow come with the extra `ray`:
+# pyright: reportMissingImports=false
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import ray
+import ray.data
+from ray.util import placement_group, remove_placement_group
+
+from ..configuration.compression_settings import CompressionSettings
+from ..errors import OptionError, one_line, sentence
+from ..placement import Placement
+from ..records.answer_parts import AnswerParts, Asked, digest
+from ..records.fingerprints import digest as digest_of_files
+from ..records.fingerprints import model_identity, video_changed, video_stamp
+from ..records.jsonl import json_object
+from .requests import VideoRequest, request_of
+
+if TYPE_CHECKING:
+    from .many import AnsweredRequest
+
+CPUS_OF_READING = 1  # that workers must leave free
+WHOLE_NUMBERS = {
+    *("id", "num_frames", "max_new_tokens"),
+    *(each.name for each in fields(CompressionSettings) if each.type == int | None),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a worker needs to know.
+
+    Attributes:
+        folder: the folder that paths of videos are relative to; None if they cannot be relative.
+        imported: the modules of `--import`, which must be at the same place on each node.
+        model_files: the digest of the model's files, so that no node answers with others.
+        answering: further arguments of `answer_many`.
+        engine_arguments: those of `vllm.LLM`, if workers hold vLLM's engine; None if Transformers answers.
+    """
+
+    model: str | None
+    placement: Placement
+    settings: Mapping[str, Any]
+    imported: tuple[str, ...]
+    model_files: str
+    folder: str | None
+    output: str
+    answering: Mapping[str, Any]
+    engine_arguments: Mapping[str, Any] | None = None
+
+
+def connect(num_workers: int | None, seconds: float = 0) -> None:
+    """Connect to the cluster that `RAY_ADDRESS` names, or start one of this machine, with a CPU for each worker and one
+    for reading.
+
+    Args:
+        seconds: how long to try again. Ray gives itself 30 seconds to start, which a busy machine may exceed.
+
+    Raises:
+        OptionError: if Ray does not answer at that address, or does not start.
+    """
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    address = os.environ.get("RAY_ADDRESS")  # which Ray reads too
+    cpus = max(os.cpu_count() or 1, (num_workers or 1) + CPUS_OF_READING)
+    start: dict[str, Any] = {} if address else {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+    until = time.monotonic() + seconds
+    while not ray.is_initialized():
+        try:
+            ray.init(logging_level=logging.ERROR, **start)
+        except Exception as error:  # Ray raises this very class if it does not start in time
+            if not isinstance(error, ValueError) and time.monotonic() < until:
+                time.sleep(1)
+                continue
+            what = f"`RAY_ADDRESS` is {address!r}, but Ray does not answer there" if address else "Ray does not start"
+            reason = sentence(one_line(error))
+            raise OptionError(f"{what}{_waited(seconds)}: {reason}{_remedy(seconds)}") from error
+
+
+def workers_that_fit(num_workers: int | None, device: str, seconds: float = 0) -> tuple[int, int]:
+    """Return how many workers there will be, and how many GPUs each has.
+
+    Args:
+        seconds: how long to wait for a cluster that starts nodes as they are asked for.
+
+    Raises:
+        OptionError: if the cluster has too few CPUs or GPUs, or the workers would share a device.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise OptionError(
+            f"`device` is {device!r}, but each worker has a device of its own. With --engine ray it must be auto, cpu "
+            "or cuda."
+        )
+    if seconds:
+        if num_workers is None or device == "auto":
+            raise OptionError(
+                f"`ray_wait` is {seconds:g}, but a cluster that is still starting nodes does not say what it will "
+                "have. Add --ray-workers, and --device cuda or cpu."
+            )
+        _ask_for_nodes(num_workers, int(device == "cuda"), seconds)
+    has = ray.cluster_resources()
+    gpus, cpus = int(has.get("GPU", 0)), int(has.get("CPU", 0))
+    on_gpu = device == "cuda" or (device == "auto" and gpus > 0)
+    wanted = num_workers or (gpus if on_gpu else 1)
+    if on_gpu and not 1 <= wanted <= gpus:
+        raise OptionError(
+            f"`ray_workers` is {wanted}, but the cluster has {gpus} GPUs{_waited(seconds)}. Take fewer, or --device "
+            f"cpu.{_remedy(seconds)}"
+        )
+    if wanted + CPUS_OF_READING > cpus:
+        raise OptionError(
+            f"`ray_workers` is {wanted}, but the cluster has {cpus} CPUs{_waited(seconds)}. Each worker takes one, and "
+            "reading another. Take fewer workers, or start Ray with more (`ray start --head --num-cpus 8`)."
+            f"{_remedy(seconds)}"
+        )
+    return wanted, int(on_gpu)
+
+
+def _waited(seconds: float) -> str:
+    return f" after {seconds:g} seconds" if seconds else ""
+
+
+def _remedy(seconds: float) -> str:
+    return "" if seconds else " If Ray or its nodes only need longer, wait ten minutes for them: --ray-wait 600."
+
+
+def _ask_for_nodes(num_workers: int, gpus: int, seconds: float) -> None:
+    """Reserve for a moment what workers and reading take. Ray's autoscaler starts nodes for what cannot be reserved."""
+    each = {"CPU": 1.0} | ({"GPU": 1.0} if gpus else {})
+    group = placement_group([*([each] * num_workers), {"CPU": float(CPUS_OF_READING)}])
+    try:
+        group.wait(seconds)
+    finally:
+        remove_placement_group(group)
+
+
+def read_requests(source: str) -> tuple[Any, str | None]:
+    """Return a file or folder of requests as a dataset, and the folder that paths in it are relative to.
+
+    Raises:
+        OptionError: if there is no such file.
+    """
+    is_local = "://" not in source
+    place = str(Path(source).absolute()) if is_local else source
+    folder = (place if Path(place).is_dir() else str(Path(place).parent)) if is_local else None
+    try:
+        is_parquet = place.rstrip("/").endswith(".parquet") or (is_local and any(Path(place).glob("*.parquet")))
+        if is_parquet:
+            return ray.data.read_parquet(place), folder
+        return ray.data.read_text(place), folder
+    except (OSError, ValueError, ImportError) as error:
+        raise OptionError(f"cannot read the requests {source!r}: {sentence(one_line(error))}") from None
+
+
+def lines_of(table: pa.Table) -> list[str]:
+    """Return rows as lines of JSON. Those of JSONL files are such lines, in the column `text`. In those of Parquet
+    files, a null or a NaN means that the key is not given."""
+    if table.column_names == ["text"]:
+        return table["text"].to_pylist()
+    rows = ({name: _as_meant(name, value) for name, value in row.items()} for row in table.to_pylist())
+    given = ({name: value for name, value in row.items() if value is not None} for row in rows)
+    return [json.dumps(row, default=str) for row in given]
+
+
+def _as_meant(key: str, value: Any) -> Any:
+    """Return a value of a Parquet table as a line of JSON would have it. Where a value of a column of whole numbers is
+    missing, pandas makes all of them floats, and the missing one NaN."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    is_exact = value.is_integer() and abs(value) < 2**53  # larger floats may have been rounded
+    return int(value) if key in WHOLE_NUMBERS and is_exact else value
+
+
+def request_of_line(line: str, folder: str | None) -> VideoRequest:
+    """Return the request in a line. Raises an OptionError on a line without an `id`, which only its text could name."""
+    try:
+        given = json_object(line)
+    except OptionError as error:
+        raise OptionError(f"the line {line[:80]!r} holds no request: {sentence(error)}") from None
+    if given.get("id") is None:
+        raise OptionError(
+            f"the request {line[:80]!r} has no `id`. Ray reads lines in any order, so they have no numbers. Give each "
+            "an id of its own."
+        )
+    if not isinstance(given["id"], str | int) or isinstance(given["id"], bool) or not _is_text(str(given["id"])):
+        raise OptionError(f"`id` is {given['id']!r}, but must be a text or a whole number.")
+    video = given.get("video")
+    if folder is None and isinstance(video, str) and not video.startswith(("http://", "https://", "/")):
+        problem = f"`video` is {video!r}, but the requests lie in no folder. Give an absolute path or an http(s) URL."
+        return VideoRequest(str(given["id"]), given=given, problem=problem)
+    return request_of(given, 0, Path(folder or "/"))
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can write it. JSON may hold halves of characters."""
+    return name.encode(errors="ignore").decode() == name
+
+
+def described(table: pa.Table, folder: str | None) -> pa.Table:
+    """Return for each line its id, the two fields of `Asked`, and what is wrong with it. The id is null if the line
+    has none."""
+    rows = []
+    for line in lines_of(table):
+        try:
+            request = request_of_line(line, folder)
+            asked = Asked(digest(request.given), video_stamp(request.video))
+            rows.append({"id": request.id, **asked._asdict(), "problem": request.problem})
+        except OptionError as error:
+            rows.append({"problem": str(error)})
+    return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("id", *Asked._fields, "problem")]))
+
+
+def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Asked], output: str) -> tuple[int, int]:
+    """Look at all requests before a model is loaded. Returns how many there are, and how many of them are answered.
+
+    Args:
+        answered: what was asked, for each id in the output.
+
+    Raises:
+        OptionError: on a request without an id, an id that two have, one whose answer is to something else, and if
+            there are none or none can be asked.
+    """
+    seen: set[str] = set()
+    first, askable = None, 0
+    for batch in requests.map_batches(described, fn_args=(folder,), batch_format="pyarrow").iter_batches(
+        batch_format="pyarrow", batch_size=None
+    ):
+        for row in batch.to_pylist():
+            name, problem = row["id"], row["problem"]
+            if name is None:
+                raise OptionError(problem)
+            if name in seen:
+                raise OptionError(f"two requests have the id {name!r}. Give each its own.")
+            now = Asked(row["given"], row["video_file"])
+            before = answered.get(name, now)
+            if before.given != now.given:
+                raise OptionError(
+                    f"{output!r} has the answer to another request of id {name!r}. Requests may be added. For other "
+                    "requests name another --output."
+                )
+            if video_changed(before.video_file, now.video_file):
+                raise OptionError(
+                    f"{output!r} has the answer about another video of request {name!r}: its file was "
+                    f"{before.video_file}, and is {now.video_file}. Name another --output."
+                )
+            seen.add(name)
+            first, askable = first or (problem and f"{name}, {problem}"), askable + (problem is None)
+    if not seen:
+        raise OptionError("there is no request. Write one JSON object with `id`, `video` and `prompt` a line.")
+    if not askable:
+        raise OptionError(f"none of the {len(seen):,} requests can be asked. The first is {first}")
+    return len(seen), len(seen & answered.keys())
+
+
+def answered_on_ray(
+    requests: Any, work: Work, answered: Mapping[str, Asked], num_workers: int, gpus: int, rows_per_part: int
+) -> Iterator[dict[str, Any]]:
+    """Answer what is not answered, and yield for each part that is written its numbers of `answers` and of `errors`,
+    and the `first_error`."""
+    # Nothing may stand before `repartition`: Ray would fuse it with the worker, and give a whole file to one of them.
+    parts = requests.repartition(target_num_rows_per_block=rows_per_part).map_batches(
+        Worker,
+        fn_constructor_args=(work, ray.put(frozenset(answered))),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=num_workers),
+        num_cpus=1,
+        num_gpus=gpus,
+    )
+    yield from parts.iter_rows()
+
+
+class Worker:
+    """A process with the model, which turns requests into a part of the output.
+
+    Args:
+        answered: refers to the ids that are left out.
+    """
+
+    def __init__(self, work: Work, answered: Any) -> None:
+        from ..checks import import_methods
+
+        for module in work.imported:
+            import_methods(module)
+        self.work, self.parts = work, AnswerParts(work.output)
+        self.answered = ray.get(answered) if isinstance(answered, ray.ObjectRef) else answered
+        answers, identity = _transformers(work) if work.engine_arguments is None else _vllm(work)
+        self.answers: Callable[[Sequence[VideoRequest]], Iterator[AnsweredRequest]] = answers
+        if digest_of_files(identity["model_files"]) != work.model_files:
+            raise OptionError(f"the model {work.model!r} has other files on this node than where the run was started.")
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        requests = [request_of_line(line, self.work.folder) for line in lines_of(table)]
+        requests = [request for request in requests if request.id not in self.answered]
+        if not requests:
+            return pa.Table.from_pylist([], PARTS)
+        videos = {request.id: video_stamp(request.video) for request in requests}  # before they are read
+        rows = [each.row | {"video_file": videos[each.request.id]} for each in self.answers(requests)]
+        self.parts.add(rows)
+        errors = [f"{row['id']}: {row['error']}" for row in rows if "error" in row]
+        counts = {"answers": len(rows) - len(errors), "errors": len(errors)}
+        return pa.Table.from_pylist([{**counts, "first_error": errors[0] if errors else None}], PARTS)
+
+
+def _transformers(work: Work) -> tuple[Any, Mapping[str, Any]]:
+    """Load the model. Returns the function that answers requests, and the identity of what was loaded."""
+    from ..checkpoints import load_placed
+    from .many import answer_many
+
+    checkpoint = load_placed(work.model, work.placement, work.settings)
+    assert checkpoint.identity is not None
+    model, processor = checkpoint.model, checkpoint.processor
+    return partial(answer_many, model=model, processor=processor, **work.answering), checkpoint.identity
+
+
+def _vllm(work: Work) -> tuple[Any, Mapping[str, Any]]:
+    """Start vLLM's engine, which runs as long as the worker. Returns what `_transformers` returns."""
+    from .many_in_vllm import VllmEngine
+
+    how = dict(work.answering)
+    reading = {name: how.pop(name) for name in ("workers", "scale_while_reading")}
+    engine = VllmEngine(work.model, work.settings, work.placement, arguments=work.engine_arguments or {}, **how)
+    return partial(engine.answers, **reading), model_identity(work.model, work.placement.revision)
+
+
+PARTS = pa.schema([("answers", pa.int64()), ("errors", pa.int64()), ("first_error", pa.string())])

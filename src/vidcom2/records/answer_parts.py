@@ -1,0 +1,176 @@
+"""The output of `vidcom2 run --engine ray`: a folder of parts, and in it the record of the run, `_run.json`.
+
+Each part is a JSONL or a Parquet file that is written whole or not at all. The folder may be on any file system that
+PyArrow knows (`s3://`, `gs://`). Needs PyArrow, which comes with Ray Data. Nothing here imports PyTorch.
+"""
+# Ray and PyArrow come with the extra `ray`:
+# pyright: reportMissingImports=false
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from ..errors import OptionError, one_line, sentence, written_to
+from .jsonl import as_line
+from .run_record import RunRecord, check_same_run, continued, locked, parse_record
+from .whole_files import write_whole
+
+RECORD = "_run.json"  # readers of Parquet folders skip names that begin so
+FORMATS = (".jsonl", ".parquet")
+COUNTS = (*("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens", "lost_frames"),)
+TEXTS = ("id", "given", "answer", "error", "video_file")
+SCHEMA = pa.schema([(name, pa.string()) for name in TEXTS] + [(name, pa.int64()) for name in COUNTS])
+
+
+class Asked(NamedTuple):
+    """What an answer is to: the `digest` of the request as it was given, and the `video_stamp` of its file."""
+
+    given: str
+    video_file: str | None
+
+
+class AnswerParts:
+    """The folder of a run's parts.
+
+    Args:
+        output: a path or a URL that ends in .jsonl or .parquet, which is the format of the parts.
+
+    Raises:
+        OptionError: on another ending, a file of this name, or a file system that does not answer.
+    """
+
+    def __init__(self, output: str) -> None:
+        self.output, self.suffix = output.rstrip("/"), Path(output).suffix
+        if self.suffix not in FORMATS:
+            raise OptionError(f"`--output` is {output!r}, but with --engine ray must end in .jsonl or .parquet.")
+        try:
+            if "://" in output:
+                self.system, self.folder = fs.FileSystem.from_uri(self.output)
+            else:
+                self.system, self.folder = fs.LocalFileSystem(), str(Path(self.output).absolute())
+            kind = self.system.get_file_info(self.folder).type
+        except (OSError, ValueError) as error:
+            raise OptionError(f"cannot write to `--output` {output!r}: {' '.join(str(error).split())}.") from None
+        if kind == fs.FileType.File:
+            raise OptionError(
+                f"`--output` is {output!r}, which is a file, but --engine ray writes a folder. Name another."
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.system, fs.LocalFileSystem)
+
+    def _files(self) -> list[str]:
+        selector = fs.FileSelector(self.folder, allow_not_found=True)
+        return sorted(each.path for each in self.system.get_file_info(selector) if each.type == fs.FileType.File)
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write a file that appears under its name only when it is complete, as objects of S3 do by themselves."""
+        if self.is_local:
+            with written_to(Path(self.folder, name)):
+                self.system.create_dir(self.folder, recursive=True)
+                write_whole(Path(self.folder, name), content)
+            return
+        try:
+            self.system.create_dir(self.folder, recursive=True)
+            with self.system.open_output_stream(f"{self.folder}/{name}") as file:
+                file.write(content)
+        except OSError as error:  # such as a bucket that does not exist
+            raise OptionError(f"cannot write to `--output` {self.output!r}: {sentence(one_line(error))}") from error
+
+    def _content(self, path: str) -> bytes:
+        with self.system.open_input_file(path) as file:
+            return file.read()
+
+    def _parts(self) -> list[str]:
+        """Return the files whose names are those of parts. Others are the user's, and are left alone."""
+        part = re.compile(rf"part-[0-9a-f]{{32}}{re.escape(self.suffix)}")
+        return [path for path in self._files() if part.fullmatch(path.rpartition("/")[2])]
+
+    def check(self, arguments: Mapping[str, Any]) -> RunRecord | None:
+        """Check that a run with these arguments may start or continue here, and return the record of what it continues.
+        A record without any part is of a run that answered nothing, and need not be continued.
+
+        Raises:
+            OptionError: if the folder holds another run's answers, or files that no run wrote.
+        """
+        record, files = f"{self.folder}/{RECORD}", self._files()
+        if record not in files and any(path.endswith(self.suffix) for path in files):
+            raise OptionError(
+                f"{self.output!r} exists, but is no output of `vidcom2 run --engine ray` (no {RECORD} in it). Name "
+                "another --output."
+            )
+        if record not in files or not self._parts():
+            return None
+        before = parse_record(self._content(record).decode(errors="replace"), record)
+        check_same_run(before, self.output, arguments)
+        return before
+
+    def claim(self, arguments: Mapping[str, Any], commit: str) -> None:
+        """Do what `check` does, and note that the run starts or continues here."""
+        before = self.check(arguments)
+        self._write(RECORD, (json.dumps(vars(continued(before, arguments, commit)), indent=2) + "\n").encode())
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs from writing here during the block, if the folder is on this machine's file system."""
+        return locked(Path(self.folder)) if self.is_local else nullcontext()
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a part. The rows' ids name it, so that the same part written again replaces itself."""
+        name = hashlib.sha256("\n".join(sorted(row["id"] for row in rows)).encode(errors="surrogatepass")).hexdigest()
+        self._write(f"part-{name[:32]}{self.suffix}", self._encoded(rows))
+
+    def _encoded(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
+        if self.suffix == ".jsonl":
+            return "".join(map(as_line, rows)).encode()
+        file = BytesIO()
+        as_text = [{**row, "given": json.dumps(row["given"])} for row in rows]
+        pq.write_table(pa.Table.from_pylist(as_text, SCHEMA), file)
+        return file.getvalue()
+
+    def _rows(self, path: str) -> list[dict[str, Any]]:
+        content = self._content(path)
+        if self.suffix == ".jsonl":
+            return [json.loads(line) for line in content.decode().split("\n") if line]
+        rows = pq.read_table(BytesIO(content)).to_pylist()
+        named = [{name: value for name, value in row.items() if value is not None} for row in rows]
+        return [{**row, "given": json.loads(row["given"])} for row in named]
+
+    def answered(self) -> dict[str, Asked]:
+        """Return, for each id with an answer, what was asked.
+
+        Rows of errors are removed from their parts, so that their requests are asked again. So is a row whose id an
+        earlier part has: workers of a job that was killed live on for a moment, in which the next job may start.
+
+        Raises:
+            OptionError: on a part that no run wrote.
+        """
+        found: dict[str, Asked] = {}
+        for path in self._parts():
+            try:
+                rows = self._rows(path)
+                kept = [row for row in rows if "error" not in row and row["id"] not in found]
+                found |= {row["id"]: Asked(digest(row["given"]), row.get("video_file")) for row in kept}
+            except (ValueError, KeyError, TypeError, OSError) as error:  # PyArrow's own are ValueErrors
+                raise OptionError(f"{path!r} is no part that vidcom2 wrote. Name another --output.") from error
+            if len(kept) < len(rows):
+                with written_to(Path(path)):
+                    if kept:
+                        self._write(path.rpartition("/")[2], self._encoded(kept))
+                    else:
+                        self.system.delete_file(path)
+        return found
+
+
+def digest(given: Any) -> str:
+    """Return a digest of a request as it was given."""
+    return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,140 @@
+"""The parts that `vidcom2 run --engine ray` writes, and what it refuses. Ray itself runs in test_many_on_ray.py."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import vidcom2
+from test_evaluation import write_lines
+
+pytest.importorskip("pyarrow", reason="PyArrow comes with the extra `ray`")
+from pyarrow import fs
+
+from vidcom2.errors import OptionError
+from vidcom2.records.answer_parts import AnswerParts, Asked, digest
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": "é",
+        "given": {"mine": [1, None]},
+        "answer": "x",
+        "new_tokens": 3,
+        "lost_frames": 0,
+        "video_file": "7 bytes",
+    },
+    {"id": "2", "given": {}, "error": "bad"},
+    {"id": "3", "given": {"a": 0.1}, "answer": "", "new_tokens": 1, "lost_frames": 0},
+]
+RUN = {"model_files": {}}
+
+
+@pytest.fixture(params=["a.jsonl", "a.parquet"])
+def parts(request: pytest.FixtureRequest, tmp_path: Path) -> AnswerParts:
+    return AnswerParts(str(tmp_path / request.param))
+
+
+def test_parts_give_back_what_was_answered_once_and_drop_errors(parts: AnswerParts) -> None:
+    assert parts.answered() == {}
+    parts.claim(RUN, "c")
+    parts.add(ROWS)
+    parts.add(ROWS[::-1])  # work that is repeated, in another order
+    parts.add([{"id": "4", "given": {}, "error": "bad"}])
+    parts.add(ROWS[2:])  # from a worker that outlived its job
+    files = {path.name for path in Path(parts.output).iterdir()}
+    assert len(files) == 4 and "_run.json" in files
+    answered = {"é": Asked(digest({"mine": [1, None]}), "7 bytes"), "3": Asked(digest({"a": 0.1}), None)}
+    assert parts.answered() == answered
+    found = sorted(Path(parts.output).glob("part-*"))  # the part of errors alone is gone
+    written = [path.read_bytes() for path in found]
+    assert sorted(row["id"] for path in found for row in parts._rows(str(path))) == ["3", "é"]
+    assert parts.answered() == answered and [path.read_bytes() for path in found] == written
+
+
+def test_files_of_the_user_among_the_parts_are_left_alone_and_count_for_nothing(parts: AnswerParts) -> None:
+    parts.claim(RUN, "c")
+    parts.add(ROWS)
+    (part,) = Path(parts.output).glob("part-*")
+    joined = part.with_name(f"all{part.suffix}")
+    joined.write_bytes(part.read_bytes())
+    assert set(parts.answered()) == {"é", "3"}
+    assert part.exists() and b"bad" not in part.read_bytes() and b"bad" in joined.read_bytes()
+
+
+@pytest.mark.slow
+def test_parts_may_be_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server imitates S3 on this machine, and PyArrow finds it by the variable that AWS's own tools read."""
+    server = pytest.importorskip("moto.server", reason='needs pip install "moto[server]"').ThreadedMotoServer(port=0)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    known = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
+    for name, value in {**known, "AWS_ENDPOINT_URL": address, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    fs.S3FileSystem(allow_bucket_creation=True, endpoint_override=address).create_dir("bucket")
+    parts = AnswerParts("s3://bucket/a.parquet")
+    assert parts.answered() == {} and not parts.is_local
+    parts.claim(RUN, "c")
+    parts.add(ROWS)
+    parts.add([{"id": "4", "given": {}, "error": "bad"}])
+    assert set(parts.answered()) == {"é", "3"} and len(parts._files()) == 2
+    with pytest.raises(OptionError, match="`num_frames` was None and is 4"):
+        parts.claim({**RUN, "num_frames": 4}, "c")
+    with pytest.raises(OptionError, match=r"cannot write to `--output` 's3://missing/a\.jsonl': .*'missing' not found"):
+        AnswerParts("s3://missing/a.jsonl").claim(RUN, "c")
+    server.stop()
+
+
+def test_a_record_without_a_part_keeps_no_other_run_out(parts: AnswerParts) -> None:
+    parts.claim(RUN, "c")
+    parts.claim({**RUN, "num_frames": 4}, "c")
+    parts.add(ROWS)
+    with pytest.raises(OptionError, match="num_frames"):
+        parts.check(RUN)
+
+
+def test_a_part_that_is_half_written_is_not_seen(parts: AnswerParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts.claim(RUN, "c")
+    monkeypatch.setattr("os.replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        parts.add(ROWS)
+    assert parts.answered() == {}
+
+
+def test_only_the_same_run_continues(parts: AnswerParts) -> None:
+    parts.claim(RUN, "c")
+    parts.add(ROWS)
+    parts.claim(RUN, "d")
+    assert json.loads((Path(parts.output) / "_run.json").read_text()) == {"arguments": RUN, "commits": ["c", "d"]}
+    with pytest.raises(OptionError, match="`num_frames` was None and is 4"):
+        parts.claim({**RUN, "num_frames": 4}, "c")
+    (Path(parts.output) / f"part-{'0' * 32}{parts.suffix}").write_text("{")
+    with pytest.raises(OptionError, match="is no part that vidcom2 wrote"):
+        parts.answered()
+    (Path(parts.output) / "_run.json").unlink()
+    with pytest.raises(OptionError, match="is no output of `vidcom2 run --engine ray`"):
+        parts.claim(RUN, "c")
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("a.csv", "must end in .jsonl or .parquet"),
+        ("requests.jsonl", "is a file, but --engine ray writes a folder"),
+        ("nowhere://x/a.jsonl", "cannot write to `--output` 'nowhere://x/a.jsonl'"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(output: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").touch()
+    with pytest.raises(OptionError, match=message):
+        AnswerParts(output if "://" in output else str(tmp_path / output))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "ray"])
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vidcom2.cli.run_many.find_spec", lambda _: None)
+    requests = write_lines(tmp_path / "r.jsonl", {"video": "a.mp4", "prompt": "What?"})
+    code, shown, error = vidcom2("run", "--requests", requests, "-o", tmp_path / "a.jsonl", "--engine", engine)
+    assert (code, shown, error.count("\n")) == (2, "", 1)
+    assert f"`--engine` is '{engine}', but" in error and f'pip install "vidcom2[{engine}]"' in error

@@ -1,0 +1,244 @@
+"""`vidcom2 run --engine ray` gives the rows of one process, whatever dies on the way. Needs the extra `ray`."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mixed_requests import BAD, mixed_requests
+from test_cli import save_tiny, vidcom2
+
+pytest.importorskip("ray", reason="Ray comes with the extra `ray`")
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+from vidcom2.answering.many_on_ray import (
+    check_requests,
+    connect,
+    lines_of,
+    read_requests,
+    request_of_line,
+    workers_that_fit,
+)
+from vidcom2.errors import OptionError
+from vidcom2.records.answer_parts import Asked, digest
+
+pytestmark = pytest.mark.slow
+COUNT = 64
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """Start Ray on this machine, with CPUs for two workers and for reading."""
+    ray.init(address="local", num_cpus=3, include_dashboard=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a model, clips and requests, in both formats."""
+    home = tmp_path_factory.mktemp("home")
+    save_tiny(home / "model")
+    requests = mixed_requests(home, COUNT)
+    (home / "requests.jsonl").write_text("".join(json.dumps(each) + "\n" for each in requests))
+    pq.write_table(pa.Table.from_pylist(requests, schema_of(requests)), home / "requests.parquet")
+    return home
+
+
+def schema_of(requests: list[dict[str, Any]]) -> pa.Schema:
+    """Return columns for all keys. Parquet has no lists of mixed types, so `mine` is left out."""
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    known = {name: kinds[type(value)] for each in requests for name, value in each.items() if name != "mine"}
+    return pa.schema(list((known | {"retention_ratio": pa.float64()}).items()))
+
+
+def run(home: Path, source: str, output: str, *more: Any) -> tuple[int, str, str]:
+    given = ["--num-frames", 6, "--max-new-tokens", 3, "--batch-size", 4, "--device", "cpu", "-o", home / output]
+    return vidcom2("run", "--model", home / "model", "--requests", home / source, *given, *more)
+
+
+def on_ray(home: Path, source: str, output: str, *more: Any) -> tuple[int, str, str]:
+    return run(home, source, output, "--engine", "ray", "--ray-workers", 2, "--rows-per-part", 6, *more)
+
+
+def rows(output: Path) -> dict[str, dict[str, Any]]:
+    if output.is_file():
+        found = [json.loads(line) for line in output.read_text().splitlines()]
+    elif output.suffix == ".jsonl":
+        found = [json.loads(line) for path in output.glob("part-*") for line in path.read_text().splitlines()]
+    else:
+        found = [{**row, "given": json.loads(row["given"])} for row in pq.read_table(output).to_pylist()]
+    found = [{name: value for name, value in row.items() if value is not None} for row in found]
+    assert len({row["id"] for row in found}) == len(found), "a row is there twice"
+    return {row["id"]: row for row in found}
+
+
+@pytest.fixture(scope="module")
+def alone(home: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of one process."""
+    assert run(home, "requests.jsonl", "alone.jsonl")[0] == 3
+    return rows(home / "alone.jsonl")
+
+
+def test_a_killed_worker_loses_and_repeats_nothing_and_the_same_command_asks_only_errors_again(
+    home: Path, alone: dict[str, dict[str, Any]]
+) -> None:
+    output, killed = home / "killed.jsonl", []
+
+    def kill_a_worker() -> None:
+        until = time.monotonic() + 600
+        while not killed and time.monotonic() < until:
+            if len(list(output.glob("part-*"))) >= 2:
+                for process in psutil.Process().children(recursive=True):
+                    if "MapWorker" in process.name() or "MapWorker" in " ".join(process.cmdline()):
+                        os.kill(process.pid, signal.SIGKILL)
+                        killed.append(process.pid)
+                        break
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill_a_worker, daemon=True)
+    killer.start()
+    code, shown, error = on_ray(home, "requests.jsonl", "killed.jsonl")
+    parts = len(list(output.glob("part-*")))
+    killer.join()
+    assert code == 3 and killed and parts > 2, error
+    assert f"Answered: {COUNT - len(BAD)} of {COUNT} requests (0 before)" in shown
+    assert rows(output) == alone
+
+    before = {path: path.stat().st_mtime_ns for path in output.glob("part-*") if b'"error"' not in path.read_bytes()}
+    code, shown, _ = on_ray(home, "requests.jsonl", "killed.jsonl")
+    assert code == 3 and f"({COUNT - len(BAD)} before)" in shown and f"Errors: {len(BAD)}" in shown
+    assert rows(output) == alone and len(before) > 5
+    assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing of these was computed again
+
+
+def test_parquet_goes_in_and_comes_out(home: Path, alone: dict[str, dict[str, Any]]) -> None:
+    assert on_ray(home, "requests.parquet", "out.parquet")[0] == 3
+    found = rows(home / "out.parquet")
+    without_mine = {
+        name: {**row, "given": {key: value for key, value in row["given"].items() if key != "mine"}}
+        for name, row in alone.items()
+    }
+    assert found == without_mine
+
+
+def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path) -> None:
+    def asked(*lines: dict[str, Any] | str, answered: dict[str, Asked] | None = None) -> tuple[int, int]:
+        text = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines)
+        (tmp_path / "r.jsonl").write_text(text)
+        return check_requests(*read_requests(str(tmp_path / "r.jsonl")), answered or {}, "out")
+
+    good = {"id": "a", "video": "a.mp4", "prompt": "What?"}
+    assert asked(good, {**good, "id": 2}, {"id": "x"}) == (3, 0)
+    for lines, message in (
+        ([good, {"video": "a.mp4", "prompt": "What?"}], "has no `id`. Ray reads lines in any order"),
+        ([good, "{"], "the line '{' holds no request"),
+        ([good, good], "two requests have the id 'a'"),
+        ([{"id": "a", "prompt": "What?"}], "none of the 1 requests can be asked. The first is a, "),
+    ):
+        with pytest.raises(OptionError, match=message):
+            asked(*lines)
+    with pytest.raises(OptionError, match="'out' has the answer to another request of id 'a'"):
+        asked(good, answered={"a": Asked("another", None)})
+    before = {"a": Asked(digest(good), "7 bytes of 2026")}
+    assert asked(good, answered=before) == (1, 1)  # the video is gone, but its answer is there
+    (tmp_path / "a.mp4").write_bytes(b"x" * 8)
+    with pytest.raises(OptionError, match="another video of request 'a': its file was 7 bytes of 2026, and is 8 bytes"):
+        asked(good, answered=before)
+    with pytest.raises(OptionError, match=r"cannot read the requests .*no\.jsonl"):
+        read_requests(str(tmp_path / "no.jsonl"))
+    misfits: list[tuple[tuple[Any, ...], str]] = [
+        ((3, "cpu"), r"`ray_workers` is 3, but the cluster has 3 CPUs\. .* --ray-wait 600"),
+        ((3, "cpu", 1), "`ray_workers` is 3, but the cluster has 3 CPUs after 1 seconds"),
+        ((None, "cpu", 1), "`ray_wait` is 1, but a cluster that is still starting nodes does not say"),
+        ((1, "auto", 1), "`ray_wait` is 1, but a cluster that is still starting nodes does not say"),
+        ((1, "cuda"), "`ray_workers` is 1, but the cluster has 0 GPUs"),
+        ((1, "cuda:1"), "each worker has a device of its own"),
+    ]
+    for given, message in misfits:
+        with pytest.raises(OptionError, match=message):
+            workers_that_fit(*given)
+    assert workers_that_fit(None, "auto") == (1, 0)
+    assert workers_that_fit(2, "cpu", 600) == (2, 0)  # which are there at once
+    assert all(each["state"] == "REMOVED" for each in ray.util.placement_group_table().values())
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (
+            "127.0.0.1:1",
+            "`RAY_ADDRESS` is '127.0.0.1:1', but Ray does not answer there: timed out. .* --ray-wait 600",
+        ),
+        ("", "Ray does not start: timed out. .* --ray-wait 600"),
+    ],
+)
+def test_a_ray_that_does_not_start_is_tried_again_for_as_long_as_the_user_says(
+    address: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = [Exception("timed out")] * 2  # Ray raises this very class
+
+    def starts_late(**_: Any) -> None:
+        if tries:
+            raise tries.pop()
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: not tries)
+    monkeypatch.setattr(ray, "init", starts_late)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(OptionError, match=message):
+        connect(1)
+    assert len(tries) == 1
+    tries.append(Exception("timed out"))
+    connect(1, seconds=60)
+    assert not tries
+
+
+@pytest.mark.parametrize("missing", ["null", "nan"])
+def test_floats_of_pandas_are_read_as_the_whole_numbers_that_they_stand_for(missing: str, tmp_path: Path) -> None:
+    """A missing value makes all values of its column floats. pandas writes null for it, and others write NaN."""
+    pandas = pytest.importorskip("pandas")
+    known: list[dict[str, Any]] = [
+        {"id": 1, "num_frames": 8, "compression_window": 3, "mine": 2.5},
+        {"id": 2, "num_frames": None, "max_video_tokens": 64, "retention_ratio": 1.0},
+        {"id": 3, "num_frames": 8.5},
+    ]
+    frame = pandas.DataFrame([{"video": "a.mp4", "prompt": "What?", **each} for each in known]).astype({"id": float})
+    if missing == "null":
+        frame.to_parquet(tmp_path / "r.parquet")
+    else:
+        pq.write_table(pa.table({name: frame[name].tolist() for name in frame}), tmp_path / "r.parquet")
+    read = pq.read_table(tmp_path / "r.parquet")
+    assert read.schema.field("num_frames").type == pa.float64() and missing in str(read["num_frames"])
+    first, second, third = (request_of_line(line, str(tmp_path)) for line in lines_of(read))
+    assert json.dumps(first.given, sort_keys=True) == (
+        '{"compression_window": 3, "id": 1, "mine": 2.5, "num_frames": 8, "prompt": "What?", "video": "a.mp4"}'
+    )
+    assert (first.id, first.num_frames, first.problem) == ("1", 8, None)
+    assert (second.id, second.num_frames) == ("2", None)
+    assert second.settings == {"max_video_tokens": 64, "retention_ratio": 1.0}
+    assert third.id == "3" and "`num_frames` is 8.5, but must be a whole number" in (third.problem or "")
+
+
+def test_requests_may_be_at_a_url(tmp_path: Path) -> None:
+    asked = [{"id": str(i), "video": video, "prompt": "What?"} for i, video in enumerate(("/a.mp4", "a.mp4"))]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        requests, folder = read_requests(f"http://127.0.0.1:{server.server_port}/r.jsonl")
+        assert check_requests(requests, folder, {}, "out") == (2, 0)
+        server.shutdown()
+    assert folder is None
+    first, second = (request_of_line(json.dumps(each), folder) for each in asked)
+    assert first.problem is None and "the requests lie in no folder" in (second.problem or "")

@@ -1,0 +1,154 @@
+"""Qwen2.5-Omni beyond what all families share: sound, apart from a video and among its tokens, and checkpoints that
+hold more than the thinker. The stock class runs the prompt that plain loops compressed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family, only
+from models import RETENTION_RATIO, make_image, make_video, save_as_on_the_hub
+from reference import compressed_embeddings, new_tokens
+from safetensors.torch import load_file, save_file
+from test_generate import MODES, NEW, defaults, run
+from test_qwen_videos import attentive, seen_positions
+from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as stock_module
+
+import vidcom2
+from vidcom2 import VidCom2Qwen2_5OmniThinkerConfig
+from vidcom2.tiny.qwen import tiny_qwen2_5_omni_thinker
+
+__all__ = ["attentive"]  # a fixture
+pytestmark = only(lambda family: family.name == "qwen2_5_omni_thinker")
+
+APART, IN_VIDEO, BOTH = "apart", "in the video", "one apart, one in the video"
+
+
+def sound(seconds: float, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=int(16000 * seconds)).astype(np.float32)
+
+
+def prompt(family: Family, *parts: str, question: str = "What happens?") -> str:
+    content = [*({"type": part} for part in parts), {"type": "text", "text": question}]
+    return family.processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+
+
+def heard(family: Family, kind: str, seed: int = 0, image: bool = False, seconds: float = 5.6) -> dict[str, Any]:
+    """Return the inputs of a prompt with a video of 8 frames in 5.6 s, and sound of 3.1 s."""
+    parts = ["image"] * image + {APART: ["video", "audio"], IN_VIDEO: ["video"], BOTH: ["audio", "video"]}[kind]
+    sounds = [sound(1.2, seed + 9)] * (kind == BOTH) + [sound(3.1, seed)]
+    sources: dict[str, list] = {APART: [None], IN_VIDEO: [0], BOTH: [None, 0]}
+    media: dict[str, Any] = {"images": [make_image(seed)]} if image else {}
+    inputs = family.processor(
+        text=[prompt(family, *parts)],
+        videos=[make_video(seed)],
+        audio=sounds,
+        load_audio_from_video=kind != APART,
+        audio_from_video_indices=None if kind == APART else sources[kind],
+        do_sample_frames=False,
+        fps=8 / seconds,
+        return_tensors="pt",
+        **media,
+    )
+    return dict(inputs) | ({} if kind == APART else {"use_audio_in_video": True})
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beams_returned", "static_cache", "no_cache"])
+@pytest.mark.parametrize("kind", [APART, IN_VIDEO, BOTH])
+def test_sound_stays_whole_and_videos_are_compressed_as_by_hand(attentive: Family, kind: str, mode: str) -> None:
+    inputs = heard(attentive, kind, image=kind == BOTH)
+    is_sound = inputs["input_ids"] == attentive.stock.config.audio_token_id
+    assert is_sound.sum() > 70
+    first, last = (inputs["input_ids"] == attentive.stock.config.video_token_id)[0].nonzero()[[0, -1], 0].tolist()
+    assert is_sound[0, first:last].any() == (kind != APART), "the sound alternates with the frames"
+    settings = defaults(attentive.stock) | {"max_new_tokens": NEW, **MODES[mode]}
+    ours = attentive.model.generate(**inputs, **settings)[:, inputs["input_ids"].shape[1] :]
+    theirs = new_tokens(attentive, inputs, RETENTION_RATIO, **settings)
+    assert torch.equal(ours, theirs)
+    silent = inputs | {"input_features": torch.zeros_like(inputs["input_features"])}
+    logits = [attentive.model(**each).logits[:, -1] for each in (inputs, silent)]
+    assert not torch.allclose(*logits, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [APART, IN_VIDEO, BOTH])
+def test_each_token_keeps_the_position_of_the_full_prompt(attentive: Family, kind: str) -> None:
+    inputs = heard(attentive, kind, image=True)
+    _, remaining = compressed_embeddings(attentive, inputs, RETENTION_RATIO)
+    full = attentive.case.full_positions(attentive.stock, inputs)
+    assert full is not None
+    for mask in (inputs["attention_mask"], None):
+        with seen_positions(attentive.model) as seen:
+            attentive.model(**inputs | {"attention_mask": mask})
+        assert torch.equal(seen[0], full[:, :, remaining])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [APART, IN_VIDEO])
+def test_at_ratio_1_each_bit_is_the_stock_classs(attentive: Family, kind: str) -> None:
+    inputs = heard(attentive, kind, image=True)
+    ours = attentive.model(**inputs, retention_ratio=1.0).logits
+    assert torch.equal(ours, attentive.stock(**inputs).logits)
+    assert torch.equal(run(attentive.model, inputs, retention_ratio=1.0), run(attentive.stock, inputs))
+
+
+@pytest.mark.parametrize("ratios", [(RETENTION_RATIO, RETENTION_RATIO), (1.0, RETENTION_RATIO)])
+@pytest.mark.parametrize("kind", [APART, IN_VIDEO])
+def test_a_second_turn_that_is_heard_equals_a_run_from_scratch(attentive: Family, kind: str, ratios: tuple) -> None:
+    """With the second pair of ratios, the first turn is text."""
+    model, second = attentive.model, heard(attentive, kind, seed=3, seconds=9.0)
+    first = heard(attentive, kind) if ratios[0] < 1 else dict(attentive.inputs(prompt(attentive)))
+    turn = run(model, first, return_dict_in_generate=True, retention_ratio=ratios[0])
+    ids = torch.cat([turn.sequences, second["input_ids"]], dim=1)
+    conversation = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    names = [name for name in second if name not in (*conversation, "use_audio_in_video")]
+    media = {name: torch.cat([first[name], second[name]]) if name in first else second[name] for name in names}
+    flag = {name: second[name] for name in ("use_audio_in_video",) if name in second}
+    whole = run(model, conversation | media | flag, retention_ratio=ratios[1])
+    of_all = {"video_second_per_grid": media["video_second_per_grid"]}  # the last ones are the turn's
+    new = {name: second[name] for name in names} | flag | of_all
+    continued = run(model, conversation | new, past_key_values=turn.past_key_values, retention_ratio=ratios[1])
+    assert torch.equal(continued, whole)
+
+
+def test_inputs_that_do_not_fit_the_prompt_are_refused(family: Family) -> None:
+    apart, mixed = heard(family, APART), heard(family, IN_VIDEO)
+    nothing = torch.zeros(0, 3000, dtype=torch.int32)
+    for inputs, bad, error in (
+        (apart, {"use_audio_in_video": True}, "`use_audio_in_video` is True, but 0 videos .* and 1 have not"),
+        (mixed, {"use_audio_in_video": None}, "`use_audio_in_video` is None, but 1 videos .* and 0 have not"),
+        (apart, {"feature_attention_mask": nothing}, "has 1 sounds, but `feature_attention_mask` has 0"),
+        (apart, {"video_second_per_grid": None}, "has 1 videos, but `video_second_per_grid` is None"),
+    ):
+        for call in (family.model, family.model.generate):
+            with pytest.raises(ValueError, match=error):
+                call(**inputs | bad)
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_load_takes_the_thinker_from_a_checkpoint_that_also_speaks(family: Family, tmp_path: Path) -> None:
+    """Its keys and config are laid out as in the released Qwen2.5-Omni."""
+    family.processor.save_pretrained(tmp_path)
+    save_as_on_the_hub(family.case, family.stock, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors") | {"talker.thinker_to_talker_proj.bias": torch.zeros(3)}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    parts = {"thinker_config": family.stock.config.to_dict(), "talker_config": {"model_type": "qwen2_5_omni_talker"}}
+    config = {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni", **parts}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model, processor = vidcom2.load(tmp_path, retention_ratio=RETENTION_RATIO, device="cpu")
+    assert type(model) is family.case.model_class
+    inputs = heard(family, IN_VIDEO)
+    assert processor(text=[prompt(family)])["input_ids"] == family.processor(text=[prompt(family)])["input_ids"]
+    assert torch.equal(run(model, inputs), run(family.model, inputs))
+
+
+@pytest.mark.skipif(hasattr(stock_module, "Qwen2_5OmniThinkerModel"), reason="this Transformers has the inner class")
+def test_a_transformers_without_the_inner_class_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"extends the inner model that Transformers 5\.21 .* Upgrade Transformers"):
+        VidCom2Qwen2_5OmniThinkerConfig()
+    with pytest.raises(ValueError, match=r"extends the inner model that Transformers 5\.21 .* Upgrade Transformers"):
+        vidcom2.apply(tiny_qwen2_5_omni_thinker()[0])

@@ -1,0 +1,168 @@
+"""Families whose processors pass the frames of videos as images: what they write before a frame, read as text, and the
+stock class with an argument for videos, so that the same tests run over it."""
+
+import functools
+import re
+from typing import Any
+
+import torch
+from tokenizers import pre_tokenizers
+from torch import Tensor
+from transformers import (
+    BatchFeature,
+    InternVLForConditionalGeneration,
+    InternVLModel,
+    PreTrainedConfig,
+    SmolVLMForConditionalGeneration,
+    SmolVLMModel,
+)
+from transformers.utils.generic import ModelOutput
+
+from vidcom2.tiny.smolvlm import SMOLVLM_TOKENS
+
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # the text of each token of a tiny tokenizer but the special ones
+SPACE, LINE, OTHER, PLACEHOLDER = "Ġ", "Ċ", "<>", "#"
+GLOBAL = "@"  # the token that opens an image of SmolVLM's that is no tile of a larger one
+FRAMES = {  # The first group is what a video's first frame has.
+    "internvl": rf"Frame(1(?=:))?\d*:{SPACE}[{OTHER}](#+)[{OTHER}]",
+    "smolvlm": rf"(video\.{LINE})?{LINE}Frame{SPACE}from{SPACE}\d+:\d+:[{OTHER}]{GLOBAL}(#+)[{OTHER}]",
+}
+
+
+def frames_in(config: PreTrainedConfig, input_ids: Tensor) -> list[tuple[bool, range]]:
+    """Return for each frame in a prompt (L,) whether it is a video's first one, and its places."""
+    opening = len(LETTERS) + SMOLVLM_TOKENS.index("<global-img>") if config.model_type == "smolvlm" else None
+    text = "".join(
+        PLACEHOLDER
+        if token in (config.image_token_id, -1)
+        else GLOBAL
+        if token == opening
+        else LETTERS[token]
+        if token < len(LETTERS)
+        else OTHER[0]
+        for token in input_ids.tolist()
+    ).replace("#<#", "#>#")
+    frames = [(found[1] is not None, range(*found.span(2))) for found in re.finditer(FRAMES[config.model_type], text)]
+    return [(is_first, places) for is_first, places in frames if len(places) == tokens_of_a_tile(config)]
+
+
+def tokens_of_a_tile(config: Any) -> int:
+    if config.model_type == "internvl":
+        return config.image_seq_length
+    return (config.vision_config.image_size // config.vision_config.patch_size // config.scale_factor) ** 2
+
+
+def frame_places(config: PreTrainedConfig, input_ids: Tensor) -> Tensor:
+    """Return which tokens of a prompt (L,) stand for a frame's: bool."""
+    places = torch.zeros(len(input_ids), dtype=torch.bool)
+    for _, frame in frames_in(config, input_ids):
+        places[list(frame)] = True
+    return places
+
+
+def rows_of(config: PreTrainedConfig, input_ids: Tensor) -> list[bool]:
+    """Return for each tile of `pixel_values` whether it is a frame."""
+    rows = []
+    for prompt in input_ids:
+        frames = frame_places(config, prompt).tolist()
+        placeholders = [is_frame for token, is_frame in zip(prompt, frames) if token in (config.image_token_id, -1)]
+        rows += placeholders[:: tokens_of_a_tile(config)]
+    return rows
+
+
+def tiles_in(pixels: Tensor | None) -> list[Tensor]:
+    """Return the tiles of `pixel_values`, without those that pad a prompt's."""
+    if pixels is None:
+        return []
+    return [tile for tile in pixels.flatten(0, -4) if tile.any()]
+
+
+def as_pixels(config: PreTrainedConfig, tiles: list[Tensor]) -> dict[str, Tensor]:
+    """Return the arguments by which the stock class takes some tiles."""
+    pixels = torch.stack(tiles)
+    if config.model_type == "internvl":
+        return {"pixel_values": pixels}
+    return {"pixel_values": pixels[None], "pixel_attention_mask": torch.ones_like(pixels[None, :, 0], dtype=torch.long)}
+
+
+def joined_pixels(config: PreTrainedConfig, inputs: Any, images: Tensor | None, frames: Tensor) -> dict[str, Tensor]:
+    """Return the arguments for the pixels of images and frames, in the order of the prompt."""
+    by_kind = {True: tiles_in(frames), False: tiles_in(images)}
+    tiles = [by_kind[is_frame].pop(0) for is_frame in rows_of(config, inputs["input_ids"])]
+    assert not any(by_kind.values())
+    return as_pixels(config, tiles)
+
+
+def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature:
+    """Take the frames of videos out of `pixel_values`, into `pixel_values_videos` and `num_frames`."""
+    firsts = [is_first for prompt in inputs["input_ids"] for is_first, _ in frames_in(config, prompt)]
+    if "pixel_values" not in inputs or not firsts:
+        return inputs
+    by_kind: dict[bool, list[Tensor]] = {True: [], False: []}
+    for pixels, is_frame in zip(tiles_in(inputs["pixel_values"]), rows_of(config, inputs["input_ids"]), strict=True):
+        by_kind[is_frame].append(pixels)
+    lengths: list[int] = []
+    for is_first in firsts:
+        lengths = [*lengths, 1] if is_first else [*lengths[:-1], lengths[-1] + 1]
+    for name in as_pixels(config, by_kind[True]):
+        inputs.pop(name, None)
+    if by_kind[False]:
+        inputs |= as_pixels(config, by_kind[False])
+    inputs["pixel_values_videos"], inputs["num_frames"] = torch.stack(by_kind[True]), torch.tensor(lengths)
+    return inputs
+
+
+def by_prompt(prompts: list[str], token: str, media: list) -> list[list]:
+    """Return the media of each prompt, which show the token in their places."""
+    left = iter(media)
+    return [[next(left) for _ in range(prompt.count(token))] for prompt in prompts]
+
+
+class TakesVideos:
+    """Puts `pixel_values_videos` back among `pixel_values`."""
+
+    def get_video_features(self: Any, pixel_values_videos: Tensor, num_frames: Tensor, **kwargs: Any) -> ModelOutput:
+        outputs = self.get_image_features(**as_pixels(self.config, list(pixel_values_videos)), **kwargs)
+        tokens = torch.cat([each.flatten(0, -2) for each in outputs.pooler_output])
+        outputs.pooler_output = tokens.split((num_frames * tokens_of_a_tile(self.config)).tolist())
+        return outputs
+
+    def _joined(self: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        frames, _ = (kwargs.pop(name, None) for name in ("pixel_values_videos", "num_frames"))
+        if frames is None:
+            return kwargs
+        return kwargs | joined_pixels(self.config, kwargs, kwargs.get("pixel_values"), frames)
+
+
+class InternVLModelWithVideos(TakesVideos, InternVLModel):
+    @functools.wraps(InternVLModel.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return super().forward(*args, **self._joined(kwargs))
+
+
+class InternVLWithVideos(TakesVideos, InternVLForConditionalGeneration):
+    inner_class = InternVLModelWithVideos
+
+    @functools.wraps(InternVLForConditionalGeneration.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return super().forward(*args, **self._joined(kwargs))
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return super().generate(*args, **self._joined(kwargs))
+
+
+class SmolVLMModelWithVideos(TakesVideos, SmolVLMModel):
+    @functools.wraps(SmolVLMModel.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return super().forward(*args, **self._joined(kwargs))
+
+
+class SmolVLMWithVideos(TakesVideos, SmolVLMForConditionalGeneration):
+    inner_class = SmolVLMModelWithVideos
+
+    @functools.wraps(SmolVLMForConditionalGeneration.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return super().forward(*args, **self._joined(kwargs))
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return super().generate(*args, **self._joined(kwargs))

@@ -1,0 +1,100 @@
+"""`vidcom2 run --engine vllm` gives the rows of the Transformers engine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import CASES_BY_NAME, save_repo, save_stock_repo
+from mixed_requests import BAD, mixed_requests
+from typer.testing import CliRunner
+
+from vidcom2.cli.app import app
+
+ENGINE_ARGS = {"enforce_eager": True, "max_model_len": 1024, "block_size": 32, "kv_cache_memory_bytes": 2**26}
+# A stock repo, one whose frames have times, and one whose prompt tells the times.
+REPOS = {"llava_onevision": 64, "qwen2_5_vl": 23, "llava_video": 14}
+
+
+def vidcom2(*arguments: Any) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def rows(path: Path) -> dict[str, dict[str, Any]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({line["id"] for line in lines}) == len(lines)
+    return {line["id"]: line for line in lines}
+
+
+def command(repo: Path, output: Path, requests: Path, *more: Any) -> list[Any]:
+    given = ["--num-frames", 8, "--max-new-tokens", 6]
+    return ["run", "--model", repo, "--requests", requests, "-o", output, *given, *more]
+
+
+@pytest.mark.parametrize("name", REPOS)
+def test_the_rows_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+    repo, case = tmp_path / "repo", CASES_BY_NAME[name]
+    processor = save_stock_repo(repo, case)[1] if name == "llava_onevision" else save_repo(repo, case)
+    if name == "llava_video":
+        processor.add_time_instruction = True
+        processor.save_pretrained(repo)
+    lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, REPOS[name])]
+    (tmp_path / "requests.jsonl").write_text("".join(lines))
+    expected, found = tmp_path / "transformers.jsonl", tmp_path / "vllm.jsonl"
+    exact = ("--compression-rounding", "exact")
+    code, _, error = vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", *exact, "--batch-size", 4))
+    assert code == 3, error
+    of_vllm = (*exact, "--engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS), "--batch-size", 8)
+    # Only vLLM has a limit for prompts, and refuses them when the others are already running.
+    lines.insert(3, json.dumps({"id": "long", "video": "0.mp4", "prompt": "What" + " now" * 300}) + "\n")
+    (tmp_path / "for_vllm.jsonl").write_text("".join(lines))
+    code, shown, error = vidcom2(*command(repo, found, tmp_path / "for_vllm.jsonl", *of_vllm))
+    assert code == 3 and f"Answered: {REPOS[name] - len(BAD)} of {REPOS[name] + 1} requests" in shown, error
+    found_rows = rows(found)
+    assert "maximum context length is 1024 tokens" in found_rows.pop("long")["error"]
+    assert found_rows == rows(expected)
+    answers = [row["answer"] for row in found_rows.values() if "answer" in row]
+    assert len(answers) == REPOS[name] - len(BAD) and len(set(answers)) > 5
+
+
+def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray", reason="it comes with the extra `ray`, which .ci/vllm leaves out to save time")
+    repo, count = tmp_path / "repo", 20
+    save_stock_repo(repo, CASES_BY_NAME["llava_onevision"])
+    lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, count)]
+    (tmp_path / "requests.jsonl").write_text("".join(lines))
+    expected, found = tmp_path / "transformers.jsonl", tmp_path / "ray.jsonl"
+    exact = ("--compression-rounding", "exact", "--batch-size", 4)
+    assert vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", *exact))[0] == 3
+    on_ray = (*exact, "--engine", "ray", "--ray-workers", 2, "--ray-wait", 300, "--device", "cpu", "--rows-per-part", 5)
+    of_vllm = (*on_ray, "--ray-engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS))
+    code, shown, error = vidcom2(*command(repo, found, tmp_path / "requests.jsonl", *of_vllm))
+    ray.shutdown()
+    assert code == 3 and f"Answered: {count - len(BAD)} of {count} requests" in shown, error
+    parts = [rows(path) for path in found.glob("part-*")]
+    assert len(parts) > 3 and sum(map(len, parts)) == count
+    assert {name: row for part in parts for name, row in part.items()} == rows(expected)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "`compression_rounding` is 'ceil', which makes the number of kept tokens depend on"),
+        (["--compression-method", "visionzip"], "which needs `tower_attention`, but vLLM"),
+        (["--compression-method", "evs", "--vision-method", "changed_patches"], "but vLLM's own vision tower encodes"),
+        (["--engine-args", "[1]"], "`--engine-args` is '[1]', but must be a JSON object"),
+    ],
+)
+def test_what_the_engine_cannot_keep_to_is_refused_before_it_starts(
+    more: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vllm.LLM", None)
+    repo = tmp_path / "repo"
+    save_stock_repo(repo, CASES_BY_NAME["llava_onevision"])
+    (tmp_path / "requests.jsonl").write_text('{"video": "a.mp4", "prompt": "What?"}')
+    arguments = command(repo, tmp_path / "a.jsonl", tmp_path / "requests.jsonl", "--engine", "vllm", *more)
+    code, _, error = vidcom2(*arguments)
+    assert code == 2 and message in error and not (tmp_path / "a.jsonl").exists(), error

@@ -19,6 +19,7 @@ from .families.modeling_vidcom2_glm46v import VidCom2Glm46VForConditionalGenerat
 from .families.modeling_vidcom2_internvl import VidCom2InternVLForConditionalGeneration
 from .families.modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoForConditionalGeneration
 from .families.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionForConditionalGeneration
+from .families.modeling_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6ForConditionalGeneration
 from .families.modeling_vidcom2_qwen2_5_omni_thinker import VidCom2Qwen2_5OmniThinkerForConditionalGeneration
 from .families.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
@@ -50,6 +51,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2InternVLForConditionalGeneration,
         VidCom2SmolVLMForConditionalGeneration,
         VidCom2Gemma4ForConditionalGeneration,
+        VidCom2MiniCPMV4_6ForConditionalGeneration,
     )
 }
 # Attributes by which others replace a model's methods, and which the view must not take over. Accelerate, when it

@@ -159,7 +159,7 @@ class Family:
     ) -> BatchFeature:
         media: dict[str, Any] = {name: value for name, value in (("videos", videos), ("images", images)) if value}
         inputs = self.processed(list(prompts), media, **arguments)
-        return split_pixels(self.stock.config, inputs) if self.case.frames_are_images else inputs
+        return inputs if self.case.compared_class is None else split_pixels(self.stock.config, inputs)
 
     def processed(self, prompts: list[str], media: dict[str, list], **arguments: Any) -> BatchFeature:
         """Return what the processor makes of prompts and their media, with the pixels of all media.
@@ -178,7 +178,7 @@ class Family:
 
     def for_stock(self, inputs: Any) -> dict[str, Any]:
         """Return the inputs as Transformers' own class takes them."""
-        return self.stock._joined(dict(inputs)) if self.case.frames_are_images else dict(inputs)
+        return dict(inputs) if self.case.compared_class is None else self.stock._joined(dict(inputs))
 
     def videos_of(self, inputs: Any) -> dict[str, Any]:
         """Return the arguments that describe the videos of a prompt."""

@@ -21,6 +21,7 @@ from transformers import (
     InternVLForConditionalGeneration,
     LlavaNextVideoForConditionalGeneration,
     LlavaOnevisionForConditionalGeneration,
+    MiniCPMV4_6ForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
     ProcessorMixin,
@@ -33,7 +34,7 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
     SmolVLMForConditionalGeneration,
 )
-from videos_as_images import InternVLWithVideos, SmolVLMWithVideos, frame_places
+from videos_as_images import InternVLWithVideos, MiniCPMV4_6WithVideos, SmolVLMWithVideos, frame_places
 
 from vidcom2 import (
     VidCom2Cosmos3OmniConfig,
@@ -54,6 +55,8 @@ from vidcom2 import (
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaVideoConfig,
     VidCom2LlavaVideoForConditionalGeneration,
+    VidCom2MiniCPMV4_6Config,
+    VidCom2MiniCPMV4_6ForConditionalGeneration,
     VidCom2Qwen2_5_VLConfig,
     VidCom2Qwen2_5_VLForConditionalGeneration,
     VidCom2Qwen2_5OmniThinkerConfig,
@@ -78,6 +81,7 @@ from vidcom2.tiny.glm import tiny_glm4v, tiny_glm4v_moe, tiny_glm46v
 from vidcom2.tiny.internvl import tiny_internvl
 from vidcom2.tiny.llava import tiny_llava_next_video, tiny_llava_onevision
 from vidcom2.tiny.llava_video import tiny_llava_video
+from vidcom2.tiny.minicpmv import tiny_minicpmv4_6
 from vidcom2.tiny.qwen import (
     tiny_cosmos3_omni,
     tiny_qwen2_5_omni_thinker,
@@ -126,6 +130,7 @@ class ModelCase:
     # Whether the processor passes frames as rows of `pixel_values`. The tests pass them as `pixel_values_videos`, which
     # the stock class does not take: `compared_class` is one that does.
     frames_are_images: bool = False
+    # The stock class with the arguments by which the tests tell videos apart; None if it has such arguments.
     compared_class: type | None = None
     grouped: bool = True  # whether the vision tower can leave out groups of patches
     deepstack: bool = False  # whether the language model adds features of inner layers of the vision tower
@@ -434,6 +439,22 @@ MODELS = [
         media_by_prompt=True,
         shares_kv=True,
         since="5.20",
+    ),
+    ModelCase(
+        name="minicpmv4_6",
+        config_class=VidCom2MiniCPMV4_6Config,
+        model_class=VidCom2MiniCPMV4_6ForConditionalGeneration,
+        stock_class=MiniCPMV4_6ForConditionalGeneration,
+        compared_class=MiniCPMV4_6WithVideos,
+        build=tiny_minicpmv4_6,
+        build_arguments={"patch_size": 5, "scale_resolution": 70},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "target_sizes_videos", "num_frames_per_video", "num_patches_per_frame"),
+        image_inputs=("pixel_values", "target_sizes"),
+        legacy_prefixes={"": ""},
+        grouped=False,
+        recurrent=True,
     ),
 ]
 

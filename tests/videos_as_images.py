@@ -12,13 +12,17 @@ from transformers import (
     BatchFeature,
     InternVLForConditionalGeneration,
     InternVLModel,
+    MiniCPMV4_6ForConditionalGeneration,
+    MiniCPMV4_6Model,
     PreTrainedConfig,
     SmolVLMForConditionalGeneration,
     SmolVLMModel,
 )
 from transformers.utils.generic import ModelOutput
 
+from vidcom2.tiny.minicpmv import MINICPMV_MARKS
 from vidcom2.tiny.smolvlm import SMOLVLM_TOKENS
+from vidcom2.tiny.tokens import QWEN2_TOKENS
 
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # the text of each token of a tiny tokenizer but the special ones
 SPACE, LINE, OTHER, PLACEHOLDER = "Ġ", "Ċ", "<>", "#"
@@ -93,8 +97,23 @@ def joined_pixels(config: PreTrainedConfig, inputs: Any, images: Tensor | None, 
     return as_pixels(config, tiles)
 
 
+def with_numbers_of_frames(config: Any, inputs: BatchFeature) -> BatchFeature:
+    """Add how many frames each video of MiniCPM-V 4.6's has. Here each has one tile, and is numbered by the processor:
+    its frames stand between `<image_id>` and text that is no mark."""
+    if "pixel_values_videos" in inputs:
+        number = len(LETTERS) + [*QWEN2_TOKENS, *MINICPMV_MARKS.values()].index("</image_id>")
+        text = [
+            "v" if t == config.video_token_id else "n" if t == number else "." for t in inputs["input_ids"].flatten()
+        ]
+        videos = re.findall(r"n((?:\.v+\.)+)", "".join(text))
+        inputs["num_frames_per_video"] = torch.tensor([len(re.findall("v+", video)) for video in videos])
+    return inputs
+
+
 def split_pixels(config: PreTrainedConfig, inputs: BatchFeature) -> BatchFeature:
     """Take the frames of videos out of `pixel_values`, into `pixel_values_videos` and `num_frames`."""
+    if config.model_type == "minicpmv4_6":
+        return with_numbers_of_frames(config, inputs)
     firsts = [is_first for prompt in inputs["input_ids"] for is_first, _ in frames_in(config, prompt)]
     if "pixel_values" not in inputs or not firsts:
         return inputs
@@ -161,6 +180,38 @@ class SmolVLMWithVideos(TakesVideos, SmolVLMForConditionalGeneration):
     inner_class = SmolVLMModelWithVideos
 
     @functools.wraps(SmolVLMForConditionalGeneration.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return super().forward(*args, **self._joined(kwargs))
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return super().generate(*args, **self._joined(kwargs))
+
+
+class TellsVideosApart:
+    """Joins the parent's features of frames to those of videos, and leaves out the numbers of frames."""
+
+    def _joined(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in kwargs.items() if name != "num_frames_per_video"}
+
+
+class MiniCPMV4_6ModelWithVideos(TellsVideosApart, MiniCPMV4_6Model):
+    @functools.wraps(MiniCPMV4_6Model.get_video_features)
+    def get_video_features(self, *args: Any, num_frames_per_video: Any = None, **kwargs: Any) -> ModelOutput:
+        outputs = super().get_video_features(*args, **kwargs)
+        if num_frames_per_video is not None:
+            frames = torch.cat(list(outputs.pooler_output)).unflatten(0, (len(outputs.pooler_output), -1))
+            outputs.pooler_output = [each.flatten(0, 1) for each in frames.split(num_frames_per_video.tolist())]
+        return outputs
+
+    @functools.wraps(MiniCPMV4_6Model.forward)
+    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
+        return super().forward(*args, **self._joined(kwargs))
+
+
+class MiniCPMV4_6WithVideos(TellsVideosApart, MiniCPMV4_6ForConditionalGeneration):
+    inner_class = MiniCPMV4_6ModelWithVideos
+
+    @functools.wraps(MiniCPMV4_6ForConditionalGeneration.forward)
     def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
         return super().forward(*args, **self._joined(kwargs))
 

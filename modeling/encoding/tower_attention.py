@@ -150,6 +150,26 @@ def queries_keys_values(attention: Any, hidden_states: Tensor) -> tuple[Tensor, 
     return queries, keys, values
 
 
+def received_in_packed_frames(attention: Any, hidden_states: Tensor, cu_seqlens: Tensor, **_: Any) -> Tensor:
+    """Return the attention that the patches of frames receive in a layer of MiniCPM-V 4.6's tower.
+
+    Args:
+        hidden_states: (1, N, dim), what the layer's attention is given, frame after frame.
+        cu_seqlens: where the frames begin and end.
+
+    Returns:
+        (N,) float32, a mean over the heads and over the patches of the frame, which pay it.
+    """
+    queries, keys = (
+        project(hidden_states[0]).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)
+        for project in (attention.q_proj, attention.k_proj)
+    )
+    frames = [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
+    return torch.cat(
+        [summed_weights(queries[:, at], keys[:, at], attention.scaling) / (at.stop - at.start) for at in frames]
+    )
+
+
 def received_in_padded_frames(
     attention: Any,
     hidden_states: Tensor,

@@ -63,7 +63,7 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
 def video_tokens(
     tokens: Sequence[Tensor],
     of_tower: Mapping[str, Sequence[Tensor]],
-    grids: Sequence[tuple[int, int]] | None = None,
+    grids: Sequence[tuple[int, int] | None] | None = None,
     tower_grids: Sequence[tuple[int, int]] | None = None,
 ) -> list[VideoTokens]:
     """Join the scored tokens of each video with what a method needs of the vision tower.
@@ -72,7 +72,7 @@ def video_tokens(
         tokens: (T, M, D) of each video.
         of_tower: by name, of `TOWER_NEEDS`, a (T, P, ...) of each video.
         grids, tower_grids: the rows and columns of a frame's M tokens, and of its P patches, in each video; None for
-            square frames.
+            square frames. A grid is None if a frame's tokens form none.
     """
     videos = []
     for number, of_video in enumerate(tokens):

@@ -24,6 +24,10 @@ from .modeling.families.modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionConfig,
     VidCom2LlavaOnevisionForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_minicpmv4_6 import (
+    VidCom2MiniCPMV4_6Config,
+    VidCom2MiniCPMV4_6ForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_qwen2_5_omni_thinker import (
     VidCom2Qwen2_5OmniThinkerConfig,
     VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
@@ -77,6 +81,8 @@ __all__ = [
     "VidCom2LlavaOnevisionForConditionalGeneration",
     "VidCom2LlavaVideoConfig",
     "VidCom2LlavaVideoForConditionalGeneration",
+    "VidCom2MiniCPMV4_6Config",
+    "VidCom2MiniCPMV4_6ForConditionalGeneration",
     "VidCom2Qwen2VLConfig",
     "VidCom2Qwen2VLForConditionalGeneration",
     "VidCom2Qwen2_5OmniThinkerConfig",

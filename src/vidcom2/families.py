@@ -259,6 +259,14 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.gemma4.tiny_gemma4",
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
+        Family(
+            model_type="minicpmv4_6",
+            name="MiniCPM-V 4.6",
+            module="minicpmv4_6",
+            classes="VidCom2MiniCPMV4_6",
+            tiny="tiny.minicpmv.tiny_minicpmv4_6",
+            frame="a frame: a token for 56 × 56 pixels after scaling, some 64 tokens, and those of its slices",
+        ),
     )
 }
 NATIVE_FAMILIES: dict[str, Family] = {name: family for name, family in FAMILIES.items() if family.native}

@@ -1,0 +1,275 @@
+"""MiniCPM-V 4.6 with VidCom²: only what differs from the parent classes."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from ...configuration.compression_settings import CompressionSettings
+from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
+from ..encoding.frame_encoding import Run, encode_in_chunks, plan_frames
+from ..encoding.tower_attention import received_in_packed_frames, with_attention_received
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.vision_encoding import check_encoding
+from ..hosting.call_arguments import pop_settings
+from ..methods.video_compression import VideoTokens
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from ..prompt.conversation_cache import CachedPrompt
+from ..prompt.prompt_compression import VidCom2ModelMixin
+from .packed_frames import LAYOUT, PackedVideo, VideosByTile, layout_of, videos_in
+
+
+@dataclass
+class VidCom2MiniCPMV4_6CausalLMOutputWithPast(CausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
+    """
+
+    prompt_positions: torch.LongTensor | None = None
+
+
+class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model):
+    """MiniCPM-V 4.6 without its head. The language model, Qwen3.5's, runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video. The parent's returns those of each tile.
+        - `forward` finds in the prompt which frames belong to which video, and leaves the dropped tokens out of it. The
+          marks around a frame and its slices are structure, and stay even if the frame keeps nothing.
+        - it also takes `num_frames_per_video` and `num_patches_per_frame`, which the processor does not return.
+        - prompts of a batch that continue a KV cache with different numbers of tokens are refused.
+
+    All tokens of a frame are scored, those of its slices together with those of the frame as a whole.
+    """
+
+    config: VidCom2MiniCPMV4_6Config
+    video_arguments = LAYOUT
+
+    def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
+        """Return the arguments of a call with the numbers of frames and tiles, as the prompts show them.
+
+        If no token may be dropped, they are not needed.
+
+        Raises:
+            ValueError: if the prompts do not hold as many tiles as there are pixels of.
+        """
+        input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", "past_key_values"))
+        is_known = inputs.get("num_frames_per_video") is not None
+        if input_ids is None or sizes is None or inputs.get("pixel_values_videos") is None or is_known:
+            return inputs
+        if not self.config.compression_settings(**pop_settings(dict(inputs), self.of_parent)).may_drop:
+            return inputs
+        if has_whole_conversation and cache is not None and cache.get_seq_length() > 0:
+            input_ids = input_ids[:, CachedPrompt.of(cache, len(input_ids), input_ids.device).prompt_length :]
+        placeholder = self.config.video_token_id
+        videos = list(chain.from_iterable(videos_in(prompt, placeholder) for prompt in input_ids.tolist()))
+        tiles = list(chain.from_iterable(videos))
+        if sum(tiles) != len(sizes):
+            raise ValueError(
+                f"The prompts hold {sum(tiles)} frames and slices of videos (runs of token {placeholder}), but "
+                f"`target_sizes_videos` has {len(sizes)} rows. Build both with the checkpoint's processor, and don't "
+                "truncate the prompt. Videos of earlier turns are in `past_key_values`: leave their pixels out."
+            )
+        lengths = torch.tensor([len(video) for video in videos])
+        return inputs | {"num_frames_per_video": lengths, "num_patches_per_frame": torch.tensor(tiles)}
+
+    def encode_videos(
+        self,
+        pixel_values_videos: Tensor,
+        settings: CompressionSettings,
+        needs: Collection[str],
+        downsample_mode: str | None = None,
+        target_sizes_videos: Tensor | None = None,
+        num_frames_per_video: Tensor | None = None,
+        num_patches_per_frame: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+
+        Args:
+            pixel_values_videos: (1, channels, patch size, patches · patch size), tile after tile.
+            settings, needs: see `VideoFeaturesMixin.encode_videos`.
+            downsample_mode: `"16x"` or `"4x"`; None for the config's.
+            target_sizes_videos: (tiles, 2) rows and columns of patches of each tile.
+            num_frames_per_video: (num_videos,) how many frames each video has; None if all belong to one.
+            num_patches_per_frame: (F,) how many tiles each frame has; None for one.
+
+        Raises:
+            ValueError: if a video is empty, if its frames have different tiles, if numbers do not fit, or if something
+                of the tower is needed of frames that have slices.
+        """
+        videos = self._videos(pixel_values_videos, target_sizes_videos, num_frames_per_video, num_patches_per_frame)
+        check_encoding(settings, needs, kwargs)
+        of_tower, of_token = self._sides(downsample_mode)
+        self._check_tiles(videos, of_token, needs)
+        patch = self.config.vision_config.patch_size
+        pixels = pixel_values_videos[0].split([video.length * video.patches * patch for video in videos], dim=-1)
+        frames = [  # (T, channels, patch size, patches · patch size)
+            of_video.unflatten(-1, (video.length, -1)).movedim(-2, 0) for of_video, video in zip(pixels, videos)
+        ]
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
+        encode = partial(self._encode_frames, needs=needs, downsample_mode=downsample_mode, **kwargs)
+        if plan.is_one_call:
+            outputs, found = encode(pixel_values_videos, videos)
+        else:
+
+            def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
+                chosen = [frames[run.video][list(run.frames)].movedim(0, -2).flatten(-2) for run in runs]
+                of_runs = [PackedVideo(len(run.frames), videos[run.video].tiles) for run in runs]
+                outputs, found = encode(torch.cat(chosen, dim=-1)[None], of_runs)
+                tokens = [each.unflatten(0, (run.length, -1)) for each, run in zip(outputs.pooler_output, of_runs)]
+                return {"tokens": tokens, **found}
+
+            buffers = encode_in_chunks(plan, of_chunk)
+            outputs = VidCom2VideoFeatures(pooler_output=buffers.pop("tokens").videos)
+            found = {name: each.by_frame() for name, each in buffers.items()}
+        tokens = [
+            video.unflatten(0, (length, -1)) for video, (length, _) in zip(outputs.pooler_output, videos, strict=True)
+        ]
+        sides = [video.tiles[0] for video in videos]
+        grids = [
+            (rows // of_token, columns // of_token) if len(video.tiles) == 1 else None
+            for video, (rows, columns) in zip(videos, sides)
+        ]
+        return outputs, video_tokens(
+            tokens, found, grids, [(rows // of_tower, cols // of_tower) for rows, cols in sides]
+        )
+
+    def video_sizes(
+        self,
+        pixel_values_videos: Tensor,
+        downsample_mode: str | None = None,
+        target_sizes_videos: Tensor | None = None,
+        num_frames_per_video: Tensor | None = None,
+        num_patches_per_frame: Tensor | None = None,
+        **described: Any,
+    ) -> list[int]:
+        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
+        videos = self._videos(pixel_values_videos, target_sizes_videos, num_frames_per_video, num_patches_per_frame)
+        of_token = self._sides(downsample_mode)[1]
+        self._check_tiles(videos, of_token)
+        return [video.length * video.patches // of_token**2 for video in videos]
+
+    def _encode_frames(
+        self, pixels: Tensor, videos: Sequence[PackedVideo], needs: Collection[str], **kwargs: Any
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
+        """Return the parent's features of videos, and what is needed of the tower, by name: a (T, P, ...) of each."""
+        layout = layout_of(videos, pixels)
+        encode: Callable[[], Any] = partial(self.parent_video_features, pixel_values_videos=pixels, **layout, **kwargs)
+        read: dict[str, Tensor] = {}
+        if "tower_attention" in needs:
+            layers: Any = self.vision_tower.encoder.layers
+            attention = layers[-1].self_attn
+            outputs, read["tower_attention"] = with_attention_received(encode, attention, received_in_packed_frames)
+        else:
+            outputs = encode()
+        if "tower_states" in needs:
+            read["tower_states"] = outputs.last_hidden_state[0]
+        side = self._sides(kwargs["downsample_mode"])[0]
+        sizes = [video.length * video.patches // side**2 for video in videos]
+        return outputs, {
+            name: [each.unflatten(0, (video.length, -1)) for each, video in zip(of_all.split(sizes), videos)]
+            for name, of_all in read.items()
+        }
+
+    def _sides(self, downsample_mode: str | None) -> tuple[int, int]:
+        """Return how many rows, and columns, of patches a state of the tower's last layer stands for, and a token."""
+        of_tower = 1 if (downsample_mode or self.config.downsample_mode) == "4x" else 2
+        return of_tower, of_tower * self.config.merge_kernel_size[0] ** self.config.merger_times
+
+    def _videos(
+        self, pixels: Tensor, sizes: Tensor | None, num_frames: Tensor | None, num_tiles: Tensor | None
+    ) -> list[PackedVideo]:
+        """Return the frames of each video. The device is read once for each argument.
+
+        Raises:
+            ValueError: if a video is empty, if its frames have different tiles, or if numbers do not fit.
+        """
+        if not isinstance(sizes, Tensor) or len(sizes) == 0:
+            raise ValueError(
+                f"`target_sizes_videos` is {sizes!r}, but must have the rows and columns of patches of each frame in "
+                "`pixel_values_videos`. The processor returns them together."
+            )
+        tiles = [(rows, columns) for rows, columns in sizes.tolist()]
+        per_frame = [1] * len(tiles) if num_tiles is None else num_tiles.tolist()
+        lengths = [len(per_frame)] if num_frames is None else num_frames.tolist()
+        patch = self.config.vision_config.patch_size
+        found = (min([*lengths, *per_frame], default=0) > 0, sum(lengths), sum(per_frame), pixels.shape[-1])
+        patches = sum(rows * columns for rows, columns in tiles)
+        if found != (True, len(per_frame), len(tiles), patches * patch):
+            raise ValueError(
+                f"`target_sizes_videos` has {len(tiles)} tiles of {patches} patches, `num_frames_per_video` is {lengths} "
+                f"and `num_patches_per_frame` {per_frame}, but `pixel_values_videos` holds {pixels.shape[-1] // patch} "
+                "patches. Pass them as the processor made them, or leave the numbers out of `forward` and `generate`, "
+                "which find them in the prompt."
+            )
+        left, frames = iter(tiles), iter(per_frame)
+        videos = []
+        for number, length in enumerate(lengths):
+            of_frames = [tuple(next(left) for _ in range(next(frames))) for _ in range(length)]
+            if len(set(of_frames)) > 1:
+                raise ValueError(
+                    f"The frames of video {number} have tiles of different sizes, in patches: "
+                    f"{' and '.join(map(str, sorted(set(of_frames))[:2]))}. So they have no common number of tokens. Pass "
+                    "`stack_frames=1` to the processor, put text between two videos, or pass `retention_ratio=1.0` "
+                    "without a budget."
+                )
+            videos.append(PackedVideo(length, of_frames[0]))
+        return videos
+
+    def _check_tiles(self, videos: Sequence[PackedVideo], side: int, needs: Collection[str] = ()) -> None:
+        for rows, columns in chain.from_iterable(video.tiles for video in videos):
+            if rows % side or columns % side:
+                raise ValueError(
+                    f"A frame or slice has {rows} × {columns} patches, but {side} must divide both: a token stands for "
+                    f"{side} × {side}. Pass the same `downsample_mode` to the processor and the model."
+                )
+        if needs and any(len(video.tiles) > 1 for video in videos):
+            raise ValueError(
+                f"the compression method needs {' and '.join(f'`{need}`' for need in needs)}, which frames with slices "
+                "do not have in one grid. Pass `max_slice_nums=1` to the video processor, or choose another "
+                "`compression_method`."
+            )
+
+
+class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPMV4_6ForConditionalGeneration):
+    """MiniCPM-V 4.6 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2MiniCPMV4_6Model`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
+    """
+
+    config: VidCom2MiniCPMV4_6Config
+    inner_class = VidCom2MiniCPMV4_6Model
+    output_class = VidCom2MiniCPMV4_6CausalLMOutputWithPast
+    video_arguments = LAYOUT
+
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        target_sizes_videos: Tensor,
+        downsample_mode: str | None = None,
+        num_frames_per_video: Tensor | None = None,
+        num_patches_per_frame: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return what the inner model's method returns, with its arguments by name."""
+        return self.model.get_video_features(
+            pixel_values_videos,
+            target_sizes_videos,
+            downsample_mode,
+            num_frames_per_video,
+            num_patches_per_frame,
+            **kwargs,
+        )

@@ -102,11 +102,11 @@ def with_numbers_of_frames(config: Any, inputs: BatchFeature) -> BatchFeature:
     its frames stand between `<image_id>` and text that is no mark."""
     if "pixel_values_videos" in inputs:
         number = len(LETTERS) + [*QWEN2_TOKENS, *MINICPMV_MARKS.values()].index("</image_id>")
-        text = [
-            "v" if t == config.video_token_id else "n" if t == number else "." for t in inputs["input_ids"].flatten()
-        ]
-        videos = re.findall(r"n((?:\.v+\.)+)", "".join(text))
-        inputs["num_frames_per_video"] = torch.tensor([len(re.findall("v+", video)) for video in videos])
+        letters = {config.video_token_id: "v", number: "n"}
+        text = "".join(letters.get(token, ".") for token in inputs["input_ids"].flatten().tolist())
+        videos = [len(re.findall("v+", video)) for video in re.findall(r"n((?:\.v+\.)+)", text)]
+        inputs["num_frames_per_video"] = torch.tensor(videos)
+        inputs["num_patches_per_frame"] = torch.ones(sum(videos), dtype=torch.long)
     return inputs
 
 
@@ -187,17 +187,20 @@ class SmolVLMWithVideos(TakesVideos, SmolVLMForConditionalGeneration):
         return super().generate(*args, **self._joined(kwargs))
 
 
+NUMBERS_OF_FRAMES = ("num_frames_per_video", "num_patches_per_frame")
+
+
 class TellsVideosApart:
     """Joins the parent's features of frames to those of videos, and leaves out the numbers of frames."""
 
     def _joined(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in kwargs.items() if name != "num_frames_per_video"}
+        return {name: value for name, value in kwargs.items() if name not in NUMBERS_OF_FRAMES}
 
 
 class MiniCPMV4_6ModelWithVideos(TellsVideosApart, MiniCPMV4_6Model):
     @functools.wraps(MiniCPMV4_6Model.get_video_features)
     def get_video_features(self, *args: Any, num_frames_per_video: Any = None, **kwargs: Any) -> ModelOutput:
-        outputs = super().get_video_features(*args, **kwargs)
+        outputs = super().get_video_features(*args, **self._joined(kwargs))
         if num_frames_per_video is not None:
             frames = torch.cat(list(outputs.pooler_output)).unflatten(0, (len(outputs.pooler_output), -1))
             outputs.pooler_output = [each.flatten(0, 1) for each in frames.split(num_frames_per_video.tolist())]

@@ -135,13 +135,10 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
             video.unflatten(0, (length, -1)) for video, (length, _) in zip(outputs.pooler_output, videos, strict=True)
         ]
         sides = [video.tiles[0] for video in videos]
-        grids = [
-            (rows // of_token, columns // of_token) if len(video.tiles) == 1 else None
-            for video, (rows, columns) in zip(videos, sides)
-        ]
-        return outputs, video_tokens(
-            tokens, found, grids, [(rows // of_tower, cols // of_tower) for rows, cols in sides]
-        )
+        of_tokens = [(rows // of_token, columns // of_token) for rows, columns in sides]
+        grids = [None if len(video.tiles) > 1 else grid for video, grid in zip(videos, of_tokens)]
+        tower_grids = [(rows // of_tower, columns // of_tower) for rows, columns in sides]
+        return outputs, video_tokens(tokens, found, grids, tower_grids)
 
     def video_sizes(
         self,
@@ -206,9 +203,9 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         patches = sum(rows * columns for rows, columns in tiles)
         if found != (True, len(per_frame), len(tiles), patches * patch):
             raise ValueError(
-                f"`target_sizes_videos` has {len(tiles)} tiles of {patches} patches, `num_frames_per_video` is {lengths} "
-                f"and `num_patches_per_frame` {per_frame}, but `pixel_values_videos` holds {pixels.shape[-1] // patch} "
-                "patches. Pass them as the processor made them, or leave the numbers out of `forward` and `generate`, "
+                f"`target_sizes_videos` has {len(tiles)} tiles of {patches} patches, `num_frames_per_video` is "
+                f"{lengths} and `num_patches_per_frame` {per_frame}, but `pixel_values_videos` holds "
+                f"{pixels.shape[-1] // patch} patches. Pass them as the processor made them, or leave the numbers out of `forward` and `generate`, "
                 "which find them in the prompt."
             )
         left, frames = iter(tiles), iter(per_frame)
@@ -216,10 +213,10 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         for number, length in enumerate(lengths):
             of_frames = [tuple(next(left) for _ in range(next(frames))) for _ in range(length)]
             if len(set(of_frames)) > 1:
+                found_sizes = " and ".join(map(str, sorted(set(of_frames))[:2]))
                 raise ValueError(
-                    f"The frames of video {number} have tiles of different sizes, in patches: "
-                    f"{' and '.join(map(str, sorted(set(of_frames))[:2]))}. So they have no common number of tokens. Pass "
-                    "`stack_frames=1` to the processor, put text between two videos, or pass `retention_ratio=1.0` "
+                    f"The frames of video {number} have tiles of different sizes, in patches: {found_sizes}. So they "
+                    "have no common number of tokens. Pass `stack_frames=1` to the processor, put text between two videos, or pass `retention_ratio=1.0` "
                     "without a budget."
                 )
             videos.append(PackedVideo(length, of_frames[0]))

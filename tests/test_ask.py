@@ -80,6 +80,8 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
         full = math.prod(inputs["video_grid_thw"][0]) // 4
     if "video_position_ids" in inputs:  # Gemma 4's makes them as large as 70 tokens allow, and keeps their shape
         full = int((np.array(inputs["video_position_ids"]) >= 0).all(axis=-1).sum()) // 9
+    if "target_sizes_videos" in inputs:  # MiniCPM-V's makes them as large as its resolution, and keeps their shape
+        full = sum(rows * columns // 16 for rows, columns in inputs["target_sizes_videos"].tolist())
     assert answer.full_video_tokens == full > answer.video_tokens
     features = family.model.get_video_features(**family.videos_of(inputs))
     assert torch.equal(answer.compression.indices, features.video_compressions[0].indices)

@@ -205,8 +205,8 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
             raise ValueError(
                 f"`target_sizes_videos` has {len(tiles)} tiles of {patches} patches, `num_frames_per_video` is "
                 f"{lengths} and `num_patches_per_frame` {per_frame}, but `pixel_values_videos` holds "
-                f"{pixels.shape[-1] // patch} patches. Pass them as the processor made them, or leave the numbers out of `forward` and `generate`, "
-                "which find them in the prompt."
+                f"{pixels.shape[-1] // patch} patches. Pass them as the processor made them, or leave the numbers out "
+                "of `forward` and `generate`, which find them in the prompt."
             )
         left, frames = iter(tiles), iter(per_frame)
         videos = []
@@ -216,8 +216,8 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
                 found_sizes = " and ".join(map(str, sorted(set(of_frames))[:2]))
                 raise ValueError(
                     f"The frames of video {number} have tiles of different sizes, in patches: {found_sizes}. So they "
-                    "have no common number of tokens. Pass `stack_frames=1` to the processor, put text between two videos, or pass `retention_ratio=1.0` "
-                    "without a budget."
+                    "have no common number of tokens. Pass `stack_frames=1` to the processor, put text between two "
+                    "videos, or pass `retention_ratio=1.0` without a budget."
                 )
             videos.append(PackedVideo(length, of_frames[0]))
         return videos

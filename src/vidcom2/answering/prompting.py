@@ -14,6 +14,10 @@ from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 
+NO_SLICES = {
+    "videos_kwargs": {"max_slice_nums": 1}
+}  # of frames, which MiniCPM-V's processor else cuts if they are large
+
 
 def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
     """Check that a prompt holds no token that stands for a video or an image. Raises an OptionError if it does."""
@@ -43,11 +47,14 @@ def prepare_inputs(
         video_metadata=[dict(metadata) for _ in range(batch_size)],
         do_sample_frames=False,
         return_tensors="pt",
+        **NO_SLICES if hasattr(cast(Any, processor).video_processor, "max_slice_nums") else {},
     )
     if "pixel_values_videos" not in inputs:  # Some processors pass frames as images; here there are no others.
         inputs["pixel_values_videos"] = inputs.pop("pixel_values").flatten(0, -4)
         inputs.pop("pixel_attention_mask", None)  # All frames are of one size.
         inputs["num_frames"] = torch.full((batch_size,), len(frames))
+    if "target_sizes_videos" in inputs:  # MiniCPM-V's does not say which frames belong to which video.
+        inputs["num_frames_per_video"] = torch.full((batch_size,), len(frames))
     spacing = spacing_of_a_part(video)
     patch = getattr(cast(Any, processor).video_processor, "temporal_patch_size", 1)
     if spacing is not None and "second_per_grid_ts" in inputs:

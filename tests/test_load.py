@@ -98,7 +98,7 @@ def test_a_quantized_model_is_loaded_onto_its_device(family: Family, monkeypatch
 
 def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    supported = "'llava_onevision', 'vidcom2_llava_video', .*'gemma4'"
+    supported = "'llava_onevision', 'vidcom2_llava_video', .*'minicpmv4_6'"
     with pytest.raises(
         CheckpointError, match=f"{tmp_path}.* is of type 'bert', but VidCom² has classes for {supported}"
     ):
@@ -120,7 +120,8 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
             False,
             "Gemma 4 ('gemma4'), but Gemma 4 Unified has a class of its own, .* nobody has tried",
         ),
-        ("minicpmv", True, "LLaVA-OneVision ('llava_onevision'), but MiniCPM-V has its class as code in its repo"),
+        ("minicpmv", True, "MiniCPM-V 4.6 ('minicpmv4_6'), but MiniCPM-V has its class as code in its repo"),
+        ("minicpmv4_7", False, "MiniCPM-V 4.6 ('minicpmv4_6'), but MiniCPM-V 4.7 gives the tokens"),
         (
             "qwen3_5_moe_text",
             False,
@@ -129,8 +130,8 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
         ("qwen4_exp", False, "Qwen3.5-MoE ('qwen3_5_moe'), but Qwen3.8-Flash-Next embeds runs"),
         ("qwen3_9", False, "Qwen3.5 ('qwen3_5'), but Transformers lists no class for 'qwen3_9'"),
         ("qwen2-vl", False, "Qwen2-VL ('qwen2_vl'), but Transformers lists no class for 'qwen2-vl'"),
-        ("Keye", True, "'gemma4'. 'Keye' has its class as code in its repo"),
-        ("bert", False, "'gemma4'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
+        ("Keye", True, "'minicpmv4_6'. 'Keye' has its class as code in its repo"),
+        ("bert", False, "'minicpmv4_6'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
     ],
 )
 def test_a_model_of_no_family_is_told_the_nearest_and_why_it_does_not_fit(

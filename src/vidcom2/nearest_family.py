@@ -53,10 +53,11 @@ UNSUPPORTED = (
         "other neighbours",
     ),
     Unsupported(
-        "MiniCPM-V 4.6",
-        ("minicpmv4",),
-        "llava_onevision",
-        "gives its features frame by frame, without saying which video a frame belongs to",
+        "MiniCPM-V 4.7",
+        ("minicpmv4_7",),
+        "minicpmv4_6",
+        "gives the tokens and marks of frames and slices positions in space (M-RoPE), which would have to be found for "
+        "a compressed prompt",
     ),
     Unsupported(
         "LLaVA-OneVision-1.5",
@@ -71,7 +72,7 @@ UNSUPPORTED = (
         "vidcom2_llava_video",
         "takes no videos in Transformers. An original LLaVA-Video is converted first: `vidcom2 convert-llava-video`",
     ),
-    Unsupported("MiniCPM-V", ("minicpmv", "minicpmo"), "llava_onevision"),
+    Unsupported("MiniCPM-V", ("minicpmv", "minicpmo"), "minicpmv4_6"),
     Unsupported("Gemma 3", ("gemma3",), "gemma4", "takes no videos"),
     Unsupported("Gemma 4 Unified", ("gemma4_unified",), "gemma4"),
     Unsupported("Cosmos 3 Edge", ("cosmos3_edge",), "qwen3_vl"),

@@ -258,7 +258,7 @@ def explanation_of(
     """
     model = checkpoint.model
     num_frames = len(compression.frame_budgets)
-    assert compression.grid is not None, "every model gives the grid of its tokens"
+    assert compression.grid is not None, "frames without slices, as `prepare_inputs` makes them, have a grid"
     height, width = compression.grid
     kept = np.zeros(num_frames * height * width, dtype=bool)
     kept[compression.indices.cpu().numpy()] = True

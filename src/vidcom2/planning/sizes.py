@@ -113,8 +113,14 @@ def model_costs(config: PreTrainedConfig) -> ModelCosts:
     """Count a model's costs from its config, on a model that takes no memory.
 
     Raises:
-        OptionError: if a part of its KV cache does not grow with the prompt.
+        OptionError: if a part of its KV cache does not grow with the prompt, or its tower drops patches on the way.
     """
+    if hasattr(cast(Any, config).vision_config, "insert_layer_id"):
+        raise OptionError(
+            f"The model is of type {config.model_type!r}, whose vision tower joins patches between two of its layers. "
+            "`vidcom2 plan` counts towers with equally many patches in all layers. Choose another model, or measure "
+            "this one with `vidcom2 bench`."
+        )
     if "sliding_attention" in (getattr(config.get_text_config(), "layer_types", None) or ()):
         raise OptionError(
             f"The model is of type {config.model_type!r}, whose layers with a sliding window keep only the last "

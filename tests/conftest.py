@@ -169,7 +169,8 @@ class Family:
         if self.case.media_by_prompt:
             tokens = {"images": self.processor.image_token, "videos": self.processor.video_token}
             media = {kind: by_prompt(prompts, tokens[kind], media[kind]) for kind in media}
-        arguments = {"padding": True, "return_tensors": "pt"} | arguments
+        side = self.processor.tokenizer.padding_side  # of which MiniCPM-V's processor has an idea of its own
+        arguments = {"padding": True, "padding_side": side, "return_tensors": "pt"} | arguments
         inputs = self.processor(text=prompts, **media, **arguments)
         if self.case.takes_one_kind and len(media) > 1:
             images = self.processor.image_processor(media["images"], return_tensors="pt")

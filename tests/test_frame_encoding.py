@@ -27,7 +27,7 @@ def frames_per_call(family: Family) -> Iterator[list[int]]:
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
         grid = kwargs.get("grid_thw")
-        frames = args[0] if args else kwargs.get("pixel_values")
+        frames = kwargs.get("target_sizes", args[0] if args else kwargs.get("pixel_values"))
         seen.append(len(frames) if grid is None else int(grid[:, 0].sum()))
 
     hook = tower.register_forward_pre_hook(before, with_kwargs=True)

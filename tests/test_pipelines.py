@@ -45,7 +45,12 @@ def chat(seed: int, question: str = "What happens?") -> list[dict[str, Any]]:
 def expected_answer(family: Family, seed: int, question: str = "What happens?") -> str:
     inputs = family.one_video(question, seed=seed)
     out = family.model.generate(**inputs, **GENERATION)[0, inputs["input_ids"].shape[1] :]
-    return family.processor.decode(out, skip_special_tokens=True)
+    return as_text(family, out)
+
+
+def as_text(family: Family, new_tokens: torch.Tensor) -> str:
+    """Return what pipelines make of new tokens. MiniCPM-V's processor strips texts."""
+    return family.processor.post_process_image_text_to_text(new_tokens[None], skip_special_tokens=True)[0]
 
 
 def answer(result: Any) -> str:
@@ -123,7 +128,7 @@ def test_one_question_may_be_about_several_videos(video_pipe: Any, family: Famil
     inputs = family.inputs(family.prompt("Which?", videos=2), videos=videos)
     out = family.model.generate(**inputs, **GENERATION)[0, inputs["input_ids"].shape[1] :]
     result = video_pipe(videos=videos, text="Which?", generate_kwargs=GENERATION)
-    assert result[0]["generated_text"] == family.processor.decode(out, skip_special_tokens=True)
+    assert result[0]["generated_text"] == as_text(family, out)
 
 
 def test_a_list_of_images_is_one_video(video_pipe: Any, family: Family) -> None:

@@ -96,6 +96,14 @@ def of_qwen(stock: PreTrainedModel, seen: list, inputs: dict[str, Tensor]) -> li
     return videos
 
 
+def of_minicpmv(stock: PreTrainedModel, seen: list, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the attention received (F, P) in the last layer, whose patches stand for 2 × 2 of the first."""
+    seen.clear()
+    stock.model.get_video_features(**inputs)
+    last = [of_frame[0] for module, of_frame in seen if module is stock.model.vision_tower.encoder.layers[-1].self_attn]
+    return torch.stack([sum(row for head in part for row in head) / len(part) / part.shape[1] for part in last])
+
+
 @only(lambda family: not family.shares_kv)  # that of Gemma 4's tower is in tests/test_gemma4.py
 @torch.no_grad()
 def test_it_is_the_mean_of_the_towers_own_weights(attentive: Family, weights: list) -> None:
@@ -103,6 +111,8 @@ def test_it_is_the_mean_of_the_towers_own_weights(attentive: Family, weights: li
     _, (video,) = attentive.model.model.encode_videos(settings=WHOLE, needs=NEEDS, **inputs)
     if attentive.case.mrope:
         (expected,) = of_qwen(attentive.stock, weights, inputs)
+    elif "target_sizes_videos" in inputs:
+        expected = of_minicpmv(attentive.stock, weights, inputs)
     else:
         frames = inputs["pixel_values_videos"].flatten(0, -4)
         expected = of_clip_or_siglip(attentive.stock, frames)

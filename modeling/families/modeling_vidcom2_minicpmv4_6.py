@@ -56,15 +56,19 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
     def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
         """Return the arguments of a call with the numbers of frames and tiles, as the prompts show them.
 
-        If no token may be dropped, they are not needed.
+        If no token may be dropped, they are not needed. Pixels that Transformers' pipelines have joined as rows of a
+        batch are packed, since the parent would look at the first row alone.
 
         Raises:
             ValueError: if the prompts do not hold as many tiles as there are pixels of.
         """
         input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", "past_key_values"))
         is_known = inputs.get("num_frames_per_video") is not None
-        if input_ids is None or sizes is None or inputs.get("pixel_values_videos") is None or is_known:
+        pixels = inputs.get("pixel_values_videos")
+        if input_ids is None or sizes is None or not isinstance(pixels, Tensor) or is_known:
             return inputs
+        if len(pixels) > 1 and len(pixels) == len(input_ids):
+            inputs = inputs | {"pixel_values_videos": pixels.permute(1, 2, 0, 3).flatten(2)[None]}
         if not self.config.compression_settings(**pop_settings(dict(inputs), self.of_parent)).may_drop:
             return inputs
         if has_whole_conversation and cache is not None and cache.get_seq_length() > 0:
@@ -194,6 +198,11 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
             raise ValueError(
                 f"`target_sizes_videos` is {sizes!r}, but must have the rows and columns of patches of each frame in "
                 "`pixel_values_videos`. The processor returns them together."
+            )
+        if pixels.numel() == 0 or len(pixels) != 1:
+            raise ValueError(
+                f"`pixel_values_videos` has shape {tuple(pixels.shape)}, but must be (1, channels, patch size, patches "
+                "· patch size), with the patches of at least one frame, as the processor returns it."
             )
         tiles = [(rows, columns) for rows, columns in sizes.tolist()]
         per_frame = [1] * len(tiles) if num_tiles is None else num_tiles.tolist()

@@ -20,7 +20,8 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
     - Without a KV cache and a mask, masks are made from the positions, and no token attends to what stands before a
       gap. A mask of ones takes precedence.
     - For a single row that is not masked, FlashAttention gets the lengths of packed prompts. Behind a gap it would be
-      told of as many keys as queries, and read none of the cached ones. The real lengths take precedence.
+      told of as many keys as queries, and read none of the cached ones. The real lengths take precedence, or, with
+      linear attention, the order of the tokens in front of their positions.
     - Without a mask, FlashAttention would also read the empty places of a static cache. `generate` of Transformers 5.23
       keeps the mask for that, but that of 5.19 does not. A mask of ones is added, over what the cache holds.
 
@@ -46,6 +47,8 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
         mask = torch.ones(num_rows, num_cached + num_new, dtype=torch.long, device=position_ids.device)
         inputs = inputs | {"attention_mask": mask}
     if has_gaps and uses_flash and num_rows == 1:
+        if "linear_attention" in (getattr(text_config, "layer_types", None) or ()):
+            return inputs | {"position_ids": _with_order(position_ids, cache)}
         inputs = inputs | _lengths_of_one_sequence(position_ids, cache)
     return inputs
 
@@ -59,6 +62,14 @@ def _has_gaps(position_ids: Tensor) -> bool:
     if position_ids.ndim != 2 or position_ids.shape[1] == 1:
         return False
     return not bool((position_ids.diff(dim=1) == 1).all())
+
+
+def _with_order(position_ids: Tensor, cache: Any) -> Tensor:
+    """Return (4, 1, n) positions with the order of the tokens in front, as with M-RoPE. Linear attention takes no
+    lengths, but the language models that have it, Qwen3.5's, take such positions."""
+    num_cached = 0 if cache is None else int(cache.get_seq_length())
+    order = num_cached + torch.arange(position_ids.shape[1], device=position_ids.device)
+    return torch.stack([order[None], *[position_ids] * 3])
 
 
 def _lengths_of_one_sequence(position_ids: Tensor, cache: Any) -> dict[str, Any]:

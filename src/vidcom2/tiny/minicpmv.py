@@ -1,7 +1,9 @@
 """A tiny random MiniCPM-V 4.6."""
 
-from typing import Any
+from typing import Any, cast
 
+import torch
+from torch import nn
 from transformers import (
     MiniCPMV4_6Config,
     MiniCPMV4_6ForConditionalGeneration,
@@ -10,7 +12,7 @@ from transformers import (
     MiniCPMV4_6VideoProcessor,
 )
 
-from .common import PATCH_SIZE, TINY_TOWER, TinyModel, random_model, tiny_text, vocabulary
+from .common import PATCH_SIZE, TINY_TOWER, TinyModel, tiny_text, vocabulary
 from .qwen import QWEN3_5_TEXT
 from .tokens import QWEN2_TOKENS, tiny_tokenizer, token_id
 
@@ -72,7 +74,12 @@ def tiny_minicpmv4_6(
         image_token_id=token_id(tokenizer, MINICPMV_MARKS["image_token"]),
         video_token_id=token_id(tokenizer, MINICPMV_MARKS["video_token"]),
     )
-    model = random_model(MiniCPMV4_6ForConditionalGeneration, config, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = MiniCPMV4_6ForConditionalGeneration(config).eval()
+        for weight in cast(Any, model.model.vision_tower).vit_merger.parameters():
+            if weight.ndim > 1:  # Transformers fills these with numbers as large as 1, which rounding would magnify.
+                nn.init.normal_(weight, std=0.1)
     sizes: dict[str, Any] = {"patch_size": patch_size, "scale_resolution": scale_resolution}
     processor = MiniCPMV4_6Processor(
         image_processor=MiniCPMV4_6ImageProcessor(**sizes),

@@ -1,9 +1,7 @@
 """A tiny random MiniCPM-V 4.6."""
 
-from typing import Any, cast
+from typing import Any
 
-import torch
-from torch import nn
 from transformers import (
     MiniCPMV4_6Config,
     MiniCPMV4_6ForConditionalGeneration,
@@ -12,7 +10,7 @@ from transformers import (
     MiniCPMV4_6VideoProcessor,
 )
 
-from .common import PATCH_SIZE, TINY_TOWER, TinyModel, tiny_text, vocabulary
+from .common import PATCH_SIZE, TINY_TOWER, TinyModel, random_model, tiny_text, vocabulary
 from .qwen import QWEN3_5_TEXT
 from .tokens import QWEN2_TOKENS, tiny_tokenizer, token_id
 
@@ -60,6 +58,7 @@ def tiny_minicpmv4_6(
             **TINY_TOWER,
             "patch_size": patch_size,
             "image_size": 16 * patch_size,
+            "initializer_range": 0.1,
         },
         text_config={
             "model_type": "qwen3_5_text",
@@ -74,12 +73,7 @@ def tiny_minicpmv4_6(
         image_token_id=token_id(tokenizer, MINICPMV_MARKS["image_token"]),
         video_token_id=token_id(tokenizer, MINICPMV_MARKS["video_token"]),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = MiniCPMV4_6ForConditionalGeneration(config).eval()
-        for weight in cast(Any, model.model.vision_tower).vit_merger.parameters():
-            if weight.ndim > 1:  # Transformers fills these with numbers as large as 1, which rounding would magnify.
-                nn.init.normal_(weight, std=0.1)
+    model = random_model(MiniCPMV4_6ForConditionalGeneration, config, seed)
     sizes: dict[str, Any] = {"patch_size": patch_size, "scale_resolution": scale_resolution}
     processor = MiniCPMV4_6Processor(
         image_processor=MiniCPMV4_6ImageProcessor(**sizes),

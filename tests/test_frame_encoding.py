@@ -126,7 +126,8 @@ def test_training_in_chunks_gives_the_gradients_of_one_call(family: Family) -> N
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
     assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 10
     for name, expected in gradients[1].items():
-        torch.testing.assert_close(gradients[0][name], expected, rtol=1e-4, atol=1e-5)
+        atol = 1e-5 * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(gradients[0][name], expected, rtol=1e-4, atol=atol)
 
 
 @torch.no_grad()

@@ -143,7 +143,8 @@ def test_a_chat_is_answered_in_either_argument(video_pipe: Any, family: Family) 
         video_pipe(text=chat(0), generate_kwargs=GENERATION),
         video_pipe(chat(0), generate_kwargs=GENERATION),
     ):
-        assert result[0]["generated_text"][-1] == {"role": "assistant", "content": expected_answer(family, 0)}
+        assert result[0]["generated_text"][-1]["role"] == "assistant"
+        assert answer(result[0]) == expected_answer(family, 0)
     (first,), (second,) = video_pipe(text=[chat(0), chat(1)], generate_kwargs=GENERATION)
     assert [answer(first), answer(second)] == [expected_answer(family, 0), expected_answer(family, 1)]
 
@@ -188,8 +189,8 @@ def test_all_decoded_frames_are_used_even_if_the_processor_would_sample_them(
     assert prefill_lengths == [family.one_video(num_frames=frames)["input_ids"].shape[1] for frames in (12, 8)]
 
 
-# GLM's and SmolVLM's processors sample by their rate, and want metadata for it
-@only(lambda family: not family.keeps_sizes and family.name != "smolvlm")
+# GLM's, SmolVLM's and MiniCPM-V's processors sample by their rate, and want metadata for it
+@only(lambda family: not family.keeps_sizes and family.name not in ("smolvlm", "minicpmv4_6"))
 def test_the_number_of_sampled_frames_does_not_depend_on_the_processors_rate(
     video_pipe: Any, family: Family, prefill_lengths: list
 ) -> None:

@@ -117,7 +117,9 @@ def test_it_is_the_mean_of_the_towers_own_weights(attentive: Family, weights: li
         frames = inputs["pixel_values_videos"].flatten(0, -4)
         expected = of_clip_or_siglip(attentive.stock, frames)
     assert video.tower_attention.dtype == torch.float32 and video.tower_states is None
-    torch.testing.assert_close(video.tower_attention, expected.float(), **CLOSE)
+    # MiniCPM-V's tower norms its states several times on the way, which magnifies what rounding changes in them.
+    close = {"rtol": 1e-3, "atol": 1e-6} if "target_sizes_videos" in inputs else CLOSE
+    torch.testing.assert_close(video.tower_attention, expected.float(), **close)
     assert (expected.amax(dim=1) > 1.5 * expected.mean(dim=1)).all(), "the reference tower has no preferences"
     rows, columns = video.tower_grid
     assert rows * columns == video.tower_attention.shape[1]

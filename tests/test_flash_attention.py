@@ -112,7 +112,11 @@ def exists(family: Any, way: str) -> bool:
         return False
     if "chunks" in way:
         return CHUNKS_FEATURES
-    applies = {"prompt lookup": not family.recurrent, "assistant": not family.mrope, "changed patches": family.siglip}
+    applies = {
+        "prompt lookup": not family.recurrent,
+        "assistant": not (family.mrope or family.recurrent),
+        "changed patches": family.siglip,
+    }
     return applies.get(way, True)
 
 

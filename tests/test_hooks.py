@@ -29,7 +29,8 @@ def test_the_callers_length_criterion_replaces_that_of_generate(family: Family) 
     inputs = family.one_video()
     limit = StoppingCriteriaList([MaxLengthCriteria(inputs["input_ids"].shape[1] + 9)])
     for ratio in (0.25, 1.0):
-        out = run(family.model, inputs, max_new_tokens=4, stopping_criteria=limit, retention_ratio=ratio)
+        endless = {"max_new_tokens": 4, "suppress_tokens": [family.processor.tokenizer.eos_token_id]}
+        out = run(family.model, inputs, **endless, stopping_criteria=limit, retention_ratio=ratio)
         assert new(out, inputs).shape[1] == 9
 
 

@@ -1,4 +1,4 @@
-"""MiniCPM-V 4.6 beyond what all families share: frames whose video only the prompt tells, slices, other downsampling."""
+"""MiniCPM-V 4.6 beyond what all families share: frames whose video only the prompt tells, slices, and downsampling."""
 
 from typing import Any
 

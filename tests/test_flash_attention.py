@@ -112,11 +112,8 @@ def exists(family: Any, way: str) -> bool:
         return False
     if "chunks" in way:
         return CHUNKS_FEATURES
-    applies = {
-        "prompt lookup": not family.recurrent,
-        "assistant": not (family.mrope or family.recurrent),
-        "changed patches": family.siglip,
-    }
+    drafts = not family.recurrent
+    applies = {"prompt lookup": drafts, "assistant": drafts and not family.mrope, "changed patches": family.siglip}
     return applies.get(way, True)
 
 

@@ -44,7 +44,12 @@ UNSUPPORTED = (
         "`vidcom2.load` takes the thinker, which answers in text, from such a checkpoint; `vidcom2.apply` takes "
         "`model.thinker`",
     ),
-    Unsupported("Qwen3-Omni", ("qwen3_omni",), "qwen2_5_omni_thinker"),
+    Unsupported(
+        "Qwen3-Omni with its talker",
+        ("qwen3_omni",),
+        "qwen3_omni_moe_thinker",
+        "lets its talker read the thinker's states at all positions of the prompt, as Qwen2.5-Omni does",
+    ),
     Unsupported(
         "Qwen3.8-Flash-Next",
         ("qwen4_exp",),

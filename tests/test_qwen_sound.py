@@ -21,7 +21,7 @@ from vidcom2 import VidCom2Qwen2_5OmniThinkerConfig
 from vidcom2.tiny.qwen import tiny_qwen2_5_omni_thinker
 
 __all__ = ["attentive"]  # a fixture
-pytestmark = only(lambda family: family.name == "qwen2_5_omni_thinker")
+pytestmark = only(lambda family: family.hears)
 
 APART, IN_VIDEO, BOTH = "apart", "in the video", "one apart, one in the video"
 

@@ -118,6 +118,7 @@ class ModelCase:
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
     legacy_transposed: tuple[str, ...] = ()  # suffixes of weights that the Hub stores with their last two axes swapped
+    legacy_experts: bool = False  # whether the Hub stores the weights of each expert by themselves
     slow: bool = False  # its tests run only with `-m slow`, because another row stands for it
     # Whether it stands for its architecture. Tests run all their combinations over such a row, and share the
     # combinations out among the other rows.
@@ -348,6 +349,7 @@ MODELS = [
         build_arguments={"patch_size": 53},  # 318 × 424 pixels, the fewest that the processor makes of a frame
         **THINKER,
         deepstack=True,
+        legacy_experts=True,
         slow=True,
     ),
     ModelCase(
@@ -484,8 +486,23 @@ def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) ->
     for name, tensor in model.state_dict().items():
         prefix = next(prefix for prefix in case.legacy_prefixes if name.startswith(prefix))
         tensor = tensor.mT if name.endswith(case.legacy_transposed) else tensor
-        tensors[case.legacy_prefixes[prefix] + name.removeprefix(prefix)] = tensor.clone().contiguous()
+        legacy = case.legacy_prefixes[prefix] + name.removeprefix(prefix)
+        parts = experts_apart(legacy, tensor) if case.legacy_experts else {legacy: tensor}
+        tensors |= {each: part.clone().contiguous() for each, part in parts.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def experts_apart(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the weights of a layer's experts under the names of each, and other weights as they are."""
+    layer, _, kind = name.rpartition(".experts.")
+    if not layer:
+        return {name: tensor}
+    kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+    return {
+        f"{layer}.experts.{expert}.{each}.weight": part
+        for expert, weights in enumerate(tensor)
+        for each, part in zip(kinds, weights.chunk(len(kinds)), strict=True)
+    }
 
 
 def tower_of(inner: Any) -> Any:

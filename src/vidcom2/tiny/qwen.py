@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import torch
 from transformers import (
     BaseVideoProcessor,
     Cosmos3OmniForConditionalGeneration,
@@ -113,13 +114,14 @@ def tiny_qwen3_omni_moe_thinker(
     patch_size: int = 16, num_experts: int = 4, hidden_size: int = 32, **kwargs: Any
 ) -> TinyModel:
     """Return a stock thinker of Qwen3-Omni with random float32 weights, and its processor. Its vision tower and its
-    language model are like those of `tiny_qwen3_vl_moe`. Before Transformers 5.21 VidCom² cannot take it.
+    language model are like those of `tiny_qwen3_vl_moe`. Its answers hold no special tokens, since a further turn would
+    take a placeholder for that of a video. Before Transformers 5.21 VidCom² cannot take it.
 
     Args:
         patch_size: pixels per side of a patch. The processor scales frames to 128 · 32² pixels or more.
         **kwargs: other arguments of `_tiny_thinker`.
     """
-    return _tiny_thinker(
+    model, processor = _tiny_thinker(
         Qwen3OmniMoeThinkerForConditionalGeneration,
         Qwen3OmniMoeProcessor,
         QWEN3_OMNI_MARKS,
@@ -133,6 +135,10 @@ def tiny_qwen3_omni_moe_thinker(
         audio={"downsample_hidden_size": 8},
         **kwargs,
     )
+    with torch.no_grad():
+        for token in (*QWEN2_TOKENS, *QWEN3_OMNI_MARKS.values()):
+            cast(Any, model).lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0
+    return model, processor
 
 
 def _tiny_thinker(

@@ -85,7 +85,7 @@ MUTATIONS = [
         f"{FAMILIES}/qwen_sound.py",
         "            use_audio_in_video=heard,",
         "            use_audio_in_video=False,",
-        "in Qwen2.5-Omni the sound of a video has the positions of its seconds",
+        "in the Omni models the sound of a video has the positions of its seconds",
         "qwen_sound",
     ),
     of_the_model(
@@ -101,7 +101,7 @@ MUTATIONS = [
         f"{FAMILIES}/qwen_sound.py",
         "return given[len(given) - number :]",
         "return given[:number]",
-        "Qwen2.5-Omni takes the sizes of the whole conversation, of which the last belong to the new videos",
+        "a thinker takes the sizes of the whole conversation, of which the last belong to the new videos",
         "qwen_sound",
     ),
     of_the_model(

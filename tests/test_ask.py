@@ -122,7 +122,10 @@ def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: s
     seconds = 2 * 33.5 / 24  # per two frames: as in the original code, the video's length over its frames
     config = model.config
     per_second = getattr(config, "position_id_per_seconds", None) or config.vision_config.tokens_per_second
-    assert (temporal - temporal[0]).tolist() == [int(t * seconds * per_second) for t in range(12)]
+    expected = [t * seconds * per_second for t in range(12)]
+    if family.case.name != "qwen3_omni_moe_thinker":  # whose positions may lie between whole numbers
+        expected = [int(position) for position in expected]
+    assert (temporal - temporal[0]).tolist() == pytest.approx(expected, rel=1e-5)
     assert all(torch.equal(positions, seen[0]) for positions in seen)
 
 

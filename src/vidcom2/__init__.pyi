@@ -38,6 +38,10 @@ from .modeling.families.modeling_vidcom2_qwen3_5_moe import (
     VidCom2Qwen3_5MoeConfig,
     VidCom2Qwen3_5MoeForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_qwen3_omni_moe_thinker import (
+    VidCom2Qwen3OmniMoeThinkerConfig,
+    VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig, VidCom2Qwen3VLForConditionalGeneration
 from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
     VidCom2Qwen3VLMoeConfig,
@@ -83,6 +87,8 @@ __all__ = [
     "VidCom2Qwen2_5OmniThinkerForConditionalGeneration",
     "VidCom2Qwen2_5_VLConfig",
     "VidCom2Qwen2_5_VLForConditionalGeneration",
+    "VidCom2Qwen3OmniMoeThinkerConfig",
+    "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration",
     "VidCom2Qwen3VLConfig",
     "VidCom2Qwen3VLForConditionalGeneration",
     "VidCom2Qwen3VLMoeConfig",

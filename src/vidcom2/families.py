@@ -186,6 +186,16 @@ FAMILIES: dict[str, Family] = {
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
+            model_type="qwen3_omni_moe_thinker",
+            name="Qwen3-Omni",
+            module="qwen3_omni_moe_thinker",
+            classes="VidCom2Qwen3OmniMoeThinker",
+            tiny="tiny.qwen.tiny_qwen3_omni_moe_thinker",
+            frame="two frames together: a token for 32 × 32 pixels",
+            part_of="qwen3_omni_moe",
+            since="5.21",
+        ),
+        Family(
             model_type="qwen3_5",
             name="Qwen3.5",
             module="qwen3_5",

@@ -94,7 +94,8 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods
-    video_arguments: ClassVar[Sequence[str]] = ()  # those of `forward` for videos, if the parent's has none
+    # Those for videos that the parent's `forward` or `get_video_features` lacks. They go once the videos are encoded.
+    video_arguments: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

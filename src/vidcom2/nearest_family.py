@@ -31,10 +31,10 @@ UNSUPPORTED = (
     Unsupported("InternVL", ("internvl_chat",), "internvl"),
     Unsupported("Idefics", ("idefics",), "smolvlm", "takes images alone"),
     Unsupported(
-        "VideoLLaMA3",
-        ("video_llama_3", "videollama3"),
-        "qwen2_vl",
-        "already leaves out patches that do not change, so its frames have no common number of tokens",
+        "VideoLLaMA3 in its authors' format",
+        ("videollama3",),
+        "video_llama_3",
+        "has its class as code in its repo. Take a checkpoint for Transformers, such as `lkhl/VideoLLaMA3-7B-Image-HF`",
     ),
     Unsupported(
         "Qwen2.5-Omni with its talker",

@@ -189,7 +189,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_the_command_prints_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(out, "_width", 200)  # a narrow table breaks names
+    monkeypatch.setattr(out, "_width", 200)  # a narrow table breaks headings
     asked = ("--model", "toy:qwen3_vl", "--gpu", "l4", "--videos-per-minute", "60", "--num-frames", "8")
     found = json.loads(run(*asked, "--json").stdout)
     assert [each["retention_ratio"] for each in found["plans"]] == [1.0, 0.25, 0.15]
@@ -197,6 +197,16 @@ def test_the_command_prints_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run(*asked).stdout
     assert "NVIDIA L4" in printed and "not measured" in printed and "GPUs for 60 a minute" in printed
     assert f"{found['plans'][1]['prompt_tokens']:,}" in printed and "positions" not in printed
+
+
+def test_in_80_columns_each_plan_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "_width", 80)
+    asked = ("--model-size", "qwen3-vl-8b", "--videos-per-minute", "30")
+    plans = json.loads(run(*asked, "--json").stdout)["plans"]
+    lines = [line for line in run(*asked).stdout.splitlines() if line.startswith(("NVIDIA", "AMD"))]
+    assert len(lines) == len(plans) and all(len(line) <= 80 for line in lines)
+    for line, each in zip(lines, plans, strict=True):
+        assert line.startswith(each["gpu"]) and f" {each['prompt_tokens']:,} " in line
 
 
 def test_the_command_says_which_prompts_are_too_long_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from ..records.fingerprints import module_files
 out = Console()
 err = Console(stderr=True)
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
+LEFT = ("", "method", "GPU")  # columns of tables that hold names
 _imported: dict[str, str] = {}
 _imported_modules: list[str] = []
 _typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters
@@ -125,7 +126,7 @@ def print_table(cells: Sequence[Sequence[str]]) -> None:
     """Print a table. Its first row of cells holds the headings.
 
     A table that is wider than the terminal breaks its lines where they are easy to read: first before brackets, then
-    also between the words of headings.
+    also between the words of headings. If that is not enough, it does without lines between its columns.
     """
     headings, *rows = cells
     before_brackets = [[re.sub(r" (?=[(\[])", "\n", cell) for cell in row] for row in rows]
@@ -136,15 +137,16 @@ def print_table(cells: Sequence[Sequence[str]]) -> None:
     ]
     layouts = [(headings, rows), (headings, before_brackets), (wrapped, before_brackets)]
     tables = [_table(*layout) for layout in layouts]
+    tables.append(_table(wrapped, before_brackets, box=None, pad_edge=False))
     unlimited = out.options.update(max_width=10_000)
     fitting = [table for table in tables if Measurement.get(out, unlimited, table).maximum <= out.width]
     out.print(fitting[0] if fitting else tables[-1])
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table()
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], **style: Any) -> Table:
+    table = Table(**style)
     for heading in headings:
-        table.add_column(escape(heading), justify="left" if heading in ("", "method") else "right", overflow="fold")
+        table.add_column(escape(heading), justify="left" if heading in LEFT else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table

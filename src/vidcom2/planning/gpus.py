@@ -30,7 +30,7 @@ GPUS: dict[str, Gpu] = {
     "a10": _gpu("NVIDIA A10", 24, 125, 600),
     "rtx-4090": _gpu("NVIDIA RTX 4090", 24, 165, 1008),
     "l40s": _gpu("NVIDIA L40S", 48, 362, 864),
-    "a100": _gpu("NVIDIA A100 80 GB SXM", 80, 312, 2039),
+    "a100": _gpu("NVIDIA A100 80GB", 80, 312, 2039),
     "h100": _gpu("NVIDIA H100 SXM", 80, 989, 3350),
     "h200": _gpu("NVIDIA H200", 141, 989, 4800),
     "mi300x": _gpu("AMD MI300X", 192, 1307, 5300),

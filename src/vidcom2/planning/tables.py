@@ -9,7 +9,7 @@ def plan_table(plans: Sequence[Plan], load: Load) -> list[list[str]]:
     """Return the rows of cells, with the headings first."""
     asked = load.videos_per_minute
     headings = ["GPU", "R, %", "prompt tokens", "KV cache, GB", "GPUs for the model", "requests at once"]
-    headings += ["first token, s", "videos/minute"] + ([] if asked is None else [f"GPUs for {asked:g} a minute"])
+    headings += ["first token, s", "videos a minute"] + ([] if asked is None else [f"GPUs for {asked:g} a minute"])
     cells = [headings]
     for each in plans:
         row = [
@@ -57,5 +57,5 @@ def notes(load: Load) -> list[str]:
         f"KV cache: of one request with {load.text_tokens} tokens of text and an answer of {load.new_tokens}. Requests "
         "at once: as many as fit beside the weights and the largest activations, of one video in the vision tower or "
         f"of {PREFILL_CHUNK:,} tokens in the language model.",
-        f"Videos/minute: with {load.concurrency} requests at a time, or as many as fit.",
+        f"Videos a minute: with {load.concurrency} requests at a time, or as many as fit.",
     ]

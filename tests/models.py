@@ -446,7 +446,7 @@ MODELS = [
         stock_class=VideoLlama3ForConditionalGeneration,
         build=tiny_video_llama_3,
         # In these videos all patches change. tests/test_video_llama_3.py has others.
-        build_arguments={"pixels": (84 * 84, 2**30)},
+        build_arguments={"patch_size": 10, "pixels": (1, 2**30)},
         grid=(3, 4),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw", "video_merge_sizes", "video_compression_mask"),

@@ -327,13 +327,18 @@ def test_sizes_must_come_with_the_patches(pair: Pair) -> None:
     inputs = pair.inputs(1)
     with pytest.raises(ValueError, match="`video_merge_sizes` is None, but all must describe"):
         pair.model(**inputs | {"video_merge_sizes": None})
-    with pytest.raises(ValueError, match="holds 384 patches, but .* asks for 0"):
+    with pytest.raises(ValueError, match=r"holds 384 patches, but .* asks for 0"):
         pair.model(**inputs | {"video_merge_sizes": inputs["video_merge_sizes"][:0]})
 
 
 def test_ask_answers_about_a_video_that_hardly_changes(pair: Pair) -> None:
-    frames = np.moveaxis(nearly_still(1), 1, -1)
-    answers = vidcom2.ask(
-        frames, ["What?", "Who?"], model=pair.model, processor=pair.processor, max_new_tokens=2, fps=1
-    )
-    assert len(answers) == 2
+    frames = np.moveaxis(nearly_still(10), 1, -1)
+    settings = {"model": pair.model, "processor": pair.processor, "max_new_tokens": 2, "fps": 1}
+    answers = vidcom2.ask(frames, ["What?", "Who?"], **settings)
+    inputs = pair.inputs(1)
+    kept = pair.by_hand(inputs | {"video_compression_mask": inputs["video_compression_mask"]})[0]["kept"]
+    for answer in answers:
+        assert answer.compression.indices.tolist() == kept
+        assert (
+            answer.full_video_tokens == int(inputs["video_compression_mask"].sum()) > answer.video_tokens == len(kept)
+        )

@@ -28,6 +28,7 @@ from .families.modeling_vidcom2_qwen3_omni_moe_thinker import VidCom2Qwen3OmniMo
 from .families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
 from .families.modeling_vidcom2_smolvlm import VidCom2SmolVLMForConditionalGeneration
+from .families.modeling_vidcom2_video_llama_3 import VidCom2VideoLlama3ForConditionalGeneration
 from .prompt.compressed_generation import VidCom2GenerationMixin
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -52,6 +53,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2InternVLForConditionalGeneration,
         VidCom2SmolVLMForConditionalGeneration,
         VidCom2Gemma4ForConditionalGeneration,
+        VidCom2VideoLlama3ForConditionalGeneration,
     )
 }
 # Attributes by which others replace a model's methods, and which the view must not take over. Accelerate, when it

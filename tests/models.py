@@ -33,6 +33,7 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
     SmolVLMForConditionalGeneration,
+    VideoLlama3ForConditionalGeneration,
 )
 from videos_as_images import InternVLWithVideos, SmolVLMWithVideos, frame_places
 
@@ -73,6 +74,8 @@ from vidcom2 import (
     VidCom2Qwen3VLMoeForConditionalGeneration,
     VidCom2SmolVLMConfig,
     VidCom2SmolVLMForConditionalGeneration,
+    VidCom2VideoLlama3Config,
+    VidCom2VideoLlama3ForConditionalGeneration,
 )
 from vidcom2.families import FAMILIES
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
@@ -93,6 +96,7 @@ from vidcom2.tiny.qwen import (
     tiny_qwen3_vl_moe,
 )
 from vidcom2.tiny.smolvlm import tiny_smolvlm
+from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -460,6 +464,23 @@ MODELS = [
         media_by_prompt=True,
         shares_kv=True,
         runs_videos_since="5.20",
+    ),
+    ModelCase(
+        name="video_llama_3",
+        config_class=VidCom2VideoLlama3Config,
+        model_class=VidCom2VideoLlama3ForConditionalGeneration,
+        stock_class=VideoLlama3ForConditionalGeneration,
+        build=tiny_video_llama_3,
+        # In these videos all patches change. tests/test_video_llama_3.py has others.
+        build_arguments={"patch_size": 10, "pixels": (1, 2**30)},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw", "video_merge_sizes", "video_compression_mask"),
+        image_inputs=("pixel_values", "image_grid_thw", "image_merge_sizes"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+        keeps_sizes=True,
     ),
 ]
 

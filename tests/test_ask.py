@@ -80,6 +80,8 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
         full = math.prod(inputs["video_grid_thw"][0]) // 4
     if "video_position_ids" in inputs:  # Gemma 4's makes them as large as 70 tokens allow, and keeps their shape
         full = int((np.array(inputs["video_position_ids"]) >= 0).all(axis=-1).sum()) // 9
+    if "video_compression_mask" in inputs:  # VideoLLaMA3's leaves out what the frame before shows
+        full = int(inputs["video_compression_mask"].sum())
     assert answer.full_video_tokens == full > answer.video_tokens
     features = family.model.get_video_features(**family.videos_of(inputs))
     assert torch.equal(answer.compression.indices, features.video_compressions[0].indices)
@@ -142,6 +144,9 @@ def test_ask_loads_a_named_checkpoint_with_the_given_settings(family: Family, cl
     assert (answer.answer, answer.prompt_tokens) == (text, in_cache)
     assert answer.model == str(family.folder)
     kept = int(0.6 * answer.compression.num_tokens + 1e-6)
+    if answer.compression.in_prompt is not None:  # of those that are chosen, what VideoLLaMA3's processor left in
+        kept = answer.compression.frame_budgets.sum()
+        assert kept < 0.6 * answer.compression.num_tokens
     assert len(answer.compression.indices) == kept
     assert answer.video.seconds.tolist() == video.seconds.tolist()
 
@@ -217,6 +222,7 @@ WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
     "glm4v_moe": GLM_4V,
     "glm46v": (r">([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.1f}"),
     "gemma4": (r"(\d\d:\d\d) <", minutes),
+    "video_llama_3": (r"Time ([0-9.]+)s:", lambda seconds: f"{seconds[0]:.1f}"),
     "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
     **dict.fromkeys(
         ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni"),

@@ -98,7 +98,7 @@ def test_a_quantized_model_is_loaded_onto_its_device(family: Family, monkeypatch
 
 def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    supported = "'llava_onevision', 'vidcom2_llava_video', .*'gemma4'"
+    supported = "'llava_onevision', 'vidcom2_llava_video', .*'video_llama_3'"
     with pytest.raises(
         CheckpointError, match=f"{tmp_path}.* is of type 'bert', but VidCom² has classes for {supported}"
     ):
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
     [
         ("internvl_chat", True, "InternVL ('internvl'), but InternVL has its class as code in its repo"),
         ("idefics3", False, "SmolVLM ('smolvlm'), but Idefics takes images alone"),
-        ("videollama3_qwen2", True, "Qwen2-VL ('qwen2_vl'), but VideoLLaMA3 already leaves out patches"),
+        ("videollama3_qwen2", True, "('video_llama_3'), but VideoLLaMA3 in its authors' format has its class as code"),
         ("qwen2_5_omni", False, "Qwen2.5-Omni ('qwen2_5_omni_thinker'), but Qwen2.5-Omni with its talker lets its"),
         ("qwen3_omni_moe", False, "Qwen3-Omni ('qwen3_omni_moe_thinker'), but Qwen3-Omni with its talker lets its"),
         ("llavaonevision1_5", True, "Qwen2-VL ('qwen2_vl'), but LLaVA-OneVision-1.5 puts a tower of its own"),
@@ -129,8 +129,8 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
         ("qwen4_exp", False, "Qwen3.5-MoE ('qwen3_5_moe'), but Qwen3.8-Flash-Next embeds runs"),
         ("qwen3_9", False, "Qwen3.5 ('qwen3_5'), but Transformers lists no class for 'qwen3_9'"),
         ("qwen2-vl", False, "Qwen2-VL ('qwen2_vl'), but Transformers lists no class for 'qwen2-vl'"),
-        ("Keye", True, "'gemma4'. 'Keye' has its class as code in its repo"),
-        ("bert", False, "'gemma4'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
+        ("Keye", True, "'video_llama_3'. 'Keye' has its class as code in its repo"),
+        ("bert", False, "'video_llama_3'. Transformers lists no class for 'bert' that answers .* of a type above.$"),
     ],
 )
 def test_a_model_of_no_family_is_told_the_nearest_and_why_it_does_not_fit(

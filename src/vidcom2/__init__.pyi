@@ -48,6 +48,10 @@ from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
     VidCom2Qwen3VLMoeForConditionalGeneration,
 )
 from .modeling.families.modeling_vidcom2_smolvlm import VidCom2SmolVLMConfig, VidCom2SmolVLMForConditionalGeneration
+from .modeling.families.modeling_vidcom2_video_llama_3 import (
+    VidCom2VideoLlama3Config,
+    VidCom2VideoLlama3ForConditionalGeneration,
+)
 from .modeling.methods.compression import compress, register_compression_method
 from .modeling.methods.frame_budgets import frame_budgets
 from .modeling.methods.score_methods import register_score_method
@@ -99,6 +103,8 @@ __all__ = [
     "VidCom2Qwen3_5MoeForConditionalGeneration",
     "VidCom2SmolVLMConfig",
     "VidCom2SmolVLMForConditionalGeneration",
+    "VidCom2VideoLlama3Config",
+    "VidCom2VideoLlama3ForConditionalGeneration",
     "Video",
     "VideoCompression",
     "VideoTokens",

@@ -269,6 +269,14 @@ FAMILIES: dict[str, Family] = {
             tiny="tiny.gemma4.tiny_gemma4",
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
+        Family(
+            model_type="video_llama_3",
+            name="VideoLLaMA3",
+            module="video_llama_3",
+            classes="VidCom2VideoLlama3",
+            tiny="tiny.video_llama_3.tiny_video_llama_3",
+            frame="a frame: a token for 28 × 28 pixels",
+        ),
     )
 }
 NATIVE_FAMILIES: dict[str, Family] = {name: family for name, family in FAMILIES.items() if family.native}

@@ -38,6 +38,7 @@ def _resized(processor: ProcessorMixin, num_frames: int, height: int, width: int
 
     listening = copy.copy(of_videos)  # a copy for each call, because several threads read videos
     listening.resize = resize
+    listening.use_token_compression = False  # VideoLLaMA3's would compare pixels, and there are none here.
     # Processors that join frames in pairs may refuse a single one.
     num_frames = max(num_frames, getattr(of_videos, "temporal_patch_size", 1))
     frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")

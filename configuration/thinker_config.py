@@ -1,6 +1,6 @@
 """What the configs of the thinkers of Qwen's Omni models share."""
 
-from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 from .family_config import FamilyConfig
@@ -10,16 +10,20 @@ class ThinkerConfig(FamilyConfig):
     """A family's config that refuses a Transformers whose thinker has no inner model, which VidCom² extends.
 
     Attributes:
-        inner_model: the name of Transformers' class, as `module.Class`.
+        inner_model: the name of Transformers' class.
         full_name: the name of the models, in words for the message.
     """
 
     inner_model: ClassVar[str]
     full_name: ClassVar[str]
 
+    @staticmethod
+    def stock_module() -> ModuleType:
+        """Import the module of Transformers that has the models."""
+        raise NotImplementedError
+
     def __post_init__(self, **kwargs: Any) -> None:
-        module, _, name = self.inner_model.rpartition(".")
-        if not hasattr(import_module(f"transformers.models.{module}"), name):
+        if not hasattr(self.stock_module(), self.inner_model):
             import transformers
 
             raise ValueError(

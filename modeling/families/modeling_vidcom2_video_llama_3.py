@@ -87,7 +87,7 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         tokens = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(outputs.pooler_output, grids, strict=True)]
         of_tokens, sides = [(h // size, w // size) for _, h, w, size in grids], [(h, w) for _, h, w, _ in grids]
         videos = video_tokens(tokens, of_tower, of_tokens, sides)
-        return outputs, [replace(video, in_prompt=mask) for video, mask in zip(videos, masks, strict=True)]
+        return outputs, [_with_mask(video, mask) for video, mask in zip(videos, masks, strict=True)]
 
     def video_sizes(
         self,
@@ -222,6 +222,10 @@ def _masks(mask: Tensor | None, grids: Sequence[Grid]) -> list[Tensor | None]:
         None if count == length else video.unflatten(0, (t, -1))
         for video, count, length, (t, _, _, _) in zip(of_videos, left, lengths, grids, strict=True)
     ]
+
+
+def _with_mask(video: VideoTokens, in_prompt: Tensor | None) -> VideoTokens:
+    return video if in_prompt is None else replace(video, in_prompt=in_prompt.to(video.tokens.device))
 
 
 def _check_length(mask: Tensor, num_tokens: int) -> None:

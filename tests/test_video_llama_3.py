@@ -258,6 +258,11 @@ def test_the_parents_features_come_with_the_mask(pair: Pair) -> None:
     with torch.no_grad():
         ours, theirs = pair.model(**given, retention_ratio=1.0), pair.stock(**inputs)
     assert torch.equal(ours.logits, theirs.logits)
+    for mode in ({}, {"num_beams": 2}, {"prefill_chunk_size": 7}, {"cache_implementation": "static"}):
+        if "prefill_chunk_size" in mode and not CHUNKS_FEATURES:
+            continue
+        call = {"max_new_tokens": 6, "do_sample": False, "retention_ratio": 1.0} | mode
+        assert torch.equal(pair.model.generate(**given, **call), pair.model.generate(**inputs, **call)), mode
 
 
 def test_training_sees_the_labels_of_what_is_left(pair: Pair) -> None:

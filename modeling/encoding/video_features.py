@@ -164,6 +164,10 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         numbers = compression.in_prompt.flatten().cumsum(0)
         return numbers[compression.indices] - 1, int(numbers[-1])
 
+    def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
+        """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt: by default all."""
+        return features
+
     def features_for_parent(self, features: Sequence[Tensor]) -> Any:
         """Return the kept tokens of all videos as the parent's `forward` takes them: in one tensor or in several."""
         return features

@@ -104,13 +104,17 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
         """Encode the prompt's videos as the parent does, and keep all tokens that have a placeholder."""
         outputs = super()._encode_whole(inputs, settings)
-        lengths = [len(video) for video in outputs.pooler_output]
-        mask = inputs.get("video_compression_mask")
-        if mask is not None:
-            _check_length(mask, sum(lengths))
-            of_videos = mask.to(outputs.pooler_output[0].device).split(lengths)
-            outputs.pooler_output = tuple(video[stays] for video, stays in zip(outputs.pooler_output, of_videos))
+        outputs.pooler_output = self.with_placeholders(outputs.pooler_output, inputs)
         return outputs
+
+    def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
+        """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt."""
+        mask, lengths = inputs.get("video_compression_mask"), [len(video) for video in features]
+        if mask is None:
+            return features
+        _check_length(mask, sum(lengths))
+        of_videos = mask.to(features[0].device).split(lengths)
+        return tuple(video[stays] for video, stays in zip(features, of_videos))
 
     def _encode_frames(
         self, patches: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any

@@ -249,7 +249,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             )
         else:
             return kwargs
-        if self.config.video_token_id < 0:  # The parent has no embedding for it, so each chunk needs its features.
+        if not self.model.parent_knows_videos:  # It has no embedding for their token, so each chunk needs its features.
             refuse(OF_CHUNKS, self._asked(kwargs))
         encoded_now = ("pixel_values_videos", *self.video_arguments)
         kwargs = {name: value for name, value in kwargs.items() if name not in encoded_now}

@@ -1,13 +1,13 @@
 """The config of Qwen2.5-Omni's thinker with the VidCom² settings."""
 
-from typing import Any
+from types import ModuleType
 
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniThinkerConfig
 
-from .family_config import FamilyConfig
+from .thinker_config import ThinkerConfig
 
 
-class VidCom2Qwen2_5OmniThinkerConfig(FamilyConfig, Qwen2_5OmniThinkerConfig):
+class VidCom2Qwen2_5OmniThinkerConfig(ThinkerConfig, Qwen2_5OmniThinkerConfig):
     """Config of `VidCom2Qwen2_5OmniThinkerForConditionalGeneration`: `Qwen2_5OmniThinkerConfig` plus the fields of
     `CompressionSettings`.
 
@@ -20,16 +20,11 @@ class VidCom2Qwen2_5OmniThinkerConfig(FamilyConfig, Qwen2_5OmniThinkerConfig):
     """
 
     model_type = "qwen2_5_omni_thinker"
+    inner_model = "Qwen2_5OmniThinkerModel"
+    full_name = "Qwen2.5-Omni"
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as stock
+    @staticmethod
+    def stock_module() -> ModuleType:
+        from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
 
-        if not hasattr(stock, "Qwen2_5OmniThinkerModel"):
-            import transformers
-
-            raise ValueError(
-                f"Transformers is {transformers.__version__}, whose Qwen2.5-Omni encodes videos in the class with the "
-                "head, but VidCom² extends the inner model that Transformers 5.21 put there. Upgrade Transformers, or "
-                "run the stock class without compression."
-            )
-        super().__post_init__(**kwargs)
+        return modeling_qwen2_5_omni

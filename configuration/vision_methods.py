@@ -50,6 +50,7 @@ GROUPED_TOWERS = (
     "qwen2_5_omni_vision_encoder",  # as Qwen2.5-VL's
     "qwen3_vl_vision",
     "qwen3_vl_moe_vision",
+    "qwen3_omni_moe_vision_encoder",
     "qwen3_5_vision",
     "qwen3_5_moe_vision",
     "glm4v_vision",

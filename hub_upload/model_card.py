@@ -178,6 +178,7 @@ def model_card(
         tags=TAGS,
         **license_fields,
     )
+    frames_are_images = "pixel_values_videos" in family.model_class.video_arguments
     return _card(
         "model_card.md",
         data,
@@ -192,7 +193,7 @@ def model_card(
         vllm_command=vllm_command(options.repo, config),
         repo=options.repo,
         tag=options.tag,
-        pixels="pixel_values" if family.model_class.video_arguments else "pixel_values_videos",
+        pixels="pixel_values" if frames_are_images else "pixel_values_videos",
         settings=setting_rows(config, family),
         figure=figure,
         figure_caption=options.figure_caption,

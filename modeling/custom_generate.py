@@ -25,9 +25,11 @@ from .families.modeling_vidcom2_qwen2_5_vl import VidCom2Qwen2_5_VLForConditiona
 from .families.modeling_vidcom2_qwen2_vl import VidCom2Qwen2VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_5 import VidCom2Qwen3_5ForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeForConditionalGeneration
+from .families.modeling_vidcom2_qwen3_omni_moe_thinker import VidCom2Qwen3OmniMoeThinkerForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLForConditionalGeneration
 from .families.modeling_vidcom2_qwen3_vl_moe import VidCom2Qwen3VLMoeForConditionalGeneration
 from .families.modeling_vidcom2_smolvlm import VidCom2SmolVLMForConditionalGeneration
+from .families.modeling_vidcom2_video_llama_3 import VidCom2VideoLlama3ForConditionalGeneration
 from .prompt.compressed_generation import VidCom2GenerationMixin
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -42,6 +44,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
         VidCom2Qwen3VLForConditionalGeneration,
         VidCom2Qwen3VLMoeForConditionalGeneration,
+        VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
         VidCom2Qwen3_5ForConditionalGeneration,
         VidCom2Qwen3_5MoeForConditionalGeneration,
         VidCom2Glm4vForConditionalGeneration,
@@ -51,6 +54,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2InternVLForConditionalGeneration,
         VidCom2SmolVLMForConditionalGeneration,
         VidCom2Gemma4ForConditionalGeneration,
+        VidCom2VideoLlama3ForConditionalGeneration,
         VidCom2MiniCPMV4_6ForConditionalGeneration,
     )
 }

@@ -30,9 +30,11 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5MoeForConditionalGeneration,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
     SmolVLMForConditionalGeneration,
+    VideoLlama3ForConditionalGeneration,
 )
 from videos_as_images import InternVLWithVideos, MiniCPMV4_6WithVideos, SmolVLMWithVideos, frame_places
 
@@ -67,12 +69,16 @@ from vidcom2 import (
     VidCom2Qwen3_5ForConditionalGeneration,
     VidCom2Qwen3_5MoeConfig,
     VidCom2Qwen3_5MoeForConditionalGeneration,
+    VidCom2Qwen3OmniMoeThinkerConfig,
+    VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
     VidCom2Qwen3VLConfig,
     VidCom2Qwen3VLForConditionalGeneration,
     VidCom2Qwen3VLMoeConfig,
     VidCom2Qwen3VLMoeForConditionalGeneration,
     VidCom2SmolVLMConfig,
     VidCom2SmolVLMForConditionalGeneration,
+    VidCom2VideoLlama3Config,
+    VidCom2VideoLlama3ForConditionalGeneration,
 )
 from vidcom2.families import FAMILIES
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
@@ -89,10 +95,12 @@ from vidcom2.tiny.qwen import (
     tiny_qwen2_vl,
     tiny_qwen3_5,
     tiny_qwen3_5_moe,
+    tiny_qwen3_omni_moe_thinker,
     tiny_qwen3_vl,
     tiny_qwen3_vl_moe,
 )
 from vidcom2.tiny.smolvlm import tiny_smolvlm
+from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -118,6 +126,7 @@ class ModelCase:
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
     legacy_transposed: tuple[str, ...] = ()  # suffixes of weights that the Hub stores with their last two axes swapped
+    legacy_experts: bool = False  # whether the Hub stores the weights of each expert by themselves
     slow: bool = False  # its tests run only with `-m slow`, because another row stands for it
     # Whether it stands for its architecture. Tests run all their combinations over such a row, and share the
     # combinations out among the other rows.
@@ -133,6 +142,7 @@ class ModelCase:
     # The stock class with the arguments by which the tests tell videos apart; None if it has such arguments.
     compared_class: type | None = None
     grouped: bool = True  # whether the vision tower can leave out groups of patches
+    hears: bool = False  # whether it also takes sound
     deepstack: bool = False  # whether the language model adds features of inner layers of the vision tower
     frames_stand_apart: bool = False  # each frame stands on its own in the prompt, behind its time
     # Whether it has linear attention. Its states cannot be cropped, and fade over padding between tokens. Transformers'
@@ -145,14 +155,19 @@ class ModelCase:
     # Whether the processor leaves out the pixels of images beside videos, and samples the decoded frames of a chat
     # unless it is told not to.
     takes_one_kind: bool = False
-    # The first Transformers whose stock class runs videos in `forward`.
-    since: str = "5.19"
+    # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
+    runs_videos_since: str | None = None
     # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
     covered: tuple[float, float, float, float] = (0, 0, 1, 1)
 
     @property
     def tokens_per_frame(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def since(self) -> str:
+        """The first Transformers whose stock class runs videos in `forward`."""
+        return self.runs_videos_since or FAMILIES[self.config_class.model_type].since
 
     @property
     def loads_here(self) -> bool:
@@ -208,6 +223,21 @@ QWEN3: dict[str, Any] = {  # shared by the rows of Qwen3-VL and Qwen3.5
     "files_frames_per_frame": 2,
     "mrope": True,
     "frames_stand_apart": True,
+}
+THINKER: dict[str, Any] = {  # shared by the rows of Qwen's Omni models
+    "grid": (3, 4),
+    "structure_tokens": 0,
+    "video_inputs": ("pixel_values_videos", "video_grid_thw", "video_second_per_grid"),
+    "image_inputs": ("pixel_values", "image_grid_thw"),
+    "legacy_prefixes": {
+        "lm_head.": "thinker.lm_head.",
+        "model.language_model.": "thinker.model.",
+        "model.visual.": "thinker.visual.",
+        "model.audio_tower.": "thinker.audio_tower.",
+    },
+    "files_frames_per_frame": 2,
+    "mrope": True,
+    "hears": True,
 }
 GLM = QWEN3 | {"build_arguments": {"patch_size": 10}, "shares_ids": True, "keeps_sizes": True}
 
@@ -297,19 +327,7 @@ MODELS = [
         stock_class=Qwen2_5OmniThinkerForConditionalGeneration,
         build=tiny_qwen2_5_omni_thinker,
         build_arguments={"patch_size": 46},  # 276 × 368 pixels, the fewest that the processor makes of a frame
-        grid=(3, 4),
-        structure_tokens=0,
-        video_inputs=("pixel_values_videos", "video_grid_thw", "video_second_per_grid"),
-        image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={
-            "lm_head.": "thinker.lm_head.",
-            "model.language_model.": "thinker.model.",
-            "model.visual.": "thinker.visual.",
-            "model.audio_tower.": "thinker.audio_tower.",
-        },
-        files_frames_per_frame=2,
-        mrope=True,
-        since="5.21",
+        **THINKER,
     ),
     ModelCase(
         name="qwen3_vl",
@@ -329,6 +347,18 @@ MODELS = [
         deepstack=True,
         **QWEN3,
         legacy_transposed=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
+        slow=True,
+    ),
+    ModelCase(
+        name="qwen3_omni_moe_thinker",
+        config_class=VidCom2Qwen3OmniMoeThinkerConfig,
+        model_class=VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
+        stock_class=Qwen3OmniMoeThinkerForConditionalGeneration,
+        build=tiny_qwen3_omni_moe_thinker,
+        build_arguments={"patch_size": 53},  # 318 × 424 pixels, the fewest that the processor makes of a frame
+        **THINKER,
+        deepstack=True,
+        legacy_experts=True,
         slow=True,
     ),
     ModelCase(
@@ -438,7 +468,24 @@ MODELS = [
         grouped=False,
         media_by_prompt=True,
         shares_kv=True,
-        since="5.20",
+        runs_videos_since="5.20",
+    ),
+    ModelCase(
+        name="video_llama_3",
+        config_class=VidCom2VideoLlama3Config,
+        model_class=VidCom2VideoLlama3ForConditionalGeneration,
+        stock_class=VideoLlama3ForConditionalGeneration,
+        build=tiny_video_llama_3,
+        # In these videos all patches change. tests/test_video_llama_3.py has others.
+        build_arguments={"patch_size": 10, "pixels": (1, 2**30)},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw", "video_merge_sizes", "video_compression_mask"),
+        image_inputs=("pixel_values", "image_grid_thw", "image_merge_sizes"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+        keeps_sizes=True,
     ),
     ModelCase(
         name="minicpmv4_6",
@@ -481,8 +528,23 @@ def save_as_on_the_hub(case: ModelCase, model: PreTrainedModel, folder: Path) ->
     for name, tensor in model.state_dict().items():
         prefix = next(prefix for prefix in case.legacy_prefixes if name.startswith(prefix))
         tensor = tensor.mT if name.endswith(case.legacy_transposed) else tensor
-        tensors[case.legacy_prefixes[prefix] + name.removeprefix(prefix)] = tensor.clone().contiguous()
+        legacy = case.legacy_prefixes[prefix] + name.removeprefix(prefix)
+        parts = experts_apart(legacy, tensor) if case.legacy_experts else {legacy: tensor}
+        tensors |= {each: part.clone().contiguous() for each, part in parts.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def experts_apart(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the weights of a layer's experts under the names of each, and other weights as they are."""
+    layer, _, kind = name.rpartition(".experts.")
+    if not layer:
+        return {name: tensor}
+    kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+    return {
+        f"{layer}.experts.{expert}.{each}.weight": part
+        for expert, weights in enumerate(tensor)
+        for each, part in zip(kinds, weights.chunk(len(kinds)), strict=True)
+    }
 
 
 def tower_of(inner: Any) -> Any:

@@ -88,6 +88,11 @@ def compressed_embeddings(
                 strict=True,
             )
         )
+        places = [video_positions[i] for i in scored.tolist()]
+        if deepstack and compression.merge is not None:  # what the decoder layers add is merged as well
+            layers = torch.stack([deepstack[place] for place in places])
+            kept = [places[i] for i in compression.indices.tolist()]
+            deepstack.update(zip(kept, kept_features(compression, layers), strict=True))
         for i, feature in enumerate(video):
             position = video_positions.pop(0)
             features[position] = merged.get(i, feature)

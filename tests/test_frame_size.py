@@ -34,7 +34,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_clip(tmp_path_factory.mktemp("clip") / "large.mp4", [i / 10 for i in range(8)], picture=picture)
 
 
-@pytest.fixture(scope="module", params=["llava_onevision", "llava_next_video", "qwen2_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["llava_onevision", "llava_next_video", "qwen2_vl", "qwen3_vl", "video_llama_3"])
 def processor(request: pytest.FixtureRequest) -> Any:
     """Return the processor of a tiny model, one for each class of video processors."""
     return FAMILIES[request.param].build_tiny()[1]

@@ -110,9 +110,9 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
     [
         ("internvl_chat", True, "InternVL ('internvl'), but InternVL has its class as code in its repo"),
         ("idefics3", False, "SmolVLM ('smolvlm'), but Idefics takes images alone"),
-        ("videollama3_qwen2", True, "Qwen2-VL ('qwen2_vl'), but VideoLLaMA3 already leaves out patches"),
+        ("videollama3_qwen2", True, "('video_llama_3'), but VideoLLaMA3 in its authors' format has its class as code"),
         ("qwen2_5_omni", False, "Qwen2.5-Omni ('qwen2_5_omni_thinker'), but Qwen2.5-Omni with its talker lets its"),
-        ("qwen3_omni_moe_thinker", False, "('qwen2_5_omni_thinker'), but Qwen3-Omni has a class of its own, .* tried"),
+        ("qwen3_omni_moe", False, "Qwen3-Omni ('qwen3_omni_moe_thinker'), but Qwen3-Omni with its talker lets its"),
         ("llavaonevision1_5", True, "Qwen2-VL ('qwen2_vl'), but LLaVA-OneVision-1.5 puts a tower of its own"),
         ("llava", False, "LLaVA-Video ('vidcom2_llava_video'), but LLaVA takes no videos .* convert-llava-video"),
         (

@@ -98,7 +98,8 @@ def test_answers_equal_those_of_ask(family: Family) -> None:
         answer = found[str(number)]
         assert answer.answer == alone.answer and answer.error is None
         assert {name: getattr(answer, name) for name in TOKENS} == {name: getattr(alone, name) for name in TOKENS}
-    assert len({each.answer for each in found.values()}) > 3  # otherwise a model with only one answer would pass
+    if family.case.representative:  # otherwise a model with only one answer would pass
+        assert len({each.answer for each in found.values()}) > 3
 
 
 def test_answers_that_end_early_are_not_padded(checkpoint: Checkpoint) -> None:

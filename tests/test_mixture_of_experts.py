@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, build_family
-from models import MODELS, RETENTION_RATIO
+from models import CASES_THAT_LOAD, RETENTION_RATIO
 from reference import compressed_embeddings, new_tokens, position_arguments
 from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt, run
@@ -14,7 +14,9 @@ from torch import Tensor
 from vidcom2.modeling.prompt.short_prompt import ShortPrompt
 
 
-@pytest.fixture(scope="module", params=[case for case in MODELS if "moe" in case.name], ids=lambda case: case.name)
+@pytest.fixture(
+    scope="module", params=[case for case in CASES_THAT_LOAD if "moe" in case.name], ids=lambda case: case.name
+)
 def experts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     return build_family(request.param, tmp_path_factory)
 

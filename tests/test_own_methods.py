@@ -360,7 +360,8 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
     per_frame, frames = family.case.tokens_per_frame, family.case.scored_frames(8)
     assert len(compression.indices) == (round if method == "vcast" else math.floor)(0.4 * frames * per_frame)
     if method in ("uniform_frames", "evs"):
-        assert compression.frame_budgets[0] == per_frame and 0 in compression.frame_budgets
+        assert compression.frame_budgets[0] == per_frame
+        assert 0 in compression.frame_budgets or not family.case.representative
 
 
 # Each case starts a process, which takes long, so each method runs in one family.

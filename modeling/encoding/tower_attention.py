@@ -144,6 +144,8 @@ def queries_keys_values(attention: Any, hidden_states: Tensor) -> tuple[Tensor, 
     """Return the queries, keys and values (N, heads, dim) of states (N, width) in the attention of a Qwen tower."""
     if hasattr(attention, "qkv"):
         parts = attention.qkv(hidden_states).chunk(3, dim=-1)
+    elif hasattr(attention, "q_proj"):  # VideoLLaMA3's
+        parts = (attention.q_proj(hidden_states), attention.k_proj(hidden_states), attention.v_proj(hidden_states))
     else:  # Qwen2.5-Omni's
         parts = (attention.q(hidden_states), attention.k(hidden_states), attention.v(hidden_states))
     queries, keys, values = (part.unflatten(-1, (attention.num_heads, -1)) for part in parts)

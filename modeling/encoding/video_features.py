@@ -94,7 +94,8 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods
-    video_arguments: ClassVar[Sequence[str]] = ()  # those of `forward` for videos, if the parent's has none
+    # Those for videos that the parent's `forward` or `get_video_features` lacks. They go once the videos are encoded.
+    video_arguments: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -158,7 +159,14 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """Return which of a video's placeholders stay, int64 in the order of their features, and how many it has in the
         full prompt. Structure tokens stay, even those of a frame that keeps nothing."""
-        return compression.indices, compression.num_tokens
+        if compression.in_prompt is None:
+            return compression.indices, compression.num_tokens
+        numbers = compression.in_prompt.flatten().cumsum(0)
+        return numbers[compression.indices] - 1, int(numbers[-1])
+
+    def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
+        """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt: by default all."""
+        return features
 
     def features_for_parent(self, features: Sequence[Tensor]) -> Any:
         """Return the kept tokens of all videos as the parent's `forward` takes them: in one tensor or in several."""

@@ -108,6 +108,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     among the bases."""
 
     video_arguments = VIDEO_ARGUMENTS
+    parent_knows_videos = False
     marks_class: type[FrameMarks]  # how the processor marks frames
     has_class_token = False  # whether the tower has one before the patches of a frame
 

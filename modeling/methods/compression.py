@@ -152,7 +152,8 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
         compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, method, video))
-    return replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid)
+    compression = replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid)
+    return compression.within(video.in_prompt)
 
 
 def _by_ratio(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:

@@ -5,7 +5,7 @@ families two, which share their tokens.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ class VideoTokens:
             that pay it. In a tower with a class token, CLIP's, it is what the class token pays. Row by row, and None
             unless the method's registration asks for it. `per_token` turns it into values of tokens.
         tower_grid: rows and columns of a frame's patches, P = rows · columns; None if nothing of the tower is given.
+        in_prompt: (T, M) bool, which tokens have a placeholder in the prompt, where a processor leaves out some that
+            repeat what the frame before shows. None if all have. Methods choose among all.
     """
 
     tokens: Tensor
@@ -40,6 +42,7 @@ class VideoTokens:
     tower_states: Tensor | None = None
     tower_grid: tuple[int, int] | None = None
     tower_attention: Tensor | None = None
+    in_prompt: Tensor | None = None
 
     def per_token(self, of_patches: Tensor) -> Tensor:
         """Pool a value of each patch, (T, P), to one of each token, (T, M) float32, as the model pools patches.
@@ -150,6 +153,7 @@ class VideoCompression:
         merge: how tokens are merged into the kept ones; None if these stay as they are.
         tokens_per_frame: M.
         grid: rows and columns of a frame's tokens; None if not known.
+        in_prompt: as in `VideoTokens`. The kept tokens are among these.
     """
 
     indices: Tensor
@@ -159,6 +163,7 @@ class VideoCompression:
     merge: TokenMerge | None = None
     tokens_per_frame: int = 0
     grid: tuple[int, int] | None = None
+    in_prompt: Tensor | None = None
 
     @classmethod
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
@@ -180,6 +185,21 @@ class VideoCompression:
         number_of = kept.flatten().cumsum(0) - 1  # the number that a kept token has among all kept ones
         return cls.of_mask(kept, merge=TokenMerge(number_of[places], inputs, weights), **scores)
 
+    def within(self, in_prompt: Tensor | None) -> "VideoCompression":
+        """Keep only what has a placeholder in the prompt, (T, M) bool, or all if that is None. If nothing has, keep the
+        first token that has one, unmerged, so that something of the video stays."""
+        if in_prompt is None:
+            return self
+        stays, merge = in_prompt.flatten()[self.indices], self.merge
+        indices = self.indices[stays]
+        if len(indices) == 0:
+            indices, merge = in_prompt.flatten().nonzero()[0], None
+        elif merge is not None:
+            left, numbers = stays[merge.outputs], stays.cumsum(0) - 1
+            merge = TokenMerge(numbers[merge.outputs[left]], merge.inputs[left], merge.weights[left])
+        kept = mask_of(indices, in_prompt)
+        return replace(self, indices=indices, frame_budgets=kept.sum(dim=1), merge=merge, in_prompt=in_prompt)
+
     @property
     def num_tokens(self) -> int:
         """T·M, the number of tokens before any was dropped."""
@@ -189,12 +209,15 @@ class VideoCompression:
         """Return the features that stay of a video; a merged feature takes the place of the token it was merged into.
 
         Args:
-            features: (placeholders, ...) features of all the video's placeholders, including structure tokens.
+            features: (placeholders, ...) features of all the video's placeholders, including structure tokens; and of
+                the scored tokens that have no placeholder.
             scored: (T·M,) int64: the placeholder of each scored token.
             placeholders: int64: the placeholders that stay.
         """
         if self.merge is not None:
             features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))
+        if self.in_prompt is not None:
+            features = features[self.in_prompt.flatten()]
         return features[placeholders]
 
     def kept(self, features: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from .call_description import CallDescription, CallPath, NewVideos
 from .conversation_cache import CachedPrompt
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
 from .prompt_positions import IGNORED_LABEL, labels_at, positions_by_order, take
-from .refusals import OF_GENERATE, Asked, check_compressible, check_on_cache, refuse
+from .refusals import OF_CHUNKS, OF_GENERATE, Asked, check_compressible, check_on_cache, refuse
 from .short_prompt import CompressedPrompt, ShortPrompt
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
@@ -241,15 +241,18 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         encoded = kwargs.get("mm_encoder_outputs") or {}
         if call.videos is NewVideos.PIXELS:
             video = self.model(**kwargs, call=call, only_video_features="all", return_dict=True)
-            encoded_now = ("pixel_values_videos", *self.video_arguments)
-            kwargs = {name: value for name, value in kwargs.items() if name not in encoded_now}
         elif call.videos is NewVideos.ALL_FEATURES:
             given = encoded["video"]
             video = VidCom2VideoFeatures(
-                pooler_output=given.pooler_output, deepstack_features=getattr(given, "deepstack_features", None)
+                pooler_output=self.model.with_placeholders(given.pooler_output, kwargs),
+                deepstack_features=getattr(given, "deepstack_features", None),
             )
         else:
             return kwargs
+        if not self.model.parent_knows_videos:  # It has no embedding for their token, so each chunk needs its features.
+            refuse(OF_CHUNKS, self._asked(kwargs))
+        encoded_now = ("pixel_values_videos", *self.video_arguments)
+        kwargs = {name: value for name, value in kwargs.items() if name not in encoded_now}
         return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}
 
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:

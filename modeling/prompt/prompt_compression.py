@@ -69,6 +69,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     - `scored_placeholders` and `placeholders`: where a video's tokens stand, if it also has structure tokens.
     - `features_for_parent`: the form in which the parent's `forward` takes the features.
     - `is_video` and `distinct_ids`: which tokens are a video's placeholders, unless `config.video_token_id` tells.
+    - `parent_knows_videos`: whether the parent has a token for videos.
     - `with_videos` and `video_arguments`: which pixels are a video's, unless they are `pixel_values_videos`.
     - `reads_token_types`: if the tokens of an image or a frame attend to each other.
     - `uses_mrope`, `rotary_positions` and `full_rotary_positions`: if positions are more than the order of the tokens.
@@ -77,6 +78,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     """
 
     uses_mrope = False  # Whether tokens have positions (t, h, w), beside their order.
+    parent_knows_videos = True  # Whether the parent has a token for videos, or takes their frames for images.
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -270,6 +272,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return self._with_features_for_parent(inputs)
         encoded = {"video": self._encode_whole(inputs, call.settings)} | self._encoded_images(inputs)
         given = inputs.get("mm_encoder_outputs") or {}
+        inputs = {name: value for name, value in inputs.items() if name not in self.video_arguments}
         return self._with_features_for_parent(
             inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
         )
@@ -360,6 +363,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         encoded = self._encoded_images(inputs)
         if features is not None:
             encoded["video"] = features
+            inputs = {name: value for name, value in inputs.items() if name not in self.video_arguments}
         short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short.pop("logits_to_keep", None)  # rows are picked by their place in the full prompt, below
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded

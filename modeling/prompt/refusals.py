@@ -87,14 +87,19 @@ OF_A_COMPRESSED_PROMPT = (
     ),
 )
 
-# Refused by `generate` where a prompt is compressed or a compressed prompt is continued.
-OF_GENERATE = (
+# Refused by `generate` where a prompt is compressed, and with all tokens where videos are images to the parent.
+OF_CHUNKS = (
     Refusal(
         "`prefill_chunk_size` on Transformers 5.19",
         lambda asked: asked.setting("prefill_chunk_size") is not None and not CHUNKS_FEATURES,
         "`prefill_chunk_size` with videos needs a newer Transformers, which splits the video features into chunks.",
         "Leave it out, or upgrade Transformers.",
     ),
+)
+
+# Refused by `generate` where a prompt is compressed or a compressed prompt is continued.
+OF_GENERATE = (
+    *OF_CHUNKS,
     # A model with states is left to its parent class, which refuses every kind of speculation and says so.
     Refusal(
         "`assistant_model`, in Qwen's families",

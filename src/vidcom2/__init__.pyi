@@ -42,12 +42,20 @@ from .modeling.families.modeling_vidcom2_qwen3_5_moe import (
     VidCom2Qwen3_5MoeConfig,
     VidCom2Qwen3_5MoeForConditionalGeneration,
 )
+from .modeling.families.modeling_vidcom2_qwen3_omni_moe_thinker import (
+    VidCom2Qwen3OmniMoeThinkerConfig,
+    VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_qwen3_vl import VidCom2Qwen3VLConfig, VidCom2Qwen3VLForConditionalGeneration
 from .modeling.families.modeling_vidcom2_qwen3_vl_moe import (
     VidCom2Qwen3VLMoeConfig,
     VidCom2Qwen3VLMoeForConditionalGeneration,
 )
 from .modeling.families.modeling_vidcom2_smolvlm import VidCom2SmolVLMConfig, VidCom2SmolVLMForConditionalGeneration
+from .modeling.families.modeling_vidcom2_video_llama_3 import (
+    VidCom2VideoLlama3Config,
+    VidCom2VideoLlama3ForConditionalGeneration,
+)
 from .modeling.methods.compression import compress, register_compression_method
 from .modeling.methods.frame_budgets import frame_budgets
 from .modeling.methods.score_methods import register_score_method
@@ -89,6 +97,8 @@ __all__ = [
     "VidCom2Qwen2_5OmniThinkerForConditionalGeneration",
     "VidCom2Qwen2_5_VLConfig",
     "VidCom2Qwen2_5_VLForConditionalGeneration",
+    "VidCom2Qwen3OmniMoeThinkerConfig",
+    "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration",
     "VidCom2Qwen3VLConfig",
     "VidCom2Qwen3VLForConditionalGeneration",
     "VidCom2Qwen3VLMoeConfig",
@@ -99,6 +109,8 @@ __all__ = [
     "VidCom2Qwen3_5MoeForConditionalGeneration",
     "VidCom2SmolVLMConfig",
     "VidCom2SmolVLMForConditionalGeneration",
+    "VidCom2VideoLlama3Config",
+    "VidCom2VideoLlama3ForConditionalGeneration",
     "Video",
     "VideoCompression",
     "VideoTokens",

@@ -186,6 +186,16 @@ FAMILIES: dict[str, Family] = {
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
+            model_type="qwen3_omni_moe_thinker",
+            name="Qwen3-Omni",
+            module="qwen3_omni_moe_thinker",
+            classes="VidCom2Qwen3OmniMoeThinker",
+            tiny="tiny.qwen.tiny_qwen3_omni_moe_thinker",
+            frame="two frames together: a token for 32 × 32 pixels",
+            part_of="qwen3_omni_moe",
+            since="5.21",
+        ),
+        Family(
             model_type="qwen3_5",
             name="Qwen3.5",
             module="qwen3_5",
@@ -258,6 +268,14 @@ FAMILIES: dict[str, Family] = {
             classes="VidCom2Gemma4",
             tiny="tiny.gemma4.tiny_gemma4",
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
+        ),
+        Family(
+            model_type="video_llama_3",
+            name="VideoLLaMA3",
+            module="video_llama_3",
+            classes="VidCom2VideoLlama3",
+            tiny="tiny.video_llama_3.tiny_video_llama_3",
+            frame="a frame: a token for 28 × 28 pixels",
         ),
         Family(
             model_type="minicpmv4_6",

@@ -26,25 +26,23 @@ class Unsupported:
     reason: str | None = None
 
 
+HAS_A_TALKER = (
+    "lets its talker read the thinker's states at all positions of the prompt, also of dropped tokens. "
+    "`vidcom2.load` takes the thinker, which answers in text, from such a checkpoint; `vidcom2.apply` takes "
+    "`model.thinker`"
+)
 # What is said here of a class was read in Transformers 5.23. docs/limits.md shows the rows that have a reason.
 UNSUPPORTED = (
     Unsupported("InternVL", ("internvl_chat",), "internvl"),
     Unsupported("Idefics", ("idefics",), "smolvlm", "takes images alone"),
     Unsupported(
-        "VideoLLaMA3",
-        ("video_llama_3", "videollama3"),
-        "qwen2_vl",
-        "already leaves out patches that do not change, so its frames have no common number of tokens",
+        "VideoLLaMA3 in its authors' format",
+        ("videollama3",),
+        "video_llama_3",
+        "has its class as code in its repo. Take a checkpoint for Transformers, such as `lkhl/VideoLLaMA3-7B-Image-HF`",
     ),
-    Unsupported(
-        "Qwen2.5-Omni with its talker",
-        ("qwen2_5_omni",),
-        "qwen2_5_omni_thinker",
-        "lets its talker read the thinker's states at all positions of the prompt, also of dropped tokens. "
-        "`vidcom2.load` takes the thinker, which answers in text, from such a checkpoint; `vidcom2.apply` takes "
-        "`model.thinker`",
-    ),
-    Unsupported("Qwen3-Omni", ("qwen3_omni",), "qwen2_5_omni_thinker"),
+    Unsupported("Qwen2.5-Omni with its talker", ("qwen2_5_omni",), "qwen2_5_omni_thinker", HAS_A_TALKER),
+    Unsupported("Qwen3-Omni with its talker", ("qwen3_omni",), "qwen3_omni_moe_thinker", HAS_A_TALKER),
     Unsupported(
         "Qwen3.8-Flash-Next",
         ("qwen4_exp",),

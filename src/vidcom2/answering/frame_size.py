@@ -40,6 +40,7 @@ def _resized(processor: ProcessorMixin, num_frames: int, height: int, width: int
     listening.resize = resize
     if hasattr(listening, "max_slice_nums"):
         listening.max_slice_nums = 1  # as `prepare_inputs` passes it
+    listening.use_token_compression = False  # VideoLLaMA3's would compare pixels, and there are none here.
     # Processors that join frames in pairs may refuse a single one.
     num_frames = max(num_frames, getattr(of_videos, "temporal_patch_size", 1))
     frames = torch.empty(num_frames, 3, height, width, dtype=torch.uint8, device="meta")

@@ -73,8 +73,9 @@ class EncodedVideos:
         )
         tokens = []
         for video in self.tokens:
-            of_tower = {name: value.to(device) for name in TOWER_NEEDS if (value := getattr(video, name)) is not None}
-            tokens.append(replace(video, tokens=video.tokens.to(device), **of_tower))
+            names = ("tokens", "in_prompt", *TOWER_NEEDS)
+            moved = {name: value.to(device) for name in names if (value := getattr(video, name)) is not None}
+            tokens.append(replace(video, **moved))
         return replace(self, inputs={}, outputs=outputs, tokens=tokens)
 
 

@@ -61,7 +61,7 @@ def prepare_inputs(
         # Qwen2.5-VL's processor divides the length of the whole video by the number of frames.
         inputs["second_per_grid_ts"] = torch.full((batch_size,), patch * spacing)
     if "video_second_per_grid" in inputs:
-        # Qwen2.5-Omni's processor reads no metadata, and takes two frames a second for granted.
+        # The processors of Qwen's Omni models read no metadata, and take one or two frames a second for granted.
         spacing = video.duration / len(video.frames) if spacing is None else spacing
         inputs["video_second_per_grid"] = torch.full((batch_size,), patch * spacing)
     if model is not None:

@@ -44,7 +44,7 @@ class EncodedClip:
 
     Attributes:
         video: the video with black frames of the same size. Once a video is encoded, the processor needs only their
-            size, and an array of zeros takes no memory.
+            size, and an array of zeros takes no memory. VideoLLaMA3's needs the frames themselves.
         encoded: the video's features, for each side.
         encoder_seconds: how long the vision tower took, for each side.
         whole: which tokens are kept with the model's own settings. It also holds the pictures of the frames.
@@ -159,8 +159,9 @@ class Answerer:
             videos[side], seconds[side] = encoded[_of_tower(settings)]
         compression = compress(self.model, videos["few"], of_sides["few"]).video_compressions[0]
         whole = explanation_of(self.checkpoint, video, of_sides["few"], compression, pixels=PICTURE_PIXELS)
-        black = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # takes no memory until it is written to
-        return EncodedClip(black, videos, seconds, whole)
+        if "video_compression_mask" not in inputs:  # VideoLLaMA3's prompts depend on what the frames show
+            video = replace(video, frames=np.zeros(video.frames.shape, np.uint8))  # black, which takes no memory yet
+        return EncodedClip(video, videos, seconds, whole)
 
     def _encoded(
         self, inputs: dict[str, Any], settings: Sequence[CompressionSettings]

@@ -16,6 +16,7 @@ from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
+from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 
 if TYPE_CHECKING:
@@ -244,10 +245,17 @@ def _frame_figures(
         {
             "frames": each.num_frames,
             "kept_tokens": len(compression.indices),
-            "prompt_tokens": length - len(each.video.outputs.pooler_output[0]) + len(entering),
+            "prompt_tokens": length - _placeholders(each, compression) + len(entering),
             "seconds": each.vision_seconds + seconds / len(prepared),
         }
         for each, length, entering, compression in zip(
             prepared, lengths, features.pooler_output, features.video_compressions, strict=True
         )
     ]
+
+
+def _placeholders(prepared: PreparedQuestion, compression: VideoCompression) -> int:
+    """Return how many placeholders the video has in the full prompt. VideoLLaMA3's processor leaves some out."""
+    if compression.in_prompt is not None:
+        return int(compression.in_prompt.sum())
+    return len(prepared.video.outputs.pooler_output[0])

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from transformers.initialization import no_init_weights
@@ -56,6 +57,11 @@ def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[Pre
     """Return the config of a size, and a processor. The processor and the config's token ids are those of the family's
     tiny checkpoint."""
     family = FAMILIES[size.model_type]
+    if not family.runs_here:
+        raise OptionError(
+            f"the size of {size.checkpoint} is of type {family.model_type!r}, which needs Transformers {family.since} "
+            f"or newer, but {transformers.__version__} is installed. Upgrade Transformers, or take another size."
+        )
     check_settings_of(f"the size of {size.checkpoint}", family, settings)
     tiny, processor = family.build_tiny(**size.tiny)
     fields: dict[str, Any] = tiny.config.to_dict()
@@ -64,6 +70,8 @@ def config_and_processor(size: ModelSize, settings: dict[str, Any]) -> tuple[Pre
     text, vision = fields["text_config"], fields["vision_config"]
     fields["text_config"] = {each: text[each] for each in KEPT_OF_TEXT if each in text} | dict(size.text)
     fields["vision_config"] = {"model_type": vision["model_type"]} | dict(size.vision)
+    if size.audio:
+        fields["audio_config"] = {"model_type": fields["audio_config"]["model_type"]} | dict(size.audio)
     fields["tie_word_embeddings"] = size.text["tie_word_embeddings"]
     return family.config_class(**fields | settings), processor
 

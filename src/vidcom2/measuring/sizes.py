@@ -16,6 +16,7 @@ class ModelSize:
         checkpoint: the id of the Hub checkpoint that has these sizes, or None if nobody released one.
         text, vision: fields of the configs of the language model and of the vision tower.
         tiny: arguments of the family's tiny builder, so that its processor has the real frame size.
+        audio: fields of the config of the tower for sound, if the model has one.
     """
 
     model_type: str
@@ -23,6 +24,7 @@ class ModelSize:
     text: Mapping[str, Any]
     vision: Mapping[str, Any]
     tiny: Mapping[str, Any] = field(default_factory=dict)
+    audio: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _qwen2(
@@ -154,6 +156,26 @@ QWEN3_5_122B_A10B = (
     _qwen2(3072, 1024, 48, 32, 2, 248320) | _experts(1024, num_experts=256) | {"shared_expert_intermediate_size": 1024}
 )
 
+QWEN2_5_7B = _qwen2(3584, 18944, 28, 28, 4, 152064)
+QWEN3_OMNI_ROPE = {
+    "rope_type": "default",
+    "rope_theta": 1e6,
+    "mrope_section": [24, 20, 20],
+    "mrope_interleaved": True,
+}
+QWEN3_OMNI_30B_A3B = (
+    _qwen2(2048, 768, 48, 32, 4, 152064)
+    | _experts(768)
+    | {"head_dim": 128, "max_position_embeddings": 65536, "rope_parameters": QWEN3_OMNI_ROPE}
+)
+
+
+def _omni_audio(text: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return the sizes of Whisper's large encoder, whose output is as wide as the language model."""
+    audio = {"num_mel_bins": 128, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120}
+    return audio | {"d_model": 1280, "output_dim": text["hidden_size"]} | fields
+
+
 GLM_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
 
 SMALL = "llava-onevision-small"  # the model of `--quick`, which nobody released
@@ -217,6 +239,22 @@ MODEL_SIZES: dict[str, ModelSize] = {
             ("235B-A22B", _qwen3(_qwen2(4096, 12288, 94, 64, 4, 151936), **_experts(1536)), LARGE_TOWER),
         )
     },
+    # The thinkers alone, which answer in text.
+    "qwen2.5-omni-7b": replace(
+        _qwen2_5_vl("7B", QWEN2_5_7B, 3420),
+        model_type="qwen2_5_omni_thinker",
+        checkpoint="Qwen/Qwen2.5-Omni-7B",
+        text=_with_mrope(QWEN2_5_7B),
+        tiny={},
+        audio=_omni_audio(QWEN2_5_7B),
+    ),
+    "qwen3-omni-30b-a3b": ModelSize(
+        "qwen3_omni_moe_thinker",
+        "Qwen/Qwen3-Omni-30B-A3B-Instruct",
+        QWEN3_OMNI_30B_A3B,
+        _qwen3_tower(QWEN3_OMNI_30B_A3B, LARGE_TOWER) | {"deepstack_visual_indexes": [8, 16, 24]},
+        audio=_omni_audio(QWEN3_OMNI_30B_A3B, downsample_hidden_size=480),
+    ),
     "cosmos-reason2-2b": replace(
         _qwen3_vl("2B", _qwen3(_qwen2(2048, 6144, 28, 16, 8, 151936, tied=True)), SMALL_TOWER),
         checkpoint="nvidia/Cosmos-Reason2-2B",

@@ -145,8 +145,9 @@ def model_costs(config: PreTrainedConfig) -> ModelCosts:
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
     full = sum(kind != "linear_attention" for kind in kinds)
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    # There Qwen's and GLM's towers, and the projectors of InternVL and SmolVLM, work on tokens of several patches.
-    per_token = ("merger", "downsample", *(("projector", "connector") if hasattr(config, "tokens_per_tile") else ()))
+    # There Qwen's and GLM's towers, and these families' projectors, work on tokens of several patches.
+    pools_first = hasattr(config, "tokens_per_tile") or config.model_type == "video_llama_3"
+    per_token = ("merger", "downsample", *(("projector", "connector") if pools_first else ()))
     merging = sum(count for name, count in tower.items() if any(part in name for part in per_token))
     width, inner, gated, depth = _tower_shape(model)
     windowed = depth - len(vision.fullatt_block_indexes) if hasattr(vision, "fullatt_block_indexes") else 0
@@ -211,7 +212,8 @@ def video_size(
     if "video_grid_thw" in inputs:
         frames_of_tower, rows, columns = inputs["video_grid_thw"][0].tolist()
         patches = rows * columns
-        tokens = patches // any_config.vision_config.spatial_merge_size**2
+        side = inputs["video_merge_sizes"].item() if "video_merge_sizes" in inputs else None
+        tokens = patches // (side or any_config.vision_config.spatial_merge_size) ** 2
         merged = frames_of_tower * tokens
     else:
         frames_of_tower = num_frames

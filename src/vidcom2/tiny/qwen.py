@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import torch
 from transformers import (
     BaseVideoProcessor,
     Cosmos3OmniForConditionalGeneration,
@@ -18,6 +19,8 @@ from transformers import (
     Qwen2VLVideoProcessor,
     Qwen3_5ForConditionalGeneration,
     Qwen3_5MoeForConditionalGeneration,
+    Qwen3OmniMoeProcessor,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeForConditionalGeneration,
     Qwen3VLProcessor,
@@ -47,24 +50,11 @@ OMNI_MARKS = {  # by the config's fields
 QWEN2_VL_CHAT_TEMPLATE = chat_template(
     "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
 )
-# A message has its parts in their order, as in the released models.
-OMNI_CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'audio' %}"
-    "<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}<|vision_bos|><|{{ part['type'] | upper }}|><|vision_eos|>{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-# A message has its parts in their order, as in the released models.
-OMNI_CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'audio' %}"
-    "<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}<|vision_bos|><|{{ part['type'] | upper }}|><|vision_eos|>{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+QWEN3_OMNI_MARKS = QWEN2_VL_MARKS | {
+    "audio_token_id": "<|audio_pad|>",
+    "audio_start_token_id": "<|audio_start|>",
+    "audio_end_token_id": "<|audio_end|>",
+}
 
 
 def tiny_qwen2_vl(pixels: tuple[int, int] = (196 * 196, 196 * 280), **kwargs: Any) -> TinyModel:
@@ -101,41 +91,111 @@ def tiny_qwen2_5_vl(
     )
 
 
-def tiny_qwen2_5_omni_thinker(patch_size: int = PATCH_SIZE, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
+def tiny_qwen2_5_omni_thinker(patch_size: int = PATCH_SIZE, **kwargs: Any) -> TinyModel:
     """Return a stock thinker of Qwen2.5-Omni with random float32 weights, and its processor. Its vision tower has the
     blocks of `tiny_qwen2_5_vl`. Before Transformers 5.21 VidCom² cannot take it.
 
     Args:
         patch_size: pixels per side of a patch. The processor scales frames to 128 · 28² pixels or more.
-        **kwargs: other arguments of `_tiny_qwen`.
+        **kwargs: other arguments of `_tiny_thinker`.
     """
-    marks = {
-        **{f"{name}_token": OMNI_MARKS[f"{name}_token_index"] for name in ("image", "video", "audio")},
-        **{f"{name}_bos_token": OMNI_MARKS[f"{name}_start_token_id"] for name in ("vision", "audio")},
-        **{f"{name}_eos_token": OMNI_MARKS[f"{name}_end_token_id"] for name in ("vision", "audio")},
-    }
-    return _tiny_qwen(
+    return _tiny_thinker(
         Qwen2_5OmniThinkerForConditionalGeneration,
         Qwen2_5OmniProcessor,
-        {"hidden_size": 32, "intermediate_size": 64, "window_size": 4 * patch_size, "fullatt_block_indexes": [1]},
+        OMNI_MARKS,
+        {"window_size": 4 * patch_size, "fullatt_block_indexes": [1]},
         (128 * 28**2, 768 * 28**2),
-        "out_hidden_size",
         patch_size=patch_size,
-        text={"initializer_range": 0.08},  # wide enough that answers depend on the prompt, not on the last token alone
+        **kwargs,
+    )
+
+
+def tiny_qwen3_omni_moe_thinker(
+    patch_size: int = 16, num_experts: int = 4, hidden_size: int = 32, **kwargs: Any
+) -> TinyModel:
+    """Return a stock thinker of Qwen3-Omni with random float32 weights, and its processor. Its vision tower and its
+    language model are like those of `tiny_qwen3_vl_moe`. Its answers hold no special tokens, since a further turn would
+    take a placeholder for that of a video. Before Transformers 5.21 VidCom² cannot take it.
+
+    Args:
+        patch_size: pixels per side of a patch. The processor scales frames to 128 · 32² pixels or more.
+        **kwargs: other arguments of `_tiny_thinker`.
+    """
+    model, processor = _tiny_thinker(
+        Qwen3OmniMoeThinkerForConditionalGeneration,
+        Qwen3OmniMoeProcessor,
+        QWEN3_OMNI_MARKS,
+        {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1]},
+        (128 * 32**2, 768 * 32**2),
+        patch_size=patch_size,
         hidden_size=hidden_size,
-        tokenizer=tiny_tokenizer([*QWEN2_TOKENS, *OMNI_MARKS.values()], OMNI_CHAT_TEMPLATE, extra_special_tokens=marks),
-        marks=OMNI_MARKS,
-        fields={
-            "audio_config": {
-                "num_mel_bins": 16,
-                "encoder_layers": 1,
-                "encoder_attention_heads": 2,
-                "encoder_ffn_dim": 64,
-                "d_model": 32,
-                "output_dim": hidden_size,
-                "initializer_range": 0.1,
-            }
-        },
+        text=_experts(num_experts) | {"head_dim": hidden_size // 4},
+        mrope={"mrope_interleaved": True},
+        fields={"position_id_per_seconds": 13},  # as in the released models
+        audio={"downsample_hidden_size": 8},
+        **kwargs,
+    )
+    with torch.no_grad():
+        for token in (*QWEN2_TOKENS, *QWEN3_OMNI_MARKS.values()):
+            cast(Any, model).lm_head.weight[token_id(cast(Any, processor).tokenizer, token)] = 0
+    return model, processor
+
+
+def _tiny_thinker(
+    model_class: type[PreTrainedModel],
+    processor_class: type[ProcessorMixin],
+    marks: dict[str, str],
+    vision: dict[str, Any],
+    pixels: tuple[int, int],
+    hidden_size: int = 32,
+    text: dict[str, Any] | None = None,
+    fields: dict[str, Any] | None = None,
+    audio: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> TinyModel:
+    """Return a stock thinker of Qwen's Omni models with random float32 weights, and its processor.
+
+    Args:
+        marks, vision, pixels, text, fields: as in `_tiny_qwen`.
+        audio: fields of the config of the tower for sound that only some families have.
+        **kwargs: other arguments of `_tiny_qwen`.
+    """
+    of_kind = {field.removesuffix("_id").removesuffix("_index"): token for field, token in marks.items()}
+    named = {field.replace("start", "bos").replace("end", "eos"): token for field, token in of_kind.items()}
+    # A message has its parts in their order, as in the released models.
+    parts = (
+        f"{{% elif part['type'] == '{kind}' %}}{of_kind[f'{sense}_start_token']}{of_kind[f'{kind}_token']}"
+        f"{of_kind[f'{sense}_end_token']}"
+        for kind, sense in (("audio", "audio"), ("image", "vision"), ("video", "vision"))
+    )
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+        "{% if part['type'] == 'text' %}{{ part['text'] }}" + "".join(parts) + "{% endif %}"
+        "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    sound = {
+        "num_mel_bins": 16,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "d_model": 32,
+        "output_dim": hidden_size,
+        "initializer_range": 0.1,
+    }
+    return _tiny_qwen(
+        model_class,
+        processor_class,
+        {"hidden_size": 32, "intermediate_size": 64, **vision},
+        pixels,
+        "out_hidden_size",
+        # wide enough that answers depend on the prompt, not on the last token alone
+        text={"initializer_range": 0.08, **(text or {})},
+        hidden_size=hidden_size,
+        tokenizer=tiny_tokenizer([*QWEN2_TOKENS, *marks.values()], template, extra_special_tokens=named),
+        marks=marks,
+        fields={"audio_config": sound | (audio or {}), **(fields or {})},
         parts={"feature_extractor": WhisperFeatureExtractor(feature_size=16)},
         **kwargs,
     )
@@ -181,7 +241,7 @@ def untrained_qwen3_vl(
 
 def tiny_qwen3_vl_moe(num_experts: int = 4, **kwargs: Any) -> TinyModel:
     """Return a stock Qwen3-VL-MoE like that of `tiny_qwen3_vl`. Each token goes to two experts of a layer."""
-    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    experts = _experts(num_experts)
     experts["norm_topk_prob"] = True  # Transformers always does this; vLLM reads the field
     return _tiny_qwen3(Qwen3VLMoeForConditionalGeneration, {"deepstack_visual_indexes": [0, 1]}, experts, **kwargs)
 
@@ -211,9 +271,13 @@ def tiny_qwen3_5(hidden_size: int = 32, **kwargs: Any) -> TinyModel:
 
 def tiny_qwen3_5_moe(num_experts: int = 4, hidden_size: int = 32, **kwargs: Any) -> TinyModel:
     """Return a stock Qwen3.5-MoE like that of `tiny_qwen3_5`. A token goes to two experts and one that all share."""
-    experts = {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    text = QWEN3_5_TEXT | experts | {"shared_expert_intermediate_size": 24, "head_dim": hidden_size}
+    text = QWEN3_5_TEXT | _experts(num_experts) | {"shared_expert_intermediate_size": 24, "head_dim": hidden_size}
     return _tiny_qwen3(Qwen3_5MoeForConditionalGeneration, {}, text, hidden_size=hidden_size, **kwargs)
+
+
+def _experts(num_experts: int) -> dict[str, Any]:
+    """Return the fields of a language model's config that make a layer's experts, of which a token goes to two."""
+    return {"num_experts": num_experts, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 
 def _tiny_qwen3(

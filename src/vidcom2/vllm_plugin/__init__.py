@@ -12,6 +12,7 @@ MODELS = {
     "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Qwen3VLForConditionalGeneration": "qwen3_vl:VidCom2Qwen3VLForVllm",
     "VidCom2Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe:VidCom2Qwen3VLMoeForVllm",
+    "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Qwen3_5ForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5ForVllm",
     "VidCom2Qwen3_5MoeForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5MoeForVllm",
     "VidCom2Glm4vForConditionalGeneration": "glm:VidCom2Glm4vForVllm",
@@ -21,6 +22,7 @@ MODELS = {
     "VidCom2InternVLForConditionalGeneration": "unsupported_family:Model",
     "VidCom2SmolVLMForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Gemma4ForConditionalGeneration": "unsupported_family:Model",
+    "VidCom2VideoLlama3ForConditionalGeneration": "unsupported_family:Model",
     "VidCom2MiniCPMV4_6ForConditionalGeneration": "unsupported_family:Model",
 }
 

@@ -1,0 +1,269 @@
+"""VideoLLaMA3 with VidCom²: only what differs from the parent classes."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import VideoLlama3ForConditionalGeneration, VideoLlama3Model
+from transformers.models.video_llama_3.modeling_video_llama_3 import VideoLlama3CausalLMOutputWithPast
+
+from ...configuration.compression_settings import CompressionSettings
+from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
+from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
+from ..encoding.tower_attention import received_in_parts, with_attention_received, with_input_of
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.vision_encoding import check_encoding
+from ..methods.video_compression import VideoTokens
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from ..prompt.prompt_compression import VidCom2ModelMixin
+
+Grid = tuple[int, int, int, int]  # frames, rows and columns of patches, and how many rows and columns make a token
+VIDEO_ARGUMENTS = ("video_compression_mask",)
+
+
+@dataclass
+class VidCom2VideoLlama3CausalLMOutputWithPast(VideoLlama3CausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
+    """
+
+    prompt_positions: torch.LongTensor | None = None
+
+
+class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
+    """VideoLLaMA3 without its head. The language model runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video, and takes a `video_compression_mask`.
+        - `forward` leaves the dropped tokens out of the prompt. A frame's time is structure, and stays even if the
+          frame keeps nothing.
+
+    The parent's processor leaves a token out of the prompt if its pixels hardly differ from those of the frame before,
+    and says so in `video_compression_mask`. The tower encodes all tokens nonetheless, and methods choose among all. Of
+    those that they choose, the ones stay that have a placeholder.
+    """
+
+    config: VidCom2VideoLlama3Config
+    video_arguments = VIDEO_ARGUMENTS
+
+    def encode_videos(
+        self,
+        pixel_values_videos: Tensor,
+        settings: CompressionSettings,
+        needs: Collection[str],
+        video_grid_thw: Tensor | None = None,
+        video_merge_sizes: Tensor | None = None,
+        video_compression_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+
+        Args:
+            pixel_values_videos: (Σ t·h·w, 3 · patch²) patches of all videos.
+            settings, needs: see `VideoFeaturesMixin.encode_videos`.
+            video_grid_thw: (num_videos, 3) grids (t, h, w) of the videos, in patches.
+            video_merge_sizes: (num_videos,) how many rows, and columns, of patches make a token.
+            video_compression_mask: (Σ T·M,) bool: which tokens have a placeholder in the prompt; None if all have.
+
+        Raises:
+            ValueError: if a video is empty, or its sizes or its mask do not fit.
+        """
+        grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
+        masks = _masks(video_compression_mask, grids)
+        check_encoding(settings, needs, kwargs)
+        of_videos = pixel_values_videos.split([t * h * w for t, h, w, _ in grids])
+        frames = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(of_videos, grids)]
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
+        if plan.is_one_call:
+            outputs, of_tower = self._encode_frames(pixel_values_videos, grids, needs, **kwargs)
+        else:
+            outputs, of_tower = self._encode_in_chunks(frames, grids, plan, needs, **kwargs)
+        tokens = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(outputs.pooler_output, grids, strict=True)]
+        of_tokens, sides = [(h // size, w // size) for _, h, w, size in grids], [(h, w) for _, h, w, _ in grids]
+        videos = video_tokens(tokens, of_tower, of_tokens, sides)
+        return outputs, [_with_mask(video, mask) for video, mask in zip(videos, masks, strict=True)]
+
+    def video_sizes(
+        self,
+        pixel_values_videos: Tensor,
+        video_grid_thw: Tensor | None = None,
+        video_merge_sizes: Tensor | None = None,
+        **described: Any,
+    ) -> list[int]:
+        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`, with those that the processor left
+        out of the prompt."""
+        grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
+        return [t * h * w // size**2 for t, h, w, size in grids]
+
+    def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
+        """Encode the prompt's videos as the parent does, and keep all tokens that have a placeholder."""
+        outputs = super()._encode_whole(inputs, settings)
+        outputs.pooler_output = self.with_placeholders(outputs.pooler_output, inputs)
+        return outputs
+
+    def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
+        """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt."""
+        mask, lengths = inputs.get("video_compression_mask"), [len(video) for video in features]
+        if mask is None:
+            return features
+        _check_length(mask, sum(lengths))
+        of_videos = mask.to(features[0].device).split(lengths)
+        return tuple(video[stays] for video, stays in zip(features, of_videos))
+
+    def _encode_frames(
+        self, patches: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
+        """Return the parent's features of videos, and what is needed of the tower, by name: a (t, h·w, ...) of each."""
+        *sizes, merge_sizes = torch.tensor(grids, device=patches.device).unbind(dim=1)
+        encode: Callable[[], Any] = partial(
+            self.parent_video_features,
+            pixel_values_videos=patches,
+            video_grid_thw=torch.stack(sizes, dim=1),
+            video_merge_sizes=merge_sizes,
+            **kwargs,
+        )
+        read: dict[str, Tensor] = {}
+        tower: Any = self.vision_model
+        if "tower_states" in needs:
+            encode = partial(with_input_of, encode, tower.post_layernorm, _states, "`tower_states`", "last norm")
+        if "tower_attention" in needs:
+            attention = tower.encoder.layers[-1].self_attn
+            outputs, read["tower_attention"] = with_attention_received(encode, attention, received_in_parts)
+        else:
+            outputs = encode()
+        if "tower_states" in needs:
+            outputs, read["tower_states"] = outputs
+        of_tower = {name: _row_by_row(of_patches, grids) for name, of_patches in read.items()}
+        if "tower_attention" in of_tower:  # a mean over the frame's patches that pay it
+            of_tower["tower_attention"] = [video / video.shape[1] for video in of_tower["tower_attention"]]
+        return outputs, of_tower
+
+    def _encode_in_chunks(
+        self,
+        videos: Sequence[Tensor],
+        grids: Sequence[Grid],
+        plan: FramePlan,
+        needs: Collection[str],
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
+        """Return what `_encode_frames` does, but encode a few frames of the videos at a time. The tower's own output is
+        left out."""
+
+        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
+            patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
+            of_runs = [(len(run.frames), *grids[run.video][1:]) for run in runs]
+            outputs, of_tower = self._encode_frames(patches, of_runs, needs, **kwargs)
+            tokens = [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, outputs.pooler_output)]
+            return {"tokens": tokens, **of_tower}
+
+        of_tower = encode_in_chunks(plan, of_chunk)
+        outputs = VidCom2VideoFeatures(pooler_output=of_tower.pop("tokens").videos)
+        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
+
+
+def _states(norm: Any, hidden_states: Tensor) -> Tensor:
+    """Return the tower's states (Σ t·h·w, V) before it pools patches to tokens, from what its last norm is given."""
+    return norm.forward(hidden_states)  # A call of the module would call the hook that reads its input once more.
+
+
+def _row_by_row(of_patches: Tensor, grids: Sequence[Grid]) -> list[Tensor]:
+    """Put values (Σ t·h·w, ...) of patches in order, row by row: (t, h·w, ...) for each video. The tower has the
+    patches of a token one after the other."""
+    videos = []
+    for video, (t, h, w, size) in zip(of_patches.split([t * h * w for t, h, w, _ in grids]), grids, strict=True):
+        blocks = video.unflatten(0, (t, h // size, w // size, size, size))
+        videos.append(blocks.transpose(2, 3).flatten(0, 4).unflatten(0, (t, h * w)))
+    return videos
+
+
+def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None, merge_sizes: Tensor | None) -> list[Grid]:
+    """Return the grids of all videos, if they fit the patches (Σ t·h·w, ...).
+
+    Raises:
+        ValueError: if they do not, or there are none.
+    """
+    if video_grid_thw is None or merge_sizes is None or patches.numel() == 0:
+        raise ValueError(
+            f"`pixel_values_videos` has shape {tuple(patches.shape)}, `video_grid_thw` is {video_grid_thw} and "
+            f"`video_merge_sizes` is {merge_sizes}, but all must describe at least one frame. The processor returns "
+            "them together."
+        )
+    grids = [(t, h, w, size) for (t, h, w), size in zip(video_grid_thw.tolist(), merge_sizes.tolist())]
+    num_patches = sum(t * h * w for t, h, w, _ in grids)
+    if len(grids) != len(video_grid_thw) or len(patches) != num_patches:
+        raise ValueError(
+            f"`pixel_values_videos` holds {len(patches)} patches, but `video_grid_thw` {video_grid_thw.tolist()} with "
+            f"`video_merge_sizes` {merge_sizes.tolist()} asks for {num_patches}. Pass all as the processor returned "
+            "them."
+        )
+    return grids
+
+
+def _masks(mask: Tensor | None, grids: Sequence[Grid]) -> list[Tensor | None]:
+    """Return for each video which of its tokens have a placeholder, (T, M) bool; None if all have.
+
+    Raises:
+        ValueError: if the mask (Σ T·M,) does not fit the videos, or leaves a video without placeholders.
+    """
+    if mask is None:
+        return [None] * len(grids)
+    lengths = [t * h * w // size**2 for t, h, w, size in grids]
+    _check_length(mask, sum(lengths))
+    of_videos = mask.split(lengths)
+    left = torch.stack([video.sum() for video in of_videos]).tolist()
+    if 0 in left:
+        raise ValueError(
+            f"`video_compression_mask` leaves {left} placeholders of the videos, but must leave each at least one. "
+            "Pass it as the processor returned it."
+        )
+    return [
+        None if count == length else video.unflatten(0, (t, -1))
+        for video, count, length, (t, _, _, _) in zip(of_videos, left, lengths, grids, strict=True)
+    ]
+
+
+def _with_mask(video: VideoTokens, in_prompt: Tensor | None) -> VideoTokens:
+    return video if in_prompt is None else replace(video, in_prompt=in_prompt.to(video.tokens.device))
+
+
+def _check_length(mask: Tensor, num_tokens: int) -> None:
+    if mask.dtype != torch.bool or mask.shape != (num_tokens,):
+        raise ValueError(
+            f"`video_compression_mask` is {mask.dtype} of shape {tuple(mask.shape)}, but must be bool with an entry "
+            f"for each of the videos' {num_tokens} tokens. Pass it as the processor returned it."
+        )
+
+
+class VidCom2VideoLlama3ForConditionalGeneration(VidCom2GenerationMixin, VideoLlama3ForConditionalGeneration):
+    """VideoLLaMA3 that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2VideoLlama3Model`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - `get_video_features` also takes a `video_compression_mask`.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
+    """
+
+    config: VidCom2VideoLlama3Config
+    inner_class = VidCom2VideoLlama3Model
+    output_class = VidCom2VideoLlama3CausalLMOutputWithPast
+    video_arguments = VIDEO_ARGUMENTS
+
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        video_grid_thw: Tensor | None = None,
+        video_merge_sizes: Tensor | None = None,
+        video_compression_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return what the inner model's method returns. The parent's does not name all of these arguments."""
+        kwargs |= {"video_merge_sizes": video_merge_sizes, "video_compression_mask": video_compression_mask}
+        return self.model.get_video_features(pixel_values_videos, video_grid_thw, **kwargs)

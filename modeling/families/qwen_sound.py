@@ -1,0 +1,123 @@
+"""What the thinkers of Qwen's Omni models share: sound beside videos and among their tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..encoding.video_features import ParentFeatures
+from ..hosting.call_arguments import is_2d
+from ..methods.video_compression import VideoTokens
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .qwen_videos import QwenVideoModelMixin
+
+SOUND = ("input_features", "feature_attention_mask")  # They have an entry for each sound.
+
+
+class QwenSoundModelMixin(QwenVideoModelMixin):
+    """`QwenVideoModelMixin` for a parent that also hears. Sound stays whole, and has a part in the positions."""
+
+    def is_placeholder(self, input_ids: Tensor) -> Tensor:
+        """Return which tokens stand for images, videos or sound: bool, of the same shape."""
+        return super().is_placeholder(input_ids) | (input_ids == self.config.audio_token_id)
+
+    def encode_videos(
+        self, pixel_values_videos: Tensor, *, video_second_per_grid: Any = None, **kwargs: Any
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """Encode the patches of all videos, as in `QwenVideoModelMixin`. The tower does not read the times of frames,
+        which callers may pass with the videos."""
+        return super().encode_videos(pixel_values_videos, **kwargs)
+
+    def full_rotary_positions(self, inputs: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+        """Return the parent's positions (3, B, L) and `rope_deltas` (B, 1), also for text alone if it has a mask.
+
+        Without a mask, the parent's `forward` numbers the tokens of images and videos like text. Here they get the
+        positions that a mask of ones gives them, as in `generate`.
+        """
+        input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+        if input_ids is None:
+            return None, None
+        if not is_2d(mask):
+            if not (input_ids == self.config.vision_start_token_id).any():
+                return None, None
+            mask = torch.ones_like(input_ids)
+        return self.rope_index(input_ids, mask, inputs)
+
+    def rope_index(self, input_ids: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return what `QwenVideoModelMixin` does. The parent finds images, videos and sound by the marks before them.
+
+        Args:
+            mask: (B, P + L). P are earlier tokens, which matter if neither images nor videos are among the L new ones.
+            inputs: as well as the sizes and times, the sounds of the new tokens.
+        """
+        assert mask is not None
+        config, num_new = self.config, input_ids.shape[1]
+        ids = input_ids.masked_fill(mask[:, -num_new:] == 0, -1)
+        num_sounds = int((ids == config.audio_start_token_id).sum())
+        following = ids[:, 1:][ids[:, :-1] == config.vision_start_token_id]
+        images, silent, sounding = (
+            int((following == token).sum())
+            for token in (config.image_token_id, config.video_token_id, config.audio_start_token_id)
+        )
+        heard = bool(inputs.get("use_audio_in_video"))
+        if silent if heard else sounding:
+            raise ValueError(
+                f"`use_audio_in_video` is {inputs.get('use_audio_in_video')}, but {sounding} videos of the prompt have "
+                f"their sound among their tokens, and {silent} have not. Pass True if all have, as to the processor, "
+                "and leave it out if none has. The parent's positions know no prompt with both."
+            )
+        if not images + silent + sounding:
+            positions, rope_deltas = self.get_rope_index(attention_mask=mask)
+            return positions[..., -num_new:], rope_deltas
+        num_videos, of_sounds = silent + sounding, inputs.get("feature_attention_mask")
+        if num_sounds != (0 if of_sounds is None else len(of_sounds)):
+            raise ValueError(
+                f"The prompt has {num_sounds} sounds, but `feature_attention_mask` has "
+                f"{0 if of_sounds is None else len(of_sounds)}. Pass it and `input_features` as the processor returned "
+                "them. Sounds of earlier turns are in `past_key_values`: leave them out."
+            )
+        return self.get_rope_index(
+            input_ids,
+            image_grid_thw=_last(inputs, "image_grid_thw", images, "images"),
+            video_grid_thw=_last(inputs, "video_grid_thw", num_videos, "videos"),
+            attention_mask=mask[:, -num_new:],
+            use_audio_in_video=heard,
+            audio_seqlens=None if of_sounds is None else of_sounds.sum(dim=-1),
+            second_per_grids=_last(inputs, "video_second_per_grid", num_videos, "videos"),
+        )
+
+
+def _last(inputs: dict[str, Any], name: str, number: int, what: str) -> Any:
+    """Return the last entries of an argument, which belong to the new tokens. Others may belong to earlier turns."""
+    given = inputs.get(name)
+    if number == 0:
+        return None
+    if given is None or len(given) < number:
+        shown = given.tolist() if isinstance(given, Tensor) else given
+        raise ValueError(
+            f"The prompt has {number} {what}, but `{name}` is {shown}. "
+            "Pass it as the processor returned it, with an entry for each image or video, also beside features that "
+            "were encoded beforehand."
+        )
+    return given[len(given) - number :]
+
+
+class QwenSoundGenerationMixin(VidCom2GenerationMixin):
+    """`VidCom2GenerationMixin` for a parent that also hears."""
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, *args: Any, input_ids: Tensor | None = None, **model_kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Repeat prompts, features and sounds for beams. The parent would repeat each sound by itself, but those of a
+        prompt follow each other in each of its beams."""
+        sounds = {name: model_kwargs[name] for name in SOUND if isinstance(model_kwargs.get(name), Tensor)}
+        expanded, model_kwargs = super()._expand_inputs_for_generation(
+            expand_size, *args, input_ids=input_ids, **model_kwargs
+        )
+        if expand_size == 1 or input_ids is None or not sounds:
+            return expanded, model_kwargs
+        counts = (input_ids == self.config.audio_start_token_id).sum(dim=1).tolist()
+        groups = torch.arange(sum(counts), device=input_ids.device).split(counts)
+        order = torch.cat([group.repeat(expand_size) for group in groups])
+        return expanded, model_kwargs | {name: value[order.to(value.device)] for name, value in sounds.items()}

@@ -1,7 +1,5 @@
 """The config of Qwen2.5-Omni's thinker with the VidCom² settings."""
 
-from types import ModuleType
-
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniThinkerConfig
 
 from .thinker_config import ThinkerConfig
@@ -20,11 +18,10 @@ class VidCom2Qwen2_5OmniThinkerConfig(ThinkerConfig, Qwen2_5OmniThinkerConfig):
     """
 
     model_type = "qwen2_5_omni_thinker"
-    inner_model = "Qwen2_5OmniThinkerModel"
     full_name = "Qwen2.5-Omni"
 
     @staticmethod
-    def stock_module() -> ModuleType:
+    def has_inner_model() -> bool:
         from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
 
-        return modeling_qwen2_5_omni
+        return hasattr(modeling_qwen2_5_omni, "Qwen2_5OmniThinkerModel")

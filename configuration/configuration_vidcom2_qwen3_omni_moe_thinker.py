@@ -1,7 +1,5 @@
 """The config of Qwen3-Omni's thinker with the VidCom² settings."""
 
-from types import ModuleType
-
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeThinkerConfig
 
 from .thinker_config import ThinkerConfig
@@ -20,11 +18,10 @@ class VidCom2Qwen3OmniMoeThinkerConfig(ThinkerConfig, Qwen3OmniMoeThinkerConfig)
     """
 
     model_type = "qwen3_omni_moe_thinker"
-    inner_model = "Qwen3OmniMoeThinkerModel"
     full_name = "Qwen3-Omni"
 
     @staticmethod
-    def stock_module() -> ModuleType:
+    def has_inner_model() -> bool:
         from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe
 
-        return modeling_qwen3_omni_moe
+        return hasattr(modeling_qwen3_omni_moe, "Qwen3OmniMoeThinkerModel")

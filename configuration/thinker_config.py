@@ -1,6 +1,5 @@
 """What the configs of the thinkers of Qwen's Omni models share."""
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 from .family_config import FamilyConfig
@@ -10,20 +9,18 @@ class ThinkerConfig(FamilyConfig):
     """A family's config that refuses a Transformers whose thinker has no inner model, which VidCom² extends.
 
     Attributes:
-        inner_model: the name of Transformers' class.
         full_name: the name of the models, in words for the message.
     """
 
-    inner_model: ClassVar[str]
     full_name: ClassVar[str]
 
     @staticmethod
-    def stock_module() -> ModuleType:
-        """Import the module of Transformers that has the models."""
+    def has_inner_model() -> bool:
+        """Whether Transformers has a class for the thinker without its head."""
         raise NotImplementedError
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if not hasattr(self.stock_module(), self.inner_model):
+        if not self.has_inner_model():
             import transformers
 
             raise ValueError(

@@ -6,8 +6,9 @@ given what the attention itself is given: normed states, rotary positions, and w
 only during a call that asks for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -41,6 +42,39 @@ def with_attention_received(
             return received(*arguments, **by_name)
 
     return with_input_of(encode, attention, without_gradients, "`tower_attention`", "attention of its last layer")
+
+
+def with_needs_of_tower(
+    encode: Callable[[], Any],
+    needs: Collection[str],
+    attention: nn.Module,
+    received: Callable[..., Tensor],
+    merger: nn.Module,
+    states: Callable[..., Tensor],
+    what: str,
+) -> tuple[Any, dict[str, Tensor]]:
+    """Encode frames, and return beside the result what is needed of the tower, by name.
+
+    Args:
+        encode, attention, received: see `with_attention_received`.
+        needs: the names of what is needed.
+        merger: the module of the tower whose input are the states before patches become tokens.
+        states: takes this module and the arguments that it is called with, and returns these states.
+        what: the module's name, for the error.
+
+    Raises:
+        ValueError: if the tower does not call one of the two modules once.
+    """
+    read: dict[str, Tensor] = {}
+    if "tower_states" in needs:
+        encode = partial(with_input_of, encode, merger, states, "`tower_states`", what)
+    if "tower_attention" in needs:
+        outputs, read["tower_attention"] = with_attention_received(encode, attention, received)
+    else:
+        outputs = encode()
+    if "tower_states" in needs:
+        outputs, read["tower_states"] = outputs
+    return outputs, read
 
 
 def with_input_of(

@@ -26,6 +26,7 @@ from ..hosting.call_arguments import (
 from ..hosting.parent_classes import ParentModel
 from ..methods.compression import compress_with
 from ..methods.video_compression import VideoCompression, VideoTokens
+from .frame_encoding import FrameBuffers
 from .left_out_patches import groups_to_compute
 from .vision_encoding import changes_of_groups
 
@@ -58,6 +59,19 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
             video_compressions=self.video_compressions,
             deepstack_features=self.deepstack_features,
         )
+
+
+def features_of_chunks(
+    found: dict[str, FrameBuffers], deepstack_features: list[tuple[Tensor, ...]] | None = None
+) -> tuple[VidCom2VideoFeatures, dict[str, list[Tensor]]]:
+    """Return the features of videos that were encoded in chunks, and by name, a (T, P, ...) of each video, what is
+    needed of the tower. The tower's own output is not among the features.
+
+    Args:
+        found: what `encode_in_chunks` returned, without the features for deepstack: `"tokens"` and the needs.
+    """
+    needed = {name: buffers.by_frame() for name, buffers in found.items() if name != "tokens"}
+    return VidCom2VideoFeatures(pooler_output=found["tokens"].videos, deepstack_features=deepstack_features), needed
 
 
 def video_tokens(
@@ -269,12 +283,14 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         return super(VideoFeaturesMixin, view).get_video_features
 
     def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
-        """Encode the prompt's videos as the parent does, and keep all tokens."""
+        """Encode the prompt's videos as the parent does, and keep all tokens that have a placeholder."""
         if settings.vision_method == "full":
-            return self._encode(self._parents_encoder(), inputs)
-        names = inspect.signature(super().get_video_features).parameters
-        described = {name: inputs[name] for name in names if name in inputs}
-        outputs, _ = self.encode_videos(settings=settings, needs=(), **described)
+            outputs = self._encode(self._parents_encoder(), inputs)
+        else:
+            names = inspect.signature(super().get_video_features).parameters
+            described = {name: inputs[name] for name in names if name in inputs}
+            outputs, _ = self.encode_videos(settings=settings, needs=(), **described)
+        outputs.pooler_output = self.with_placeholders(outputs.pooler_output, inputs)
         return outputs
 
     def _encode(self, encoder: Callable[..., Any], inputs: dict[str, Any], **settings: Any) -> ParentFeatures:

@@ -16,9 +16,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
-from ..hosting.call_arguments import pop_settings
+from ..hosting.call_arguments import pop_settings, without
 from ..hosting.parent_classes import ParentFramesModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.call_description import CallDescription
@@ -71,7 +71,7 @@ class VideosAsImages(ParentFramesModel):
         Raises:
             ValueError: if there are features of videos without `input_ids`, or they do not fit the placeholders.
         """
-        inputs = {name: value for name, value in inputs.items() if name not in VIDEO_ARGUMENTS}
+        inputs = without(inputs, VIDEO_ARGUMENTS)
         encoded = dict(mm_encoder_outputs or {})
         video = encoded.pop("video", None)
         if video is None:
@@ -209,7 +209,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         frames = {name: rows[is_frame] for name, rows in tiles.items()}
         images = {name: rows[~is_frame] for name, rows in tiles.items()}
         return (
-            {name: value for name, value in inputs.items() if name not in tiles}
+            without(inputs, tiles)
             | ({} if is_frame.all() else self.arguments_of_tiles(images))
             | self.arguments_of_frames(frames)
             | {"num_frames": torch.tensor(lengths, device=pixels.device)}
@@ -277,9 +277,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
                 of_frames["tokens"] = outputs.pooler_output[0].unflatten(0, (sum(sizes), -1))
                 return {name: each.split(sizes) for name, each in of_frames.items()}
 
-            found = encode_in_chunks(plan, of_chunk)
-            outputs = VidCom2VideoFeatures(pooler_output=found.pop("tokens").videos)
-            of_tower = {name: each.by_frame() for name, each in found.items()}
+            outputs, of_tower = features_of_chunks(encode_in_chunks(plan, of_chunk))
         frames = [video.unflatten(0, (length, -1)) for video, length in zip(outputs.pooler_output, lengths)]
         return outputs, video_tokens(frames, of_tower)
 

@@ -13,7 +13,7 @@ from ...configuration.vision_methods import VISION_METHODS
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding, frames_encoder
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
@@ -164,13 +164,11 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             lengths = [len(run.frames) for run in runs]
             return {name: of_frames.split(lengths) for name, of_frames in features.items()}
 
-        of_tower = encode_in_chunks(plan, of_chunk, rows_after=int(self.ends_with_newline))
-        tokens = of_tower.pop("tokens")
+        found = encode_in_chunks(plan, of_chunk, rows_after=int(self.ends_with_newline))
         if self.ends_with_newline:
-            for video in tokens.videos:
+            for video in found["tokens"].videos:
                 video[-1] = self.image_newline
-        outputs = VidCom2VideoFeatures(pooler_output=tokens.videos)
-        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
+        return features_of_chunks(found)
 
     def _read_layers(
         self,

@@ -1,6 +1,6 @@
 """Gemma 4 with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,8 +13,8 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4CausalLMOutputWithP
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_gemma4 import VidCom2Gemma4Config
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.tower_attention import received_in_padded_frames, with_attention_received, with_input_of
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.tower_attention import received_in_padded_frames, with_needs_of_tower
+from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import types_with_cached
 from ..methods.video_compression import VideoTokens
@@ -114,25 +114,17 @@ class VidCom2Gemma4Model(VidCom2ModelMixin, Gemma4Model):
         self, patches: Tensor, places: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any
     ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
         """Return the parent's features of videos, and what is needed of the tower, by name: a (T, P, ...) of each."""
-        encode: Callable[[], Any] = partial(
+        encode = partial(
             self.parent_video_features,
             pixel_values_videos=patches,
             video_position_ids=places,
             num_frames_per_video=torch.tensor([length for length, _, _ in grids]),
             **kwargs,
         )
-        read: dict[str, Tensor] = {}
         tower: Any = self.vision_tower
-        if "tower_states" in needs:
-            encode = partial(with_input_of, encode, tower.pooler, _states, "`tower_states`", "pooler")
-        if "tower_attention" in needs:
-            attention = tower.encoder.layers[-1].self_attn
-            received = partial(received_in_padded_frames, rotate=apply_multidimensional_rope)
-            outputs, read["tower_attention"] = with_attention_received(encode, attention, received)
-        else:
-            outputs = encode()
-        if "tower_states" in needs:
-            outputs, read["tower_states"] = outputs
+        attention = tower.encoder.layers[-1].self_attn
+        received = partial(received_in_padded_frames, rotate=apply_multidimensional_rope)
+        outputs, read = with_needs_of_tower(encode, needs, attention, received, tower.pooler, _states, "pooler")
         lengths = [length for length, _, _ in grids]
         return outputs, {
             name: [
@@ -161,9 +153,7 @@ class VidCom2Gemma4Model(VidCom2ModelMixin, Gemma4Model):
             tokens = [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, outputs.pooler_output)]
             return {"tokens": tokens, **of_tower}
 
-        of_tower = encode_in_chunks(plan, of_chunk)
-        outputs = VidCom2VideoFeatures(pooler_output=of_tower.pop("tokens").videos)
-        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
+        return features_of_chunks(encode_in_chunks(plan, of_chunk))
 
     def _grids(self, patches: Tensor, places: Tensor | None, num_frames: Tensor | None) -> list[Grid]:
         """Return the frames of each video, and their rows and columns of patches. The device is read twice.

@@ -1,6 +1,6 @@
 """VideoLLaMA3 with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,8 @@ from transformers.models.video_llama_3.modeling_video_llama_3 import VideoLlama3
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.tower_attention import received_in_parts, with_attention_received, with_input_of
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.tower_attention import received_in_parts, with_needs_of_tower
+from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..methods.video_compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -101,12 +101,6 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
         return [t * h * w // size**2 for t, h, w, size in grids]
 
-    def _encode_whole(self, inputs: dict[str, Any], settings: CompressionSettings) -> ParentFeatures:
-        """Encode the prompt's videos as the parent does, and keep all tokens that have a placeholder."""
-        outputs = super()._encode_whole(inputs, settings)
-        outputs.pooler_output = self.with_placeholders(outputs.pooler_output, inputs)
-        return outputs
-
     def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
         """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt."""
         mask, lengths = inputs.get("video_compression_mask"), [len(video) for video in features]
@@ -121,24 +115,16 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
         """Return the parent's features of videos, and what is needed of the tower, by name: a (t, h·w, ...) of each."""
         *sizes, merge_sizes = torch.tensor(grids, device=patches.device).unbind(dim=1)
-        encode: Callable[[], Any] = partial(
+        encode = partial(
             self.parent_video_features,
             pixel_values_videos=patches,
             video_grid_thw=torch.stack(sizes, dim=1),
             video_merge_sizes=merge_sizes,
             **kwargs,
         )
-        read: dict[str, Tensor] = {}
         tower: Any = self.vision_model
-        if "tower_states" in needs:
-            encode = partial(with_input_of, encode, tower.post_layernorm, _states, "`tower_states`", "last norm")
-        if "tower_attention" in needs:
-            attention = tower.encoder.layers[-1].self_attn
-            outputs, read["tower_attention"] = with_attention_received(encode, attention, received_in_parts)
-        else:
-            outputs = encode()
-        if "tower_states" in needs:
-            outputs, read["tower_states"] = outputs
+        attention, norm = tower.encoder.layers[-1].self_attn, tower.post_layernorm
+        outputs, read = with_needs_of_tower(encode, needs, attention, received_in_parts, norm, _states, "last norm")
         of_tower = {name: _row_by_row(of_patches, grids) for name, of_patches in read.items()}
         if "tower_attention" in of_tower:  # a mean over the frame's patches that pay it
             of_tower["tower_attention"] = [video / video.shape[1] for video in of_tower["tower_attention"]]
@@ -162,9 +148,7 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
             tokens = [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, outputs.pooler_output)]
             return {"tokens": tokens, **of_tower}
 
-        of_tower = encode_in_chunks(plan, of_chunk)
-        outputs = VidCom2VideoFeatures(pooler_output=of_tower.pop("tokens").videos)
-        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
+        return features_of_chunks(encode_in_chunks(plan, of_chunk))
 
 
 def _states(norm: Any, hidden_states: Tensor) -> Tensor:

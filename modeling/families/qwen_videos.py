@@ -16,7 +16,7 @@ from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.left_out_patches import Completion, arguments_of_blocks, attentions_of_blocks, window_of_blocks
 from ..encoding.tower_attention import received_in_parts, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
@@ -150,12 +150,10 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             }
             return {**of_frames, **of_tower}
 
-        of_tower = encode_in_chunks(plan, of_chunk)
-        tokens, layers = of_tower.pop("tokens"), None
+        found, layers = encode_in_chunks(plan, of_chunk), None
         if hasattr(self.visual, "deepstack_merger_list"):  # what each of the first decoder layers adds
-            layers = [tuple(of_tower.pop(name).videos) for name in list(of_tower) if name.startswith("deepstack")]
-        outputs = VidCom2VideoFeatures(pooler_output=tokens.videos, deepstack_features=layers)
-        return outputs, {name: buffers.by_frame() for name, buffers in of_tower.items()}
+            layers = [tuple(found.pop(name).videos) for name in list(found) if name.startswith("deepstack")]
+        return features_of_chunks(found, layers)
 
     def patch_groups(
         self, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **described: Any

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from torch import Tensor, nn
@@ -36,14 +36,18 @@ def pop_settings(arguments: dict[str, Any], of_parent: Collection[str] = ()) -> 
     return {name: value for name, value in given.items() if value is not None}
 
 
+def without(arguments: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in names}
+
+
 def without_settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name not in SETTING_NAMES}
+    return without(arguments, SETTING_NAMES)
 
 
 def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
     """Leave out token types, which serve to find positions: a short prompt already has its positions. Families whose
     attention reads types get those of the short prompt anew."""
-    return {name: value for name, value in inputs.items() if name not in ("token_type_ids", "mm_token_type_ids")}
+    return without(inputs, ("token_type_ids", "mm_token_type_ids"))
 
 
 def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor | None:

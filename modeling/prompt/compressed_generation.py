@@ -23,6 +23,7 @@ from ..hosting.call_arguments import (
     pop_settings,
     take_parents_signatures,
     wants_some_rows,
+    without,
     without_settings,
     without_token_types,
 )
@@ -251,8 +252,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             return kwargs
         if not self.model.parent_knows_videos:  # It has no embedding for their token, so each chunk needs its features.
             refuse(OF_CHUNKS, self._asked(kwargs))
-        encoded_now = ("pixel_values_videos", *self.video_arguments)
-        kwargs = {name: value for name, value in kwargs.items() if name not in encoded_now}
+        kwargs = without(kwargs, ("pixel_values_videos", *self.video_arguments))
         return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}
 
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
@@ -322,9 +322,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if "mm_token_type_ids" in prompt.inputs:
             arguments["mm_token_type_ids"] = prompt.inputs["mm_token_type_ids"]
         if features is not None:
+            arguments = without(arguments, ("pixel_values_videos", *self.video_arguments))
             arguments["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
-            for name in ("pixel_values_videos", *self.video_arguments):
-                arguments.pop(name, None)
         self._keep_lookup_from_placeholders(arguments)
         result = super().generate(**arguments)
 
@@ -418,7 +417,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         """Return the parent's candidate generator. An assistant model drafts from the caller's whole prompt as text."""
         whole = _with_full_mask(model_kwargs)
         if whole is not model_kwargs:
-            whole = {name: whole[name] for name in whole if name not in ("compressed_prompt", "position_ids")}
+            whole = without(whole, ("compressed_prompt", "position_ids"))
         return super()._get_candidate_generator(*args, model_kwargs=whole, **kwargs)
 
     def _keep_lookup_from_placeholders(self, arguments: dict[str, Any]) -> None:

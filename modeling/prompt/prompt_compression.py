@@ -27,6 +27,7 @@ from ..hosting.call_arguments import (
     types_with_cached,
     wants_some_rows,
     whole_videos,
+    without,
     without_settings,
     without_token_types,
 )
@@ -272,7 +273,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return self._with_features_for_parent(inputs)
         encoded = {"video": self._encode_whole(inputs, call.settings)} | self._encoded_images(inputs)
         given = inputs.get("mm_encoder_outputs") or {}
-        inputs = {name: value for name, value in inputs.items() if name not in self.video_arguments}
+        inputs = without(inputs, self.video_arguments)
         return self._with_features_for_parent(
             inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
         )
@@ -363,7 +364,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         encoded = self._encoded_images(inputs)
         if features is not None:
             encoded["video"] = features
-            inputs = {name: value for name, value in inputs.items() if name not in self.video_arguments}
+            inputs = without(inputs, self.video_arguments)
         short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
         short.pop("logits_to_keep", None)  # rows are picked by their place in the full prompt, below
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded

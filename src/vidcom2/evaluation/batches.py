@@ -16,7 +16,6 @@ from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def _answers_of(
             new = _generated(model, batch, features, settings, max_new_tokens, watch or NO_HOOK)
             shares = _kept_shares(features)
             if watch is not None:
-                figures = _frame_figures(batch, prepared, features, sum(watch.seconds().values()))
+                figures = _frame_figures(model, batch, prepared, features, sum(watch.seconds().values()))
     except ValueError as error:
         if isinstance(candidate, AllTokens):
             raise
@@ -231,7 +230,11 @@ def _kept_shares(features: VidCom2VideoFeatures) -> list[float]:
 
 
 def _frame_figures(
-    batch: Batch, prepared: Sequence[PreparedQuestion], features: VidCom2VideoFeatures, seconds: float
+    model: "VidCom2GenerationMixin",
+    batch: Batch,
+    prepared: Sequence[PreparedQuestion],
+    features: VidCom2VideoFeatures,
+    seconds: float,
 ) -> list[dict[str, Any]]:
     """Return the further figures in the answers of a candidate with its own number of frames.
 
@@ -245,17 +248,10 @@ def _frame_figures(
         {
             "frames": each.num_frames,
             "kept_tokens": len(compression.indices),
-            "prompt_tokens": length - _placeholders(each, compression) + len(entering),
+            "prompt_tokens": length - model.model.placeholders(compression)[1] + len(entering),
             "seconds": each.vision_seconds + seconds / len(prepared),
         }
         for each, length, entering, compression in zip(
             prepared, lengths, features.pooler_output, features.video_compressions, strict=True
         )
     ]
-
-
-def _placeholders(prepared: PreparedQuestion, compression: VideoCompression) -> int:
-    """Return how many placeholders the video has in the full prompt. VideoLLaMA3's processor leaves some out."""
-    if compression.in_prompt is not None:
-        return int(compression.in_prompt.sum())
-    return len(prepared.video.outputs.pooler_output[0])

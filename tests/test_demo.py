@@ -125,8 +125,6 @@ def test_further_questions_continue_the_conversation_of_each_side(family: Family
         ]
         text = family.processor.apply_chat_template(chat, add_generation_prompt=True)
         videos = {"videos": [video.frames], "video_metadata": [video.metadata], "do_sample_frames": False}
-        if hasattr(family.processor.video_processor, "max_slice_nums"):
-            videos["videos_kwargs"] = {"max_slice_nums": 1}
         inputs = family.processor(text=[text], return_tensors="pt", **videos)
         out = family.model.generate(**inputs, max_new_tokens=NEW, do_sample=False, retention_ratio=ratio)
         new = out[0, inputs["input_ids"].shape[1] :]

@@ -1,6 +1,6 @@
 """MiniCPM-V 4.6 with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,8 +14,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.frame_encoding import Run, encode_in_chunks, plan_frames
-from ..encoding.tower_attention import received_in_packed_frames, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, video_tokens
+from ..encoding.tower_attention import received_in_packed_frames, with_needs_of_tower
+from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings
 from ..methods.video_compression import VideoTokens
@@ -132,9 +132,7 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
                 tokens = [each.unflatten(0, (run.length, -1)) for each, run in zip(outputs.pooler_output, of_runs)]
                 return {"tokens": tokens, **found}
 
-            buffers = encode_in_chunks(plan, of_chunk)
-            outputs = VidCom2VideoFeatures(pooler_output=buffers.pop("tokens").videos)
-            found = {name: each.by_frame() for name, each in buffers.items()}
+            outputs, found = features_of_chunks(encode_in_chunks(plan, of_chunk))
         tokens = [
             video.unflatten(0, (length, -1)) for video, (length, _) in zip(outputs.pooler_output, videos, strict=True)
         ]
@@ -164,16 +162,12 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
     ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
         """Return the parent's features of videos, and what is needed of the tower, by name: a (T, P, ...) of each."""
         layout = layout_of(videos, pixels)
-        encode: Callable[[], Any] = partial(self.parent_video_features, pixel_values_videos=pixels, **layout, **kwargs)
-        read: dict[str, Tensor] = {}
-        if "tower_attention" in needs:
-            layers: Any = self.vision_tower.encoder.layers
-            attention = layers[-1].self_attn
-            outputs, read["tower_attention"] = with_attention_received(encode, attention, received_in_packed_frames)
-        else:
-            outputs = encode()
-        if "tower_states" in needs:
-            read["tower_states"] = outputs.last_hidden_state[0]
+        encode = partial(self.parent_video_features, pixel_values_videos=pixels, **layout, **kwargs)
+        layers: Any = self.vision_tower.encoder.layers
+        attention, merger = layers[-1].self_attn, self.merger
+        outputs, read = with_needs_of_tower(
+            encode, needs, attention, received_in_packed_frames, merger, _states, "merger"
+        )
         side = self._sides(kwargs["downsample_mode"])[0]
         sizes = [video.length * video.patches // side**2 for video in videos]
         return outputs, {
@@ -244,6 +238,11 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
                 "do not have in one grid. Pass `max_slice_nums=1` to the video processor, or choose another "
                 "`compression_method`."
             )
+
+
+def _states(merger: Any, hidden_states: Tensor, *_: Any) -> Tensor:
+    """Return what the merger takes: the states of the patches of all tiles (N, dim)."""
+    return hidden_states[0]
 
 
 class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPMV4_6ForConditionalGeneration):

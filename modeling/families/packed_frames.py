@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..encoding.video_features import ParentFeatures
+from ..hosting.call_arguments import without
 from ..hosting.parent_classes import ParentModel
 
 LAYOUT = ("num_frames_per_video", "num_patches_per_frame")  # the processor's own names for what it does not return
@@ -114,4 +115,4 @@ class VideosByTile(ParentModel):
 
     def forward(self, **inputs: Any) -> Any:
         """Run the parent's `forward`, which has no use for the numbers of frames."""
-        return super().forward(**{name: value for name, value in inputs.items() if name not in LAYOUT})
+        return super().forward(**without(inputs, LAYOUT))

@@ -36,6 +36,7 @@ MINICPMV_CHAT_TEMPLATE = (
 def tiny_minicpmv4_6(
     patch_size: int = PATCH_SIZE,
     scale_resolution: int = 16 * PATCH_SIZE,
+    max_slice_nums: int = 9,
     hidden_size: int = 32,
     num_layers: int = 2,
     seed: int = 0,
@@ -47,6 +48,7 @@ def tiny_minicpmv4_6(
     Args:
         patch_size: pixels per side of a patch; a token stands for 4 × 4.
         scale_resolution: pixels per side of a square that has as many as a frame, or a slice, after scaling.
+        max_slice_nums: into how many slices a large frame is cut at most; 1 for none.
     """
     tokenizer = tiny_tokenizer(
         [*QWEN2_TOKENS, *MINICPMV_MARKS.values()], MINICPMV_CHAT_TEMPLATE, extra_special_tokens=MINICPMV_MARKS
@@ -77,7 +79,7 @@ def tiny_minicpmv4_6(
     sizes: dict[str, Any] = {"patch_size": patch_size, "scale_resolution": scale_resolution}
     processor = MiniCPMV4_6Processor(
         image_processor=MiniCPMV4_6ImageProcessor(**sizes),
-        video_processor=MiniCPMV4_6VideoProcessor(**sizes, do_sample_frames=False),
+        video_processor=MiniCPMV4_6VideoProcessor(**sizes, max_slice_nums=max_slice_nums, do_sample_frames=False),
         tokenizer=tokenizer,
         chat_template=MINICPMV_CHAT_TEMPLATE,
     )

@@ -230,8 +230,8 @@ def hooked(model: PreTrainedModel, tmp_path: Path) -> None:
         hooks.add_hook_to_module(module, hooks.AlignDevicesHook("cpu", io_same_device=True))
 
 
-# GLM's, MiniCPM-V's and Gemma 4's stock classes cannot run with the weights of their learned places elsewhere, nor Gemma
-# 4's with those of its decoder, in which it looks up what layers add to a token.
+# GLM's, MiniCPM-V's and Gemma 4's stock classes cannot run with the weights of their learned places elsewhere, nor
+# Gemma 4's with those of its decoder, in which it looks up what layers add to a token.
 @only(
     lambda family, spread: (
         not ((family.shares_ids or family.name == "minicpmv4_6") and spread in (offloaded, on_disk))

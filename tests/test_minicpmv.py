@@ -119,6 +119,15 @@ def test_frames_with_slices_are_encoded_a_few_at_a_time(sliced: Pair) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+def test_asking_about_large_frames_makes_no_slices(sliced: Pair) -> None:
+    frames = make_video(0, 4).transpose(0, 2, 3, 1)
+    answer = vidcom2.ask(frames, "?", fps=1.0, model=sliced.model, processor=sliced.processor)
+    whole = {"videos_kwargs": {"max_slice_nums": 1}}
+    sizes = sliced.inputs(f"{VIDEO}?", lengths=(4,), **whole)["target_sizes_videos"].tolist()
+    assert len(sizes) == 4 < len(sliced.inputs(f"{VIDEO}?", lengths=(4,))["target_sizes_videos"])
+    assert answer.full_video_tokens == sum(rows * columns // 16 for rows, columns in sizes)
+
+
 @pytest.mark.skipif(
     version.parse(transformers.__version__) < version.parse("5.21"), reason="its processor makes no sizes for 4x"
 )

@@ -14,9 +14,8 @@ from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 
-NO_SLICES = {
-    "videos_kwargs": {"max_slice_nums": 1}
-}  # of frames, which MiniCPM-V's processor else cuts if they are large
+# MiniCPM-V's processor would cut large frames into slices.
+NO_SLICES = {"videos_kwargs": {"max_slice_nums": 1}}
 
 
 def check_prompt(processor: ProcessorMixin, prompt: str) -> None:

@@ -250,6 +250,12 @@ def test_an_unknown_setting_of_a_call_is_refused(family: Family, name: str) -> N
             call(**inputs, **{name: 0.5})
 
 
+def test_more_arguments_by_position_than_the_parent_takes_are_refused(family: Family) -> None:
+    for method in (family.model.model.get_video_features, family.model.model.forward):
+        with pytest.raises(TypeError, match=rf"`{method.__name__}` was given 40 arguments by position, but takes \d+:"):
+            method(*[None] * 40)
+
+
 def test_arguments_of_the_parent_are_not_mistaken_for_settings(family: Family) -> None:
     inputs = family.one_video()
     parents = [family.case.stock_class.forward, family.stock.model.forward, family.stock.model.get_video_features]

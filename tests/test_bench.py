@@ -72,6 +72,9 @@ PARAMETERS = {
     "qwen3-omni-30b-a3b": 31.719205488,
     # The sum of Qwen2.5-7B with its own vocabulary (7.613), InternViT-300M (0.304) and the projector (0.028).
     "internvl3-8b": 7.613 + 0.304 + 0.028,
+    "videollama3-2b": 3.92 / 2,  # the size of its weights in bfloat16, in GB
+    # Qwen2.5-7B (7.616), SigLIP-SO400M without its head (0.413) and its places (0.001), and the projector (0.017).
+    "videollama3-7b": 7.616 + 0.412 + 0.017,
     # SmolLM2-1.7B (1.711) with an output matrix of its own (0.101), SigLIP-SO400M without its head (0.413), and the
     # connector (0.021).
     "smolvlm2-2.2b": 1.711 + 0.101 + 0.413 + 0.021,
@@ -378,6 +381,7 @@ def test_sizes_equal_those_that_transformers_documents(name: str, stock_class: t
         ("glm-4.1v-9b", 23 * 13 // 2, 1),
         ("qwen2.5-omni-7b", 23 * 13 // 2, 1),
         ("qwen3-omni-30b-a3b", 20 * 11 // 2, 0),
+        ("videollama3-2b", 23 * 13 // 2, 2),  # of the second black frame, a single token is in the prompt
         ("internvl3-8b", 256, 0),
         ("smolvlm2-2.2b", 81, 0),
         (SMALL, 196, 1),

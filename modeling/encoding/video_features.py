@@ -213,11 +213,11 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         return None if torch.cat([each.flatten() for each in computed]).all() else computed
 
     @can_return_tuple
-    def get_video_features(self, *args: Any, **kwargs: Any) -> VidCom2VideoFeatures:
+    def get_video_features(self, **kwargs: Any) -> VidCom2VideoFeatures:
         """Encode videos and keep their distinctive tokens.
 
         Args:
-            *args, **kwargs: the parent's arguments, and settings of `CompressionSettings` for this call.
+            **kwargs: the parent's arguments, and settings of `CompressionSettings` for this call.
 
         Returns:
             The parent's output, but `pooler_output` is a tuple of (K_i, dim) tensors, the kept tokens and the structure
@@ -226,8 +226,6 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         Raises:
             ValueError: on an empty video, sizes that do not fit, or a setting outside its accepted set.
         """
-        names = [name for name in inspect.signature(super().get_video_features).parameters if name != "kwargs"]
-        kwargs |= dict(zip(names, args))
         check_tensors(kwargs)
         settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent))
         if settings.may_drop:

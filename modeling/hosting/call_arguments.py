@@ -114,10 +114,15 @@ def _with_signature(method: Callable, parent_method: Callable, video_arguments: 
 
     @functools.wraps(method)
     def wrapper(self, *args, **kwargs):
+        if len(args) > len(names):
+            raise TypeError(
+                f"`{method.__name__}` was given {len(args)} arguments by position, but takes {len(names)}: "
+                f"{', '.join(names)}. Pass the others by name."
+            )
         return method(self, **dict(zip(names, args)), **kwargs)
 
     parameters = list(inspect.signature(parent_method).parameters.values())
-    names = [parameter.name for parameter in parameters[1:]]
+    names = [parameter.name for parameter in parameters[1:-1]]  # between `self` and **kwargs
     added = [*(name for name in video_arguments if name not in names), *SETTING_NAMES]
     ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in added]
     shown = inspect.Signature([*parameters[:-1], *ours, parameters[-1]])  # the last is **kwargs

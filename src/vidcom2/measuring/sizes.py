@@ -300,6 +300,25 @@ MODEL_SIZES: dict[str, ModelSize] = {
         },
         {"image_size": 448},
     ),
+    **{
+        f"videollama3-{name.lower()}": ModelSize(
+            "video_llama_3",
+            f"lkhl/VideoLLaMA3-{name}-Image-HF",
+            text | {"model_type": "qwen2"},
+            {
+                "hidden_size": 1152,
+                "intermediate_size": 4304,
+                "num_hidden_layers": 27,
+                "num_attention_heads": 16,
+                "patch_size": 14,
+            },
+            {"pixels": (16 * 28**2, 16384 * 28**2)},  # 16 tokens a frame, 16,384 a video, as the authors have it
+        )
+        for name, text in (
+            ("2B", _qwen2(1536, 8960, 28, 12, 2, 151936, tied=True)),
+            ("7B", _qwen2(3584, 18944, 28, 28, 4, 152064)),
+        )
+    },
     "smolvlm2-2.2b": ModelSize(
         "smolvlm",
         "HuggingFaceTB/SmolVLM2-2.2B-Instruct",

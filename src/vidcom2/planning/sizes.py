@@ -190,7 +190,8 @@ def _inner_width(text: Any) -> int:
     """Return the width of the MLP that a token passes through; of a mixture of experts, all widths together."""
     if hasattr(text, "moe_intermediate_size"):
         shared = getattr(text, "shared_expert_intermediate_size", 0) or 0
-        return text.num_experts_per_tok * text.moe_intermediate_size + shared
+        shared_like_others = getattr(text, "n_shared_experts", 0) or 0  # GLM's are as wide as the others
+        return (text.num_experts_per_tok + shared_like_others) * text.moe_intermediate_size + shared
     return text.intermediate_size
 
 

@@ -267,7 +267,7 @@ def test_forward_has_the_parents_argument_names(family: Family) -> None:
 
     ours = list(inspect.signature(family.case.model_class.forward).parameters)
     theirs = list(inspect.signature(family.case.stock_class.forward).parameters)
-    added = {*SETTING_NAMES, *(family.case.video_inputs if family.case.compared_class else ())} - set(theirs)
+    added = {*SETTING_NAMES, *family.case.model_class.video_arguments} - set(theirs)
     assert [name for name in ours if name not in added] == theirs and added <= set(ours)
 
 

@@ -483,8 +483,6 @@ def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None
     third = {"input_ids": torch.cat([continued.sequences, other["input_ids"]], dim=1)}
     third["attention_mask"] = torch.ones_like(third["input_ids"])
     videos = {name: torch.cat([first[name], other[name]]) for name in family.case.video_inputs}
-    if "target_sizes_videos" in videos:  # MiniCPM-V's patches are packed in one row
-        videos["pixel_values_videos"] = torch.cat([each["pixel_values_videos"] for each in (first, other)], dim=-1)
     whole = run(family.model, third | videos)
     continued = run(
         family.model,

@@ -99,7 +99,7 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
             videos=[make_video(0), make_video(1)],
             images=[make_image(2)],
         )
-        call = {"max_new_tokens": 4, "do_sample": False} | call
+        call = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False} | call
         got = family.model.generate(**both, retention_ratio=ratio, **settings, **call)
         for row, inputs in enumerate((first, second)):
             expected = new_tokens(family, inputs, ratio, settings=settings, **call)

@@ -181,7 +181,7 @@ def expected(published: Family, clip: Clip) -> Expected:
     inputs = published.processor(
         text=[published.prompt(QUESTION, videos=1)],
         videos=[clip.frames],
-        video_metadata=[{"fps": float(FPS), "total_num_frames": FILE_FRAMES}],
+        video_metadata=[{"fps": float(FPS), "total_num_frames": FILE_FRAMES, "duration": FILE_FRAMES / FPS}],
         num_frames=NUM_FRAMES,
         do_sample_frames=True,
         return_tensors="pt",

@@ -106,7 +106,6 @@ def with_numbers_of_frames(config: Any, inputs: BatchFeature) -> BatchFeature:
         text = "".join(letters.get(token, ".") for token in inputs["input_ids"].flatten().tolist())
         videos = [len(re.findall("v+", video)) for video in re.findall(r"n((?:\.v+\.)+)", text)]
         inputs["num_frames_per_video"] = torch.tensor(videos)
-        inputs["num_patches_per_frame"] = torch.ones(sum(videos), dtype=torch.long)
     return inputs
 
 
@@ -187,14 +186,11 @@ class SmolVLMWithVideos(TakesVideos, SmolVLMForConditionalGeneration):
         return super().generate(*args, **self._joined(kwargs))
 
 
-NUMBERS_OF_FRAMES = ("num_frames_per_video", "num_patches_per_frame")
-
-
 class TellsVideosApart:
-    """Joins the parent's features of frames to those of videos, and leaves out the numbers of frames."""
+    """Joins the parent's features of frames to those of videos, and leaves out how many frames a video has."""
 
     def _joined(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in kwargs.items() if name not in NUMBERS_OF_FRAMES}
+        return {name: value for name, value in kwargs.items() if name != "num_frames_per_video"}
 
 
 class MiniCPMV4_6ModelWithVideos(TellsVideosApart, MiniCPMV4_6Model):

@@ -56,8 +56,8 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
     def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
         """Return the arguments of a call with the numbers of frames and tiles, as the prompts show them.
 
-        If no token may be dropped, they are not needed. Pixels that Transformers' pipelines have joined as rows of a
-        batch are packed, since the parent would look at the first row alone.
+        If no token may be dropped, they are not needed. Pixels that were joined as rows, as Transformers' pipelines do,
+        are packed, since the parent would look at the first row alone.
 
         Raises:
             ValueError: if the prompts do not hold as many tiles as there are pixels of.
@@ -65,10 +65,10 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", "past_key_values"))
         is_known = inputs.get("num_frames_per_video") is not None
         pixels = inputs.get("pixel_values_videos")
+        if isinstance(pixels, Tensor) and len(pixels) > 1:
+            inputs = inputs | {"pixel_values_videos": pixels.permute(1, 2, 0, 3).flatten(2)[None]}
         if input_ids is None or sizes is None or not isinstance(pixels, Tensor) or is_known:
             return inputs
-        if len(pixels) > 1 and len(pixels) == len(input_ids):
-            inputs = inputs | {"pixel_values_videos": pixels.permute(1, 2, 0, 3).flatten(2)[None]}
         if not self.config.compression_settings(**pop_settings(dict(inputs), self.of_parent)).may_drop:
             return inputs
         if has_whole_conversation and cache is not None and cache.get_seq_length() > 0:

@@ -17,6 +17,13 @@ from vidcom2.tiny.minicpmv import tiny_minicpmv4_6
 VIDEO, IMAGE = "<|video_pad|>", "<|image_pad|>"
 SIZES = {"whole": 70, "in slices": 40}  # of the square that a frame of 60 × 80 pixels is scaled to
 NUMBERS = ("num_frames_per_video", "num_patches_per_frame")
+IS_OLD = version.parse(transformers.__version__) < version.parse("5.21")
+
+
+def videos_of_lengths(lengths: tuple[int, ...]) -> list[Any]:
+    if IS_OLD and len(set(lengths)) > 1:
+        pytest.skip("the processor of that time takes only videos of one length together")
+    return [make_video(seed, length) for seed, length in enumerate(lengths)]
 
 
 class Pair:
@@ -31,14 +38,14 @@ class Pair:
         )
 
     def inputs(self, *prompts: str, lengths: tuple[int, ...] = (), **arguments: Any) -> BatchFeature:
-        videos = [make_video(seed, length) for seed, length in enumerate(lengths)]
+        videos = videos_of_lengths(lengths)
         images = [make_image(seed) for seed in range("".join(prompts).count(IMAGE))]
         media: dict[str, Any] = {"videos": videos or None, "images": images or None}
         return self.processor(text=list(prompts), padding=True, return_tensors="pt", **media, **arguments)
 
     def numbers(self, *lengths: int) -> list[list[int]]:
         """Return the frames of each video and the tiles of each frame, as the video processor alone counts them."""
-        videos = [make_video(seed, length) for seed, length in enumerate(lengths)]
+        videos = videos_of_lengths(lengths)
         counted = self.processor.video_processor(videos, return_tensors="pt")
         return [torch.as_tensor(counted[name]).tolist() for name in NUMBERS]
 
@@ -67,7 +74,7 @@ def sliced() -> Pair:
 def test_the_prompt_tells_which_frames_belong_to_which_video(
     pair: Pair, prompts: list[str], lengths: tuple[int, ...], arguments: dict[str, Any]
 ) -> None:
-    if "use_image_id" in arguments and version.parse(transformers.__version__) < version.parse("5.21"):
+    if "use_image_id" in arguments and IS_OLD:
         arguments = {"images_kwargs": arguments}  # where the processors of that time read it
     inputs = pair.inputs(*prompts, lengths=lengths, **arguments)
     found = pair.model.model.with_videos(dict(inputs))
@@ -128,9 +135,7 @@ def test_asking_about_large_frames_makes_no_slices(sliced: Pair) -> None:
     assert answer.full_video_tokens == sum(rows * columns // 16 for rows, columns in sizes)
 
 
-@pytest.mark.skipif(
-    version.parse(transformers.__version__) < version.parse("5.21"), reason="its processor makes no sizes for 4x"
-)
+@pytest.mark.skipif(IS_OLD, reason="its processor makes no sizes for 4x")
 @torch.no_grad()
 def test_the_other_downsample_mode_has_four_times_as_many_tokens() -> None:
     pair = Pair(SIZES["whole"])

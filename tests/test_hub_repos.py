@@ -256,10 +256,13 @@ def test_a_user_with_an_empty_cache_can_run_every_published_repo_by_name(world: 
         assert found["tokens at the end"] == tokens[0]
         assert found["for one call"] == tokens[1]
         assert found["task"] == "video-text-to-text"
-        decode = world.processors[case.name].decode
-        answers = 1 + len(chat_pipelines(case))
-        assert found["answers"] == [decode(tokens[0], skip_special_tokens=True)] * answers
-        assert found["answer at call ratio"] == decode(tokens[1], skip_special_tokens=True)
+        # In pipelines, MiniCPM-V's processor moves the space around an answer.
+        first, second = (
+            world.processors[case.name].decode(row, skip_special_tokens=True).strip() for row in tokens[:2]
+        )
+        answers = [each.strip() for each in found["answers"]]
+        assert answers == [first] * (1 + len(chat_pipelines(case)))
+        assert found["answer at call ratio"].strip() == second
         assert found["untrusted"] == (["transformers", stock] if case.native else "refused")
         if case.native:
             without_class = world.expected(case, retention_ratio=CALL_RATIO)

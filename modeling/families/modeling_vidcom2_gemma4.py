@@ -230,7 +230,12 @@ class VidCom2Gemma4ForConditionalGeneration(VidCom2GenerationMixin, Gemma4ForCon
         **kwargs: Any,
     ) -> Any:
         """Return what the inner model's method returns, as in the other families. The parent has no such method."""
-        return self.model.get_video_features(pixel_values_videos, video_position_ids, num_frames_per_video, **kwargs)
+        return self.model.get_video_features(
+            pixel_values_videos=pixel_values_videos,
+            video_position_ids=video_position_ids,
+            num_frames_per_video=num_frames_per_video,
+            **kwargs,
+        )
 
     def prepare_inputs_for_generation(
         self,

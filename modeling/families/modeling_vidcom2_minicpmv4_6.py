@@ -271,10 +271,10 @@ class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPM
     ) -> Any:
         """Return what the inner model's method returns, with its arguments by name."""
         return self.model.get_video_features(
-            pixel_values_videos,
-            target_sizes_videos,
-            downsample_mode,
-            num_frames_per_video,
-            num_patches_per_frame,
+            pixel_values_videos=pixel_values_videos,
+            target_sizes_videos=target_sizes_videos,
+            downsample_mode=downsample_mode,
+            num_frames_per_video=num_frames_per_video,
+            num_patches_per_frame=num_patches_per_frame,
             **kwargs,
         )

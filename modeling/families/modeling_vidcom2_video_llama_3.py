@@ -250,4 +250,6 @@ class VidCom2VideoLlama3ForConditionalGeneration(VidCom2GenerationMixin, VideoLl
     ) -> Any:
         """Return what the inner model's method returns. The parent's does not name all of these arguments."""
         kwargs |= {"video_merge_sizes": video_merge_sizes, "video_compression_mask": video_compression_mask}
-        return self.model.get_video_features(pixel_values_videos, video_grid_thw, **kwargs)
+        return self.model.get_video_features(
+            pixel_values_videos=pixel_values_videos, video_grid_thw=video_grid_thw, **kwargs
+        )

@@ -284,9 +284,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return super().forward(**inputs, return_dict=True)
         cache = inputs.get("past_key_values")
         if not self.uses_mrope:
-            is_first = cache is None or cache.get_seq_length() == 0
+            num_cached = 0 if cache is None else int(cache.get_seq_length())
+            is_first = num_cached == 0
             if self._is_stateful and not is_first and is_2d(inputs.get("attention_mask")):
-                check_no_gaps(inputs["attention_mask"], int(cache.get_seq_length()))
+                check_no_gaps(inputs["attention_mask"], num_cached)
             outputs = super().forward(**inputs, return_dict=True)
             if is_first and outputs.past_key_values is not None:
                 CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.past_key_values)

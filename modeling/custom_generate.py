@@ -13,6 +13,7 @@ from transformers.utils.generic import ModelOutput
 from ..configuration.compression_settings import SETTING_NAMES, with_settings
 from .families.modeling_vidcom2_cosmos3_omni import VidCom2Cosmos3OmniForConditionalGeneration
 from .families.modeling_vidcom2_gemma4 import VidCom2Gemma4ForConditionalGeneration
+from .families.modeling_vidcom2_gemma4_unified import VidCom2Gemma4UnifiedForConditionalGeneration
 from .families.modeling_vidcom2_glm4v import VidCom2Glm4vForConditionalGeneration
 from .families.modeling_vidcom2_glm4v_moe import VidCom2Glm4vMoeForConditionalGeneration
 from .families.modeling_vidcom2_glm46v import VidCom2Glm46VForConditionalGeneration
@@ -54,6 +55,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2InternVLForConditionalGeneration,
         VidCom2SmolVLMForConditionalGeneration,
         VidCom2Gemma4ForConditionalGeneration,
+        VidCom2Gemma4UnifiedForConditionalGeneration,
         VidCom2VideoLlama3ForConditionalGeneration,
         VidCom2MiniCPMV4_6ForConditionalGeneration,
     )

@@ -15,6 +15,7 @@ from transformers import (
     BatchFeature,
     Cosmos3OmniForConditionalGeneration,
     Gemma4ForConditionalGeneration,
+    Gemma4UnifiedForConditionalGeneration,
     Glm4vForConditionalGeneration,
     Glm4vMoeForConditionalGeneration,
     Glm46VForConditionalGeneration,
@@ -43,6 +44,8 @@ from vidcom2 import (
     VidCom2Cosmos3OmniForConditionalGeneration,
     VidCom2Gemma4Config,
     VidCom2Gemma4ForConditionalGeneration,
+    VidCom2Gemma4UnifiedConfig,
+    VidCom2Gemma4UnifiedForConditionalGeneration,
     VidCom2Glm4vConfig,
     VidCom2Glm4vForConditionalGeneration,
     VidCom2Glm4vMoeConfig,
@@ -82,7 +85,7 @@ from vidcom2 import (
 )
 from vidcom2.families import FAMILIES
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny.gemma4 import tiny_gemma4
+from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
 from vidcom2.tiny.glm import tiny_glm4v, tiny_glm4v_moe, tiny_glm46v
 from vidcom2.tiny.internvl import tiny_internvl
 from vidcom2.tiny.llava import tiny_llava_next_video, tiny_llava_onevision
@@ -155,6 +158,7 @@ class ModelCase:
     # Whether the processor leaves out the pixels of images beside videos, and samples the decoded frames of a chat
     # unless it is told not to.
     takes_one_kind: bool = False
+    has_tower: bool = True  # whether frames pass through a vision tower, whose states and attention methods may need
     # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
     runs_videos_since: str | None = None
     # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
@@ -468,6 +472,24 @@ MODELS = [
         grouped=False,
         media_by_prompt=True,
         shares_kv=True,
+        runs_videos_since="5.20",
+    ),
+    ModelCase(
+        name="gemma4_unified",
+        config_class=VidCom2Gemma4UnifiedConfig,
+        model_class=VidCom2Gemma4UnifiedForConditionalGeneration,
+        stock_class=Gemma4UnifiedForConditionalGeneration,
+        build=tiny_gemma4_unified,
+        build_arguments={"patch_size": 4, "sliding_window": 8192},
+        grid=(7, 9),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
+        image_inputs=("pixel_values", "image_position_ids"),
+        legacy_prefixes={"": ""},
+        frames_stand_apart=True,
+        grouped=False,
+        media_by_prompt=True,
+        has_tower=False,
         runs_videos_since="5.20",
     ),
     ModelCase(

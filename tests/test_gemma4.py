@@ -1,4 +1,4 @@
-"""Gemma 4 beyond what all families share: windows, tokens of a frame that attend to each other, layers that read ids or
+"""Gemma 4 and Gemma 4 Unified beyond what all families share: windows, tokens of a frame that attend to each other, layers that read ids or
 the keys and values of others, and sound. The stock class runs the prompt that plain loops compressed."""
 
 from typing import Any
@@ -11,9 +11,14 @@ from torch import Tensor
 from transformers import BatchFeature, DynamicCache, PreTrainedModel, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from vidcom2 import VidCom2Gemma4ForConditionalGeneration, apply
+from vidcom2 import (
+    VidCom2Gemma4ForConditionalGeneration,
+    VidCom2Gemma4UnifiedConfig,
+    VidCom2Gemma4UnifiedForConditionalGeneration,
+    apply,
+)
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
-from vidcom2.tiny.gemma4 import tiny_gemma4
+from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
 
 RATIO = 0.25
 NEW = 6
@@ -33,6 +38,7 @@ LARGE = {
     "top_k_experts": 2,
     "moe_intermediate_size": 24,
 }
+UNIFIED = None  # a model of its own
 
 
 needs_forward = pytest.mark.skipif(not CHUNKS_FEATURES, reason="Transformers 5.19 loses what `forward` needs")
@@ -41,11 +47,16 @@ needs_forward = pytest.mark.skipif(not CHUNKS_FEATURES, reason="Transformers 5.1
 class Pair:
     """A stock model and ours with the same weights, and their processor."""
 
-    def __init__(self, text: dict[str, Any], **kwargs: Any):
+    def __init__(self, text: dict[str, Any] | None, **kwargs: Any):
+        """`text`: other fields of the language model's config; None for Gemma 4 Unified."""
         arguments: dict[str, Any] = {"patch_size": 4, "sliding_window": WINDOW, "text": text} | kwargs
-        self.stock: PreTrainedModel = tiny_gemma4(**arguments)[0]
-        model, self.processor = tiny_gemma4(**arguments)
-        self.model: VidCom2Gemma4ForConditionalGeneration = apply(model, retention_ratio=RATIO)
+        build = tiny_gemma4 if text is not None else tiny_gemma4_unified
+        self.stock: PreTrainedModel = build(**arguments)[0]
+        model, self.processor = build(**arguments)
+        self.model: VidCom2Gemma4ForConditionalGeneration | VidCom2Gemma4UnifiedForConditionalGeneration = apply(
+            model, retention_ratio=RATIO
+        )
+        self.assistant: PreTrainedModel = build(patch_size=4, seed=3)[0]
 
     def inputs(self, question: str = "What happens?", images: int = 0, seed: int = 0) -> BatchFeature:
         media: dict[str, Any] = {"videos": [make_video(seed, 4, unique_frame=2)]}
@@ -92,7 +103,7 @@ def new_tokens(model: PreTrainedModel, inputs: Any, **kwargs: Any) -> Tensor:
     return run(model, inputs, **kwargs)[:, inputs["input_ids"].shape[1] :]
 
 
-@pytest.fixture(scope="module", params=[E2B, LARGE], ids=["e2b", "large"])
+@pytest.fixture(scope="module", params=[E2B, LARGE, UNIFIED], ids=["e2b", "large", "unified"])
 def pair(request: pytest.FixtureRequest) -> Pair:
     return Pair(request.param)
 
@@ -126,7 +137,7 @@ def test_at_ratio_1_each_way_to_decode_is_the_stock_classs(pair: Pair) -> None:
 
 
 def test_an_assistant_drafts_from_the_first_step_on(pair: Pair) -> None:
-    inputs, assistant = pair.inputs(), tiny_gemma4(patch_size=4, seed=3)[0]
+    inputs, assistant = pair.inputs(), pair.assistant
     for ratio in (RATIO, 1.0):
         drafted = new_tokens(pair.model, inputs, retention_ratio=ratio, assistant_model=assistant)
         assert torch.equal(drafted, new_tokens(pair.model, inputs, retention_ratio=ratio))
@@ -140,8 +151,9 @@ def test_the_inner_model_returns_all_rows_of_the_prompt(pair: Pair) -> None:
 
 
 @needs_forward
-def test_the_tokens_of_a_frame_attend_to_each_other_only_where_types_are_passed() -> None:
-    pair = Pair(LARGE)
+@pytest.mark.parametrize("text", [LARGE, UNIFIED], ids=["large", "unified"])
+def test_the_tokens_of_a_frame_attend_to_each_other_only_where_types_are_passed(text: dict[str, Any] | None) -> None:
+    pair = Pair(text)
     inputs = pair.inputs()
     logits = pair.model(**inputs, compression_positions="consecutive").logits[:, -1]
     by_hand = pair.by_hand(inputs)
@@ -161,14 +173,18 @@ def test_a_second_turn_with_a_video_equals_a_run_from_scratch(pair: Pair, kind: 
     them."""
     first, other = pair.inputs(), pair.inputs("And here?", seed=1)
     text = pair.model.config.get_text_config()
-    cache = StaticCache(config=text, max_cache_len=700) if kind == "static" else DynamicCache(config=text)
+
+    def empty_cache() -> StaticCache | DynamicCache:
+        return StaticCache(config=text, max_cache_len=700) if kind == "static" else DynamicCache(config=text)
+
+    cache = empty_cache()
     turn = run(pair.model, first, return_dict_in_generate=True, past_key_values=cache)
     answer = turn.sequences[:, first["input_ids"].shape[1] :]
     ids = torch.cat([turn.sequences, other["input_ids"]], dim=1)
     types = [first["mm_token_type_ids"], torch.zeros_like(answer), other["mm_token_type_ids"]]
     second = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": torch.cat(types, dim=1)}
     of_both = {name: torch.cat([first[name], other[name]]) for name in VIDEO}
-    whole = run(pair.model, second | of_both)
+    whole = run(pair.model, second | of_both, past_key_values=empty_cache())
     videos = {name: other[name] for name in VIDEO}
     if kind == "static" and pair.model.model.reads_token_types and not CHUNKS_FEATURES:
         with pytest.raises(ValueError, match=r"On Transformers 5\.19, images and videos cannot follow"):
@@ -178,13 +194,14 @@ def test_a_second_turn_with_a_video_equals_a_run_from_scratch(pair: Pair, kind: 
 
 
 @needs_forward
-def test_images_videos_and_sound_share_a_prompt_and_the_sound_stays_whole() -> None:
-    pair = Pair(E2B, audio=True)
+@pytest.mark.parametrize("text", [E2B, UNIFIED], ids=["e2b", "unified"])
+def test_images_videos_and_sound_share_a_prompt_and_the_sound_stays_whole(text: dict[str, Any] | None) -> None:
+    pair = Pair(text, audio=True)
     parts = [{"type": "audio"}, {"type": "image"}, {"type": "video"}, {"type": "text", "text": "What?"}]
-    text = pair.processor.apply_chat_template([{"role": "user", "content": parts}], add_generation_prompt=True)
+    prompt = pair.processor.apply_chat_template([{"role": "user", "content": parts}], add_generation_prompt=True)
     sound = np.random.default_rng(0).normal(size=8000).astype(np.float32)
     inputs = pair.processor(
-        text=[text],
+        text=[prompt],
         audio=[sound],
         images=[[make_image(0)]],
         videos=[make_video(0, 4)],
@@ -199,13 +216,14 @@ def test_images_videos_and_sound_share_a_prompt_and_the_sound_stays_whole() -> N
     assert not torch.allclose(*last, atol=1e-4)
 
 
-def test_frames_without_a_common_grid_are_refused() -> None:
-    pair = Pair(E2B)
+@pytest.mark.parametrize(("text", "grid"), [(E2B, "21 × 27"), (UNIFIED, "7 × 9")], ids=["e2b", "unified"])
+def test_frames_without_a_common_grid_are_refused(text: dict[str, Any] | None, grid: str) -> None:
+    pair = Pair(text)
     videos = {name: pair.inputs()[name] for name in VIDEO}
     places = videos["video_position_ids"].clone()
-    places[1, 100:] = -1  # the second frame has fewer patches
+    places[1, 50:] = -1  # the second frame has fewer patches
     for bad, error in (
-        ({"video_position_ids": places}, "are not all grids of the same 21 × 27 patches"),
+        ({"video_position_ids": places}, f"are not all grids of the same {grid} patches"),
         ({"num_frames_per_video": torch.tensor([3])}, r"`num_frames_per_video` is \[3\], but .* holds 4 frames"),
         ({"num_frames_per_video": None}, "`num_frames_per_video` a NoneType"),
     ):
@@ -238,3 +256,18 @@ def test_the_towers_attention_and_states_are_those_of_its_last_layer() -> None:
         assert seen.tower_grid == (21, 27)
         torch.testing.assert_close(seen.tower_attention, expected, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(seen.tower_states, states[0][:, :patches], rtol=1e-4, atol=1e-4)
+
+
+def test_methods_that_need_a_tower_are_refused_by_gemma_4_unified() -> None:
+    pair = Pair(UNIFIED)
+    videos = {name: pair.inputs()[name] for name in VIDEO}
+    refused = r"`compression_method` is 'visionzip', which needs `tower_attention`, .* no vision tower.*'vidcom2'"
+    for call in (
+        lambda: pair.model.get_video_features(**videos, compression_method="visionzip"),
+        lambda: VidCom2Gemma4UnifiedConfig(compression_method="visionzip"),
+    ):
+        with pytest.raises(ValueError, match=refused):
+            call()
+    needs_nothing = pair.model.config.compression_settings()
+    assert pair.model.model.can_meet((), needs_nothing) and pair.model.model.can_meet(("grid",), needs_nothing)
+    assert not pair.model.model.can_meet(("tower_states",), needs_nothing)

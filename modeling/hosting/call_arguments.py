@@ -51,13 +51,13 @@ def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor | None:
-    """Return the types (B, P + n) of the P cached tokens and the n new ones, all text for the cached ones.
+    """Return the types (B, P + n) of the P cached tokens and the n new ones.
 
-    Attention within an image or a frame looks types up by position. What is cached lies in other images and frames than
-    the new tokens, so its types make no difference.
+    Attention within an image or a frame looks types up by position. If those of the cached tokens are not at hand, they
+    count as text: only a chunk of a prompt continues a frame of which a part is cached, and it has all types.
 
     Args:
-        types: (B, n), or of more tokens, of which the last n are taken.
+        types: (B, P + n); or of another number of tokens, n or more, of which the last n are taken.
 
     Raises:
         ValueError: if they are of fewer tokens.
@@ -65,6 +65,8 @@ def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor 
     if types is None:
         return None
     num_cached = 0 if cache is None else int(cache.get_seq_length())
+    if types.shape[1] == num_cached + num_new:
+        return types
     return nn.functional.pad(types_of_new(types, num_new), (num_cached, 0))
 
 

@@ -12,6 +12,10 @@ from .modeling.families.modeling_vidcom2_cosmos3_omni import (
     VidCom2Cosmos3OmniForConditionalGeneration,
 )
 from .modeling.families.modeling_vidcom2_gemma4 import VidCom2Gemma4Config, VidCom2Gemma4ForConditionalGeneration
+from .modeling.families.modeling_vidcom2_gemma4_unified import (
+    VidCom2Gemma4UnifiedConfig,
+    VidCom2Gemma4UnifiedForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_glm4v import VidCom2Glm4vConfig, VidCom2Glm4vForConditionalGeneration
 from .modeling.families.modeling_vidcom2_glm4v_moe import VidCom2Glm4vMoeConfig, VidCom2Glm4vMoeForConditionalGeneration
 from .modeling.families.modeling_vidcom2_glm46v import VidCom2Glm46VConfig, VidCom2Glm46VForConditionalGeneration
@@ -75,6 +79,8 @@ __all__ = [
     "VidCom2Cosmos3OmniForConditionalGeneration",
     "VidCom2Gemma4Config",
     "VidCom2Gemma4ForConditionalGeneration",
+    "VidCom2Gemma4UnifiedConfig",
+    "VidCom2Gemma4UnifiedForConditionalGeneration",
     "VidCom2Glm4vConfig",
     "VidCom2Glm4vForConditionalGeneration",
     "VidCom2Glm4vMoeConfig",

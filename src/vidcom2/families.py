@@ -270,6 +270,14 @@ FAMILIES: dict[str, Family] = {
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
         Family(
+            model_type="gemma4_unified",
+            name="Gemma 4 Unified",
+            module="gemma4_unified",
+            classes="VidCom2Gemma4Unified",
+            tiny="tiny.gemma4.tiny_gemma4_unified",
+            frame="as Gemma 4",
+        ),
+        Family(
             model_type="video_llama_3",
             name="VideoLLaMA3",
             module="video_llama_3",

@@ -22,6 +22,7 @@ MODELS = {
     "VidCom2InternVLForConditionalGeneration": "unsupported_family:Model",
     "VidCom2SmolVLMForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Gemma4ForConditionalGeneration": "unsupported_family:Model",
+    "VidCom2Gemma4UnifiedForConditionalGeneration": "unsupported_family:Model",
     "VidCom2VideoLlama3ForConditionalGeneration": "unsupported_family:Model",
     "VidCom2MiniCPMV4_6ForConditionalGeneration": "unsupported_family:Model",
 }

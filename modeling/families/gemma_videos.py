@@ -1,0 +1,239 @@
+"""What Gemma's families share: videos whose frames come as patches with their columns and rows, padded to one number,
+and a language model in which the tokens of a frame may attend to each other."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...configuration.compression_settings import CompressionSettings
+from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
+from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
+from ..encoding.vision_encoding import check_encoding
+from ..hosting.call_arguments import types_with_cached
+from ..methods.video_compression import VideoTokens
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from ..prompt.prompt_compression import VidCom2ModelMixin
+
+Grid = tuple[int, int, int]  # frames, and rows and columns of patches
+
+
+class GemmaVideosMixin(VidCom2ModelMixin):
+    """The video part of Gemma's inner models."""
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What a family overrides
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def patches_per_side(self) -> int:
+        """How many rows, and columns, of patches a token stands for."""
+        raise NotImplementedError
+
+    def encode_frames(
+        self, patches: Tensor, places: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any
+    ) -> tuple[ParentFeatures, dict[str, Sequence[Tensor]]]:
+        """Return the parent's features of videos, and what is needed of the tower.
+
+        Args:
+            patches: (F, P, values) of all frames.
+            places: (F, P, 2) their columns and rows.
+            grids: of each video.
+            needs: see `VideoFeaturesMixin.encode_videos`.
+            **kwargs: the parent's other arguments.
+
+        Returns:
+            The features, and by its name what is needed: (T, rows · columns, ...) for each video.
+        """
+        outputs = self.parent_video_features(
+            pixel_values_videos=patches,
+            video_position_ids=places,
+            num_frames_per_video=torch.tensor([length for length, _, _ in grids]),
+            **kwargs,
+        )
+        return outputs, {}
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What they share
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def reads_token_types(self) -> bool:
+        """Whether the tokens of an image or a frame attend to each other, as in the larger of the released models."""
+        return self.config.get_text_config().use_bidirectional_attention == "vision"
+
+    def encode_videos(
+        self,
+        pixel_values_videos: Tensor,
+        settings: CompressionSettings,
+        needs: Collection[str],
+        video_position_ids: Tensor | None = None,
+        num_frames_per_video: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
+        """Encode the patches of all videos, as in `VideoFeaturesMixin`.
+
+        Args:
+            pixel_values_videos: (F, P, 3 · patch²) patches of all frames, padded behind each frame's own.
+            settings, needs: see `VideoFeaturesMixin.encode_videos`.
+            video_position_ids: (F, P, 2) column and row of each patch, (-1, -1) at the padding.
+            num_frames_per_video: (num_videos,) how many of the F frames each video has.
+
+        Raises:
+            ValueError: if a video is empty, or its frames are not whole grids of one size, row by row.
+        """
+        grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
+        assert video_position_ids is not None
+        check_encoding(settings, needs, kwargs)
+        lengths = [length for length, _, _ in grids]
+        frames = pixel_values_videos.split(lengths)
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
+        if plan.is_one_call:
+            outputs, of_tower = self.encode_frames(pixel_values_videos, video_position_ids, grids, needs, **kwargs)
+        else:
+            places = video_position_ids.split(lengths)
+            outputs, of_tower = self._encode_in_chunks(frames, places, grids, plan, needs, **kwargs)
+        size = self.patches_per_side
+        tokens = [
+            video.unflatten(0, (length, -1)) for video, length in zip(outputs.pooler_output, lengths, strict=True)
+        ]
+        sides = [(rows, columns) for _, rows, columns in grids]
+        of_tokens = [(rows // size, columns // size) for rows, columns in sides]
+        return outputs, video_tokens(tokens, of_tower, of_tokens, sides)
+
+    def video_sizes(
+        self,
+        pixel_values_videos: Tensor,
+        video_position_ids: Tensor | None = None,
+        num_frames_per_video: Tensor | None = None,
+        **described: Any,
+    ) -> list[int]:
+        """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
+        size = self.patches_per_side
+        grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
+        return [length * rows * columns // size**2 for length, rows, columns in grids]
+
+    def is_placeholder(self, input_ids: Tensor) -> Tensor:
+        """Return which tokens stand for images, videos or sound: bool, of the same shape."""
+        return super().is_placeholder(input_ids) | (input_ids == self.config.audio_token_id)
+
+    def _encode_in_chunks(
+        self,
+        videos: Sequence[Tensor],
+        places: Sequence[Tensor],
+        grids: Sequence[Grid],
+        plan: FramePlan,
+        needs: Collection[str],
+        **kwargs: Any,
+    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
+        """Return what `encode_frames` does, but encode a few frames of the videos at a time. The tower's own output is
+        left out."""
+
+        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
+            patches, places_of_runs = (frames_of_runs(each, runs) for each in (videos, places))
+            of_runs = [(len(run.frames), *grids[run.video][1:]) for run in runs]
+            outputs, of_tower = self.encode_frames(patches, places_of_runs, of_runs, needs, **kwargs)
+            tokens = [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, outputs.pooler_output)]
+            return {"tokens": tokens, **of_tower}
+
+        return features_of_chunks(encode_in_chunks(plan, of_chunk))
+
+    def _grids(self, patches: Tensor, places: Tensor | None, num_frames: Tensor | None) -> list[Grid]:
+        """Return the frames of each video, and their rows and columns of patches. The device is read twice.
+
+        Raises:
+            ValueError: if a video is empty, or its frames are not whole grids of one size, row by row, or if the model
+                takes text alone.
+        """
+        if self.config.vision_config is None:
+            raise ValueError(
+                "There are videos, but this checkpoint takes text alone: its `vision_config` is None. Take one that takes "
+                "videos, or leave them out."
+            )
+        if not isinstance(places, Tensor) or not isinstance(num_frames, Tensor) or patches.numel() == 0:
+            raise ValueError(
+                f"`pixel_values_videos` has shape {tuple(patches.shape)}, `video_position_ids` is a "
+                f"{type(places).__name__} and `num_frames_per_video` a {type(num_frames).__name__}, but all must be "
+                "tensors that describe at least one frame. The processor returns them together, with "
+                '`return_tensors="pt"`. (On Transformers 5.19, `forward` loses `num_frames_per_video`, as that of the '
+                "stock class does: call `generate`, or upgrade.)"
+            )
+        lengths, places = num_frames.tolist(), places.cpu()
+        if min(lengths, default=0) < 1 or not len(patches) == len(places) == sum(lengths):
+            raise ValueError(
+                f"`num_frames_per_video` is {lengths}, but `pixel_values_videos` holds {len(patches)} frames and "
+                f"`video_position_ids` {len(places)}. Pass them as the processor returned them."
+            )
+        size, grids = self.patches_per_side, []
+        for number, (length, video) in enumerate(zip(lengths, places.split(lengths))):
+            columns, rows = (video[0].amax(dim=0) + 1).tolist()
+            whole = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2).flip(-1)
+            expected = torch.full_like(video[0], -1)
+            if rows % size or columns % size or len(whole) > len(expected) or not len(whole):
+                expected = None
+            else:
+                expected[: len(whole)] = whole
+            if expected is None or not (video == expected).all():
+                raise ValueError(
+                    f"The frames of video {number} in `video_position_ids` are not all grids of the same {rows} × "
+                    f"{columns} patches, row by row, of which {size} × {size} make a token. So they have no common number "
+                    "of tokens. Pass them as the processor returned them."
+                )
+            grids.append((length, rows, columns))
+        return grids
+
+
+
+class GemmaGenerationMixin(VidCom2GenerationMixin):
+    """The part of Gemma's classes with a head that differs from the parents."""
+
+    def get_video_features(
+        self,
+        pixel_values_videos: Tensor,
+        video_position_ids: Tensor | None = None,
+        num_frames_per_video: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return what the inner model's method returns, as in the other families. The parent has no such method."""
+        return self.model.get_video_features(
+            pixel_values_videos=pixel_values_videos,
+            video_position_ids=video_position_ids,
+            num_frames_per_video=num_frames_per_video,
+            **kwargs,
+        )
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the inputs of a step. The types end with the prompt, and drafts behind it, of prompt lookup or of an
+        assistant, are text."""
+        inputs = super().prepare_inputs_for_generation(
+            input_ids, next_sequence_length=next_sequence_length, inputs_embeds=inputs_embeds, **kwargs
+        )
+        types, new = inputs.get("mm_token_type_ids"), inputs.get("input_ids")
+        if kwargs.get("is_first_iteration") and types is not None and new is not None:
+            inputs["mm_token_type_ids"] = nn.functional.pad(types, (0, max(0, new.shape[1] - types.shape[1])))
+        return inputs
+
+    @classmethod
+    def create_masks_for_generate(
+        cls,
+        config: Any,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None,
+        past_key_values: Any,
+        *args: Any,
+        mm_token_type_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the parent's masks. It looks types up by position, but `generate` passes those of the new tokens."""
+        types = types_with_cached(mm_token_type_ids, past_key_values, inputs_embeds.shape[1])
+        parent: Any = super()
+        return parent.create_masks_for_generate(
+            config, inputs_embeds, attention_mask, past_key_values, *args, mm_token_type_ids=types, **kwargs
+        )

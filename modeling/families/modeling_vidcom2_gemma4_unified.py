@@ -1,0 +1,67 @@
+"""Gemma 4 Unified with VidCom²: only what differs from the parent classes."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from transformers import Gemma4UnifiedForConditionalGeneration, Gemma4UnifiedModel
+from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedCausalLMOutputWithPast
+
+from ...configuration.compression_methods import TOWER_NEEDS
+from ...configuration.compression_settings import CompressionSettings
+from ...configuration.configuration_vidcom2_gemma4_unified import VidCom2Gemma4UnifiedConfig
+from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin
+
+
+@dataclass
+class VidCom2Gemma4UnifiedCausalLMOutputWithPast(Gemma4UnifiedCausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
+    """
+
+    prompt_positions: torch.LongTensor | None = None
+
+
+class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
+    """Gemma 4 Unified without its head. The language model runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video.
+        - `forward` leaves the dropped tokens out of the prompt. A frame's time and the marks around it are structure,
+          and stay even if the frame keeps nothing. So do images and sound.
+        - types of tokens may be those of the new tokens alone, after a filled KV cache.
+
+    There is no vision tower: a token is a projection of its square of pixels (48 × 48 in the released checkpoint). All
+    tokens of a frame are scored, by these projections. The config refuses methods that need
+    a tower's attention or states.
+    """
+
+    config: VidCom2Gemma4UnifiedConfig
+
+    @property
+    def patches_per_side(self) -> int:
+        return 1
+
+    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
+        return not set(needs) & set(TOWER_NEEDS) and super().can_meet(needs, settings)
+
+
+class VidCom2Gemma4UnifiedForConditionalGeneration(GemmaGenerationMixin, Gemma4UnifiedForConditionalGeneration):
+    """Gemma 4 Unified that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2Gemma4UnifiedModel`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+        - it has a `get_video_features`, as the other families have.
+        - drafts in the first step of `generate` are text.
+        - masks for static caches know which of the new tokens are a frame's, also after cached ones.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
+    """
+
+    config: VidCom2Gemma4UnifiedConfig
+    inner_class = VidCom2Gemma4UnifiedModel
+    output_class = VidCom2Gemma4UnifiedCausalLMOutputWithPast

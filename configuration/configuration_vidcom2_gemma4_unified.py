@@ -33,8 +33,9 @@ class VidCom2Gemma4UnifiedConfig(FamilyConfig, Gemma4UnifiedConfig):
         of_tower = [need for need in TOWER_NEEDS if need in method.needs]
         if of_tower:
             fitting = [repr(name) for name, other in COMPRESSION_METHODS.items() if not {*other.needs} & {*TOWER_NEEDS}]
+            needs = " and ".join(f"`{need}`" for need in of_tower)
             raise ValueError(
-                f"`compression_method` is {method.name!r}, which needs {' and '.join(f'`{need}`' for need in of_tower)}, "
-                f"but Gemma 4 Unified has no vision tower. Set it to one of {', '.join(fitting)}."
+                f"`compression_method` is {method.name!r}, which needs {needs}, but Gemma 4 Unified has no vision "
+                f"tower. Set it to one of {', '.join(fitting)}."
             )
         return settings

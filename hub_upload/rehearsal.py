@@ -17,6 +17,7 @@ from .staging import StagedRepo
 SIZE = re.compile(
     r"hidden_size$|intermediate_size$|^embed_dim$|^depth$|^num_.*(layers|heads|experts|per_tok)$|head_dim$"
     r"|^hidden_size_per_layer_input$|^layer_types$|^max_window_layers$|^mrope_section$|_indexes$"
+    r"|^(mm_embed_dim|output_proj_dims)$"  # of what projects pixels and sound where there is no tower
     r"|^d_model$|^output_dim$|^encoder_(layers|ffn_dim|attention_heads)$"  # of a tower that hears
 )
 

@@ -158,6 +158,9 @@ class ModelCase:
     # Whether the processor leaves out the pixels of images beside videos, and samples the decoded frames of a chat
     # unless it is told not to.
     takes_one_kind: bool = False
+    # Whether the processor scales frames to a number of tokens, and pads their patches. Such a processor, Gemma 4's,
+    # also takes sound.
+    padded_frames: bool = False
     has_tower: bool = True  # whether frames pass through a vision tower, whose states and attention methods may need
     # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
     runs_videos_since: str | None = None
@@ -472,6 +475,7 @@ MODELS = [
         grouped=False,
         media_by_prompt=True,
         shares_kv=True,
+        padded_frames=True,
         runs_videos_since="5.20",
     ),
     ModelCase(
@@ -480,7 +484,13 @@ MODELS = [
         model_class=VidCom2Gemma4UnifiedForConditionalGeneration,
         stock_class=Gemma4UnifiedForConditionalGeneration,
         build=tiny_gemma4_unified,
-        build_arguments={"patch_size": 4, "sliding_window": 8192},
+        # Frames within which tokens attend to each other are in tests/test_gemma4.py, too.
+        build_arguments={
+            "patch_size": 4,
+            "sliding_window": 8192,
+            "seed": 1,
+            "text": {"use_bidirectional_attention": None},
+        },
         grid=(7, 9),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
@@ -490,6 +500,7 @@ MODELS = [
         grouped=False,
         media_by_prompt=True,
         has_tower=False,
+        padded_frames=True,
         runs_videos_since="5.20",
     ),
     ModelCase(
@@ -570,8 +581,12 @@ def experts_apart(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def tower_of(inner: Any) -> Any:
-    """Return the vision tower of a model without a head."""
-    return next(getattr(inner, name) for name in ("visual", "vision_tower", "vision_model") if hasattr(inner, name))
+    """Return the vision tower of a model without a head, or what takes its place."""
+    return next(
+        getattr(inner, name)
+        for name in ("visual", "vision_tower", "vision_model", "embed_vision")
+        if hasattr(inner, name)
+    )
 
 
 def chat_prompt(processor: Any, question: str, videos: int = 0, images: int = 0) -> str:

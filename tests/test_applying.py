@@ -293,7 +293,9 @@ def test_a_model_with_an_adapter_can_be_applied_and_removed(
     assert_equal(model, stock, inputs)
 
 
-@only(lambda family: not family.mrope and not family.recurrent)  # PEFT's prefix has no states of linear attention
+# PEFT's prefix has no states of linear attention, and leaves out layers whose heads are larger than those of the first,
+# as Gemma 4 Unified's are.
+@only(lambda family: not family.mrope and not family.recurrent and family.has_tower)
 def test_pefts_prefix_tuning_works_after_applying(family: Family) -> None:
     """PEFT keeps the `prepare_inputs_for_generation` that the model had when PEFT wrapped it."""
     peft = pytest.importorskip("peft")
@@ -435,7 +437,8 @@ def test_models_of_no_supported_family_are_refused(family: Family) -> None:
     bert = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8))
     assert_refused(bert, "`model`, a BertModel, is of type 'bert', but VidCom² has classes for 'llava_onevision'")
     assert_refused(nn.Linear(1, 1), "`model` is a Linear, but must be a model of Transformers")
-    assert_refused(tower_of(family.stock.model), "but VidCom² has classes for")
+    if family.case.has_tower:
+        assert_refused(tower_of(family.stock.model), "but VidCom² has classes for")
     assert_refused(bert, "is a BertModel, which is not a VidCom² model", vidcom2.remove)
     assert_refused(family.stock, f"is a {type(family.stock).__name__}, which is not a VidCom² model", vidcom2.remove)
 

@@ -79,7 +79,8 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
     if "video_second_per_grid" in inputs:  # Qwen2.5-Omni's makes them so large, and keeps their shape
         full = math.prod(inputs["video_grid_thw"][0]) // 4
     if "video_position_ids" in inputs:  # Gemma 4's makes them as large as 70 tokens allow, and keeps their shape
-        full = int((np.array(inputs["video_position_ids"]) >= 0).all(axis=-1).sum()) // 9
+        patches = int((np.array(inputs["video_position_ids"]) >= 0).all(axis=-1).sum())
+        full = patches // family.model.model.patches_per_side**2
     if "video_compression_mask" in inputs:  # VideoLLaMA3's leaves out what the frame before shows
         full = int(inputs["video_compression_mask"].sum())
     if "target_sizes_videos" in inputs:  # MiniCPM-V's makes them as large as its resolution, and keeps their shape
@@ -223,7 +224,7 @@ WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
     "glm4v": GLM_4V,
     "glm4v_moe": GLM_4V,
     "glm46v": (r">([0-9.]+) seconds", lambda seconds: f"{seconds[0]:.1f}"),
-    "gemma4": (r"(\d\d:\d\d) <", minutes),
+    **dict.fromkeys(("gemma4", "gemma4_unified"), (r"(\d\d:\d\d) <", minutes)),
     "video_llama_3": (r"Time ([0-9.]+)s:", lambda seconds: f"{seconds[0]:.1f}"),
     "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
     **dict.fromkeys(

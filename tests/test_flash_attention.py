@@ -113,7 +113,12 @@ def exists(family: Any, way: str) -> bool:
     if "chunks" in way:
         return CHUNKS_FEATURES
     drafts = not family.recurrent
-    applies = {"prompt lookup": drafts, "assistant": drafts and not family.mrope, "changed patches": family.siglip}
+    applies = {
+        "attention of the tower": family.has_tower,
+        "prompt lookup": drafts,
+        "assistant": drafts and not family.mrope,
+        "changed patches": family.siglip,
+    }
     return applies.get(way, True)
 
 

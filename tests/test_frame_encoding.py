@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Family
+from conftest import Family, only
 from models import make_video, tower_of
 from torch import Tensor
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
+from vidcom2.configuration.compression_methods import TOWER_NEEDS
 from vidcom2.modeling.encoding.frame_encoding import plan_frames
 from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures
 
@@ -69,6 +70,7 @@ def test_encoding_in_chunks_gives_the_parents_features(family: Family, chunk: in
         torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
+@only(lambda family: family.has_tower)
 @torch.no_grad()
 def test_encoding_in_chunks_gives_the_towers_states_and_attention_too(family: Family) -> None:
     inputs = family.videos_of(two_videos(family))
@@ -95,14 +97,15 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
     again = np.concatenate([first, first, third, third, third, third, third])
     prompt = family.inputs(family.prompt("?", videos=2), videos=[slides, again])
     inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
+    needs = TOWER_NEEDS if family.case.has_tower else ()
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), needs=("tower_states", "tower_attention"), **inputs
+            settings=CompressionSettings(vision_chunk_frames=chunk), needs=needs, **inputs
         )
     assert seen == split([4, 2], chunk)
     for ours, theirs, video in zip(outputs.pooler_output, expected, videos, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
-        assert len(video.tower_states) == len(video.tower_attention) == len(video.tokens) == 7
+        assert {len(getattr(video, name)) for name in ("tokens", *needs)} == {7}
 
 
 def test_repeated_frames_are_each_encoded_in_training(family: Family) -> None:
@@ -124,7 +127,7 @@ def test_training_in_chunks_gives_the_gradients_of_one_call(family: Family) -> N
         outputs, _ = model.encode_videos(settings=CompressionSettings(vision_chunk_frames=chunk), needs=(), **inputs)
         sum(video.square().sum() for video in outputs.pooler_output).backward()
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 10
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) >= 10
     for name, expected in gradients[1].items():
         atol = 1e-5 * max(1.0, float(expected.abs().max()))
         torch.testing.assert_close(gradients[0][name], expected, rtol=1e-4, atol=atol)
@@ -144,6 +147,7 @@ def test_chunk_frames_limits_the_tower_wherever_videos_are_encoded(family: Famil
         assert set(seen) == {2} and sum(seen) == family.case.scored_frames(8)
 
 
+@only(lambda family: family.has_tower)
 @torch.no_grad()
 def test_asking_for_the_towers_states_encodes_in_one_call(family: Family) -> None:
     inputs = family.videos_of(family.one_video())

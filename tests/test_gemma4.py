@@ -1,5 +1,6 @@
-"""Gemma 4 and Gemma 4 Unified beyond what all families share: windows, tokens of a frame that attend to each other, layers that read ids or
-the keys and values of others, and sound. The stock class runs the prompt that plain loops compressed."""
+"""Gemma 4 and Gemma 4 Unified beyond what all families share: windows, tokens of a frame that attend to each other,
+layers that read ids or the keys and values of others, and sound. The stock class runs the prompt that plain loops
+compressed."""
 
 from typing import Any
 
@@ -134,6 +135,17 @@ def test_at_ratio_1_each_way_to_decode_is_the_stock_classs(pair: Pair) -> None:
     for mode in ("greedy", "static cache", "prompt lookup"):
         theirs = new_tokens(pair.stock, inputs, **MODES[mode])
         assert torch.equal(new_tokens(pair.model, inputs, retention_ratio=1.0, **MODES[mode]), theirs)
+
+
+def test_videos_of_two_lengths_share_a_padded_batch(pair: Pair) -> None:
+    questions, videos = ("What happens?", "And who is to be seen here?"), [make_video(0, 4), make_video(1, 6)]
+    prompts = [pair.prompt(question) for question in questions]
+    made = {"return_tensors": "pt", "padding": True, "padding_side": "left"}
+    both = pair.processor(text=prompts, videos=[[video] for video in videos], **made)
+    together = new_tokens(pair.model, both)
+    for row, (prompt, video) in enumerate(zip(prompts, videos)):
+        alone = pair.processor(text=[prompt], videos=[[video]], **made)
+        assert torch.equal(new_tokens(pair.model, alone)[0], together[row])
 
 
 def test_an_assistant_drafts_from_the_first_step_on(pair: Pair) -> None:

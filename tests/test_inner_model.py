@@ -231,6 +231,8 @@ def test_a_forward_replaced_by_another_library_gets_the_loss_of_the_compressed_p
         kwargs.pop("return_dict", None)
         outputs = self.model(**kwargs)
         logits = self.lm_head(outputs.last_hidden_state)
+        cap = getattr(self.config.get_text_config(), "final_logit_softcapping", None)
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())

@@ -116,9 +116,9 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
         ("llavaonevision1_5", True, "Qwen2-VL ('qwen2_vl'), but LLaVA-OneVision-1.5 puts a tower of its own"),
         ("llava", False, "LLaVA-Video ('vidcom2_llava_video'), but LLaVA takes no videos .* convert-llava-video"),
         (
-            "gemma4_unified",
+            "cosmos3_edge",
             False,
-            "Gemma 4 ('gemma4'), but Gemma 4 Unified has a class of its own, .* nobody has tried",
+            "Qwen3-VL ('qwen3_vl'), but Cosmos 3 Edge has a class of its own, .* nobody has tried",
         ),
         ("minicpmv", True, "MiniCPM-V 4.6 ('minicpmv4_6'), but MiniCPM-V has its class as code in its repo"),
         ("minicpmv4_7", False, "MiniCPM-V 4.6 ('minicpmv4_6'), but MiniCPM-V 4.7 gives the tokens"),

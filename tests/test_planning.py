@@ -26,6 +26,7 @@ FRAMES, WIDTH, HEIGHT = 6, 112, 112
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 REFUSED = {
     "gemma4": "'gemma4', whose layers with a sliding window",
+    "gemma4_unified": "'gemma4_unified', whose layers with a sliding window",
     "minicpmv4_6": "'minicpmv4_6', whose vision tower joins patches between two",
 }
 COUNTED = [name for name, family in FAMILIES.items() if name not in REFUSED and family.runs_here]

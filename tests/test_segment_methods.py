@@ -329,6 +329,7 @@ def test_verify_compares_the_number_of_kept_tokens_with_the_ratio() -> None:
 # -- in models --------------------------------------------------------------------------------------------------------
 
 
+@only(lambda family: family.has_tower)
 @every_method
 def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
     inputs, call = family.one_video(), {"max_new_tokens": 4, "do_sample": False}

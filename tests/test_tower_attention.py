@@ -26,6 +26,7 @@ __all__ = ["one_process"]  # a fixture
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-7}
 NEEDS = ("tower_attention",)
+pytestmark = only(lambda family: family.has_tower)
 WHOLE = CompressionSettings()
 
 
@@ -106,7 +107,7 @@ def of_minicpmv(stock: PreTrainedModel, seen: list, inputs: dict[str, Tensor]) -
     return torch.stack([sum(row for head in part for row in head) / len(part) / part.shape[1] for part in last])
 
 
-@only(lambda family: not family.shares_kv)  # that of Gemma 4's tower is in tests/test_gemma4.py
+@only(lambda family: family.has_tower and not family.shares_kv)  # that of Gemma 4's tower is in tests/test_gemma4.py
 @torch.no_grad()
 def test_it_is_the_mean_of_the_towers_own_weights(attentive: Family, weights: list) -> None:
     inputs = attentive.videos_of(attentive.one_video())

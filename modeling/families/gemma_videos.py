@@ -148,8 +148,8 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         """
         if self.config.vision_config is None:
             raise ValueError(
-                "There are videos, but this checkpoint takes text alone: its `vision_config` is None. Take one that takes "
-                "videos, or leave them out."
+                "There are videos, but this checkpoint takes text alone: its `vision_config` is None. Take one that "
+                "takes videos, or leave them out."
             )
         if not isinstance(places, Tensor) or not isinstance(num_frames, Tensor) or patches.numel() == 0:
             raise ValueError(
@@ -177,12 +177,11 @@ class GemmaVideosMixin(VidCom2ModelMixin):
             if expected is None or not (video == expected).all():
                 raise ValueError(
                     f"The frames of video {number} in `video_position_ids` are not all grids of the same {rows} × "
-                    f"{columns} patches, row by row, of which {size} × {size} make a token. So they have no common number "
-                    "of tokens. Pass them as the processor returned them."
+                    f"{columns} patches, row by row, of which {size} × {size} make a token. So they have no common "
+                    "number of tokens. Pass them as the processor returned them."
                 )
             grids.append((length, rows, columns))
         return grids
-
 
 
 class GemmaGenerationMixin(VidCom2GenerationMixin):

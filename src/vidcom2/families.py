@@ -275,7 +275,7 @@ FAMILIES: dict[str, Family] = {
             module="gemma4_unified",
             classes="VidCom2Gemma4Unified",
             tiny="tiny.gemma4.tiny_gemma4_unified",
-            frame="as Gemma 4",
+            frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
         Family(
             model_type="video_llama_3",

@@ -41,7 +41,7 @@ GEMMA4_CHAT_TEMPLATE = (
 )
 
 
-def _tokenizer_and_ids() -> tuple[Any, dict[str, int]]:
+def _tokenizer_and_ids() -> tuple[Any, dict[str, Any]]:
     """Return the tokenizer, and the ids of the marks as configs name them."""
     ends = {"bos_token": "<bos>", "eos_token": "<turn|>", "pad_token": "<pad>"}
     tokenizer = tiny_tokenizer(GEMMA4_TOKENS, GEMMA4_CHAT_TEMPLATE, **ends, extra_special_tokens=GEMMA4_MARKS)
@@ -65,6 +65,11 @@ def _text(
         "final_logit_softcapping": 30.0,
         "initializer_range": 0.08,  # wide enough that answers depend on the prompt, not on the last token alone
     }
+
+
+def _patches(patch_size: int, pooling_kernel_size: int) -> dict[str, Any]:
+    """Return the arguments of image and video processors."""
+    return {"patch_size": patch_size, "pooling_kernel_size": pooling_kernel_size, "max_soft_tokens": 70}
 
 
 def tiny_gemma4(
@@ -117,11 +122,7 @@ def tiny_gemma4(
         model = Gemma4ForConditionalGeneration(config).eval()
         # Transformers fills this table with ones, beside which patches would hardly differ.
         nn.init.normal_(cast(Any, model.model.vision_tower).patch_embedder.position_embedding_table, std=0.1)
-    patches: dict[str, Any] = {
-        "patch_size": patch_size,
-        "pooling_kernel_size": pooling_kernel_size,
-        "max_soft_tokens": 70,
-    }
+    patches = _patches(patch_size, pooling_kernel_size)
     processor = Gemma4Processor(
         feature_extractor=Gemma4AudioFeatureExtractor(),
         image_processor=Gemma4ImageProcessor(**patches),
@@ -173,11 +174,7 @@ def tiny_gemma4_unified(
         initializer_range=0.08,
         **ids,
     )
-    patches: dict[str, Any] = {
-        "patch_size": patch_size,
-        "pooling_kernel_size": pooling_kernel_size,
-        "max_soft_tokens": 70,
-    }
+    patches = _patches(patch_size, pooling_kernel_size)
     processor = Gemma4UnifiedProcessor(
         feature_extractor=Gemma4UnifiedAudioFeatureExtractor(),
         image_processor=Gemma4UnifiedImageProcessor(**patches),

@@ -33,4 +33,5 @@ def train_on_a_rank(rank: int, model_class: Any, folder: Path, retention_ratio: 
             if weight.grad is not None
         }
         torch.save((loss.detach(), gradients if rank == 0 else {}), folder / f"{kind}{rank}.pt")
+    torch.distributed.barrier()  # A process that leaves while the other still talks to it may abort.
     torch.distributed.destroy_process_group()

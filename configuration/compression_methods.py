@@ -52,6 +52,11 @@ class CompressionMethod:
         """Whether it belongs to this project, rather than to a user who registered it."""
         return isinstance(self.function, str)
 
+    @property
+    def needs_of_tower(self) -> tuple[str, ...]:
+        """Those of its needs that only a vision tower can give."""
+        return tuple(need for need in TOWER_NEEDS if need in self.needs)
+
     def reads(self, setting: str) -> bool:
         return setting in READ_BY_EVERY_METHOD or setting in self.settings
 

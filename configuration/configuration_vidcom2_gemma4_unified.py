@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import Gemma4UnifiedConfig
 
-from .compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
+from .compression_methods import COMPRESSION_METHODS
 from .compression_settings import CompressionSettings
 from .family_config import FamilyConfig
 
@@ -30,10 +30,9 @@ class VidCom2Gemma4UnifiedConfig(FamilyConfig, Gemma4UnifiedConfig):
         """
         settings = super().compression_settings(**overrides)
         method = COMPRESSION_METHODS[settings.compression_method]
-        of_tower = [need for need in TOWER_NEEDS if need in method.needs]
-        if of_tower:
-            fitting = [repr(name) for name, other in COMPRESSION_METHODS.items() if not {*other.needs} & {*TOWER_NEEDS}]
-            needs = " and ".join(f"`{need}`" for need in of_tower)
+        if method.needs_of_tower:
+            fitting = [repr(name) for name, other in COMPRESSION_METHODS.items() if not other.needs_of_tower]
+            needs = " and ".join(f"`{need}`" for need in method.needs_of_tower)
             raise ValueError(
                 f"`compression_method` is {method.name!r}, which needs {needs}, but Gemma 4 Unified has no vision "
                 f"tower. Set it to one of {', '.join(fitting)}."

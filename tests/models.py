@@ -484,13 +484,8 @@ MODELS = [
         model_class=VidCom2Gemma4UnifiedForConditionalGeneration,
         stock_class=Gemma4UnifiedForConditionalGeneration,
         build=tiny_gemma4_unified,
-        # Frames within which tokens attend to each other are in tests/test_gemma4.py, too.
-        build_arguments={
-            "patch_size": 4,
-            "sliding_window": 8192,
-            "seed": 1,
-            "text": {"use_bidirectional_attention": None},
-        },
+        # tests/test_gemma4.py has a narrow window, and frames whose tokens attend to each other.
+        build_arguments={"patch_size": 4, "sliding_window": 8192, "text": {"use_bidirectional_attention": None}},
         grid=(7, 9),
         structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_position_ids", "num_frames_per_video"),

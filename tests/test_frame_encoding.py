@@ -127,7 +127,7 @@ def test_training_in_chunks_gives_the_gradients_of_one_call(family: Family) -> N
         outputs, _ = model.encode_videos(settings=CompressionSettings(vision_chunk_frames=chunk), needs=(), **inputs)
         sum(video.square().sum() for video in outputs.pooler_output).backward()
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) >= 10
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > (10 if family.case.has_tower else 9)
     for name, expected in gradients[1].items():
         atol = 1e-5 * max(1.0, float(expected.abs().max()))
         torch.testing.assert_close(gradients[0][name], expected, rtol=1e-4, atol=atol)

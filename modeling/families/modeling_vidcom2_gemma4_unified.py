@@ -35,8 +35,8 @@ class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
         - types of tokens may be those of the new tokens alone, after a filled KV cache.
 
     There is no vision tower: a token is a projection of its square of pixels (48 × 48 in the released checkpoint). All
-    tokens of a frame are scored, by these projections. The config refuses methods that need
-    a tower's attention or states.
+    tokens of a frame are scored, by these projections. The config refuses methods that need a tower's attention or
+    states.
     """
 
     config: VidCom2Gemma4UnifiedConfig

@@ -13,7 +13,7 @@ import torch
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
 from vllm.transformers_utils.config import uses_mrope
 
-from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
+from ..configuration.compression_methods import COMPRESSION_METHODS
 from ..configuration.compression_settings import (
     ALL_TOKENS,
     NO_BUDGET,
@@ -142,11 +142,11 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
             "depend on what a video shows, but vLLM counts them before it has seen the video. Set it to "
             """"exact" in config.json, with `--hf-overrides '{"compression_rounding": "exact"}'`, or in the request."""
         )
-    of_tower = [need for need in TOWER_NEEDS if need in method.needs]
-    if of_tower:
+    if method.needs_of_tower:
+        needs = " and ".join(f"`{need}`" for need in method.needs_of_tower)
         raise ValueError(
-            f"`compression_method` is {method.name!r}, which needs {' and '.join(f'`{need}`' for need in of_tower)}, "
-            "but vLLM gives no access to the inside of its vision tower. Choose another method."
+            f"`compression_method` is {method.name!r}, which needs {needs}, but vLLM gives no access to the inside of "
+            "its vision tower. Choose another method."
         )
     if settings.vision_method != "full":
         raise ValueError(

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from ..configuration.compression_settings import SETTING_NAMES, with_settings
+from .families.modeling_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeForConditionalGeneration
 from .families.modeling_vidcom2_cosmos3_omni import VidCom2Cosmos3OmniForConditionalGeneration
 from .families.modeling_vidcom2_gemma4 import VidCom2Gemma4ForConditionalGeneration
 from .families.modeling_vidcom2_gemma4_unified import VidCom2Gemma4UnifiedForConditionalGeneration
@@ -52,6 +53,7 @@ MODEL_CLASSES: dict[str, type[VidCom2GenerationMixin]] = {
         VidCom2Glm4vMoeForConditionalGeneration,
         VidCom2Glm46VForConditionalGeneration,
         VidCom2Cosmos3OmniForConditionalGeneration,
+        VidCom2Cosmos3EdgeForConditionalGeneration,
         VidCom2InternVLForConditionalGeneration,
         VidCom2SmolVLMForConditionalGeneration,
         VidCom2Gemma4ForConditionalGeneration,

@@ -13,6 +13,7 @@ from packaging import version
 from safetensors.torch import save_file
 from transformers import (
     BatchFeature,
+    Cosmos3EdgeForConditionalGeneration,
     Cosmos3OmniForConditionalGeneration,
     Gemma4ForConditionalGeneration,
     Gemma4UnifiedForConditionalGeneration,
@@ -40,6 +41,8 @@ from transformers import (
 from videos_as_images import InternVLWithVideos, MiniCPMV4_6WithVideos, SmolVLMWithVideos, frame_places
 
 from vidcom2 import (
+    VidCom2Cosmos3EdgeConfig,
+    VidCom2Cosmos3EdgeForConditionalGeneration,
     VidCom2Cosmos3OmniConfig,
     VidCom2Cosmos3OmniForConditionalGeneration,
     VidCom2Gemma4Config,
@@ -85,6 +88,7 @@ from vidcom2 import (
 )
 from vidcom2.families import FAMILIES
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
+from vidcom2.tiny.cosmos3_edge import tiny_cosmos3_edge
 from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
 from vidcom2.tiny.glm import tiny_glm4v, tiny_glm4v_moe, tiny_glm46v
 from vidcom2.tiny.internvl import tiny_internvl
@@ -162,6 +166,9 @@ class ModelCase:
     # also takes sound.
     padded_frames: bool = False
     has_tower: bool = True  # whether frames pass through a vision tower, whose states and attention methods may need
+    # Whether the vision tower reads the weights of its places from outside the module that has them, so that
+    # accelerate's hooks do not see to them.
+    reads_outside: bool = False
     # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
     runs_videos_since: str | None = None
     # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
@@ -425,6 +432,24 @@ MODELS = [
         slow=True,
     ),
     ModelCase(
+        name="cosmos3_edge",
+        config_class=VidCom2Cosmos3EdgeConfig,
+        model_class=VidCom2Cosmos3EdgeForConditionalGeneration,
+        stock_class=Cosmos3EdgeForConditionalGeneration,
+        build=tiny_cosmos3_edge,
+        build_arguments={"patch_size": 10},
+        grid=(3, 4),
+        structure_tokens=0,
+        video_inputs=("pixel_values_videos", "video_grid_thw"),
+        image_inputs=("pixel_values", "image_grid_thw"),
+        legacy_prefixes={"": ""},
+        mrope=True,
+        frames_stand_apart=True,
+        grouped=False,
+        keeps_sizes=True,
+        reads_outside=True,
+    ),
+    ModelCase(
         name="internvl",
         config_class=VidCom2InternVLConfig,
         model_class=VidCom2InternVLForConditionalGeneration,
@@ -529,6 +554,7 @@ MODELS = [
         image_inputs=("pixel_values", "target_sizes"),
         legacy_prefixes={"": ""},
         grouped=False,
+        reads_outside=True,
         recurrent=True,
     ),
 ]

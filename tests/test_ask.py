@@ -228,7 +228,7 @@ WRITTEN_TIMES: dict[str, tuple[str, Callable[[np.ndarray], str]]] = {
     "video_llama_3": (r"Time ([0-9.]+)s:", lambda seconds: f"{seconds[0]:.1f}"),
     "smolvlm": (r"Frame from (\d\d:\d\d):", minutes),
     **dict.fromkeys(
-        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni"),
+        ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_omni", "cosmos3_edge"),
         (r"<([0-9.]+) seconds>", lambda seconds: f"{seconds.mean():.1f}"),
     ),
 }

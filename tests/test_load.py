@@ -115,11 +115,6 @@ def test_a_checkpoint_of_no_supported_family_is_refused_with_the_supported_ones(
         ("qwen3_omni_moe", False, "Qwen3-Omni ('qwen3_omni_moe_thinker'), but Qwen3-Omni with its talker lets its"),
         ("llavaonevision1_5", True, "Qwen2-VL ('qwen2_vl'), but LLaVA-OneVision-1.5 puts a tower of its own"),
         ("llava", False, "LLaVA-Video ('vidcom2_llava_video'), but LLaVA takes no videos .* convert-llava-video"),
-        (
-            "cosmos3_edge",
-            False,
-            "Qwen3-VL ('qwen3_vl'), but Cosmos 3 Edge has a class of its own, .* nobody has tried",
-        ),
         ("minicpmv", True, "MiniCPM-V 4.6 ('minicpmv4_6'), but MiniCPM-V has its class as code in its repo"),
         ("minicpmv4_7", False, "MiniCPM-V 4.6 ('minicpmv4_6'), but MiniCPM-V 4.7 gives the tokens"),
         (

@@ -72,7 +72,8 @@ def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Te
         for frames, height, width in ((4, 6, 8), (6, 8, 6))
     ]
     inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=videos))
-    assert inputs["video_grid_thw"].tolist() == [[2, 6, 8], [3, 8, 6]]
+    num_frames = [family.case.scored_frames(len(video)) for video in videos]
+    assert inputs["video_grid_thw"].tolist() == [[num_frames[0], 6, 8], [num_frames[1], 8, 6]]
     return videos, inputs
 
 
@@ -86,10 +87,18 @@ def test_tower_states_are_the_patches_row_by_row(family: Family) -> None:
     if hasattr(model.visual, "downsample"):  # GLM's
         nn.init.zeros_(model.visual.embeddings.position_embedding.weight)
         model.visual.post_conv_layernorm = model.visual.post_layernorm = nn.Identity()
+    if hasattr(model.visual, "encoder"):  # Cosmos 3 Edge's
+        nn.init.zeros_(model.visual.embeddings.position_embedding.weight)
+        model.visual.encoder.layers, model.visual.post_layernorm = nn.ModuleList(), nn.Identity()
     pixels, inputs = videos_of_two_shapes(family)
     _, videos = model.encode_videos(settings=CompressionSettings(), needs=("tower_states",), **inputs)
-    convolution, processor = model.visual.patch_embed.proj, family.processor.video_processor
-    weight, bias = convolution.weight, convolution.bias
+    processor = family.processor.video_processor
+    if hasattr(model.visual, "encoder"):
+        linear = model.visual.embeddings.patch_embedding
+        side = model.visual.embeddings.patch_size
+        weight, bias = linear.weight.view(-1, 1, side, side, 3).permute(0, 4, 1, 2, 3), linear.bias
+    else:
+        weight, bias = model.visual.patch_embed.proj.weight, model.visual.patch_embed.proj.bias
     mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
     for video, frames in zip(videos, pixels, strict=True):
         normalized = (torch.from_numpy(frames).transpose(0, 1) / 255 - mean) / std
@@ -106,7 +115,7 @@ def test_tokens_are_merged_from_the_tower_states(family: Family) -> None:
         states = torch.stack(blocks)
         if hasattr(model.visual, "downsample"):  # GLM's
             states = model.visual.downsample(states.view(-1, 2, 2, states.shape[-1]).permute(0, 3, 1, 2)).flatten(1)
-        return model.visual.merger(states)
+        return (model.projector if hasattr(model, "projector") else model.visual.merger)(states)
 
     outputs, videos = model.encode_videos(settings=CompressionSettings(), needs=("tower_states",), **inputs)
     for video, pooled in zip(videos, outputs.pooler_output, strict=True):
@@ -171,7 +180,8 @@ def test_grids_that_do_not_fit_the_frames_of_the_prompt_are_refused(family: Fami
     rest["mm_encoder_outputs"] = {"video": encoded}
     expected = family.model(**rest).logits
     assert torch.equal(expected, family.model(**inputs).logits)
-    reason = r"has 7 frames of videos, but `video_grid_thw` is .*\. Pass it as the processor"
+    num_frames = family.case.scored_frames(8) + family.case.scored_frames(6)
+    reason = rf"has {num_frames} frames of videos, but `video_grid_thw` is .*\. Pass it as the processor"
     for grids in (inputs["video_grid_thw"][:1], inputs["video_grid_thw"] + 1, None):
         with pytest.raises(ValueError, match=reason):
             family.model(**rest | {"video_grid_thw": grids, "image_grid_thw": torch.tensor([[1, 2, 2]])})

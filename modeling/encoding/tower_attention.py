@@ -149,36 +149,43 @@ def received_in_frames(attention: Any, hidden_states: Tensor, *_: Any, has_class
 
 
 def received_in_parts(
-    attention: Any, hidden_states: Tensor, cu_seqlens: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any
+    attention: Any,
+    hidden_states: Tensor,
+    cu_seqlens: Tensor,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    **_: Any,
 ) -> Tensor:
     """Return the attention that patches receive in a layer of a Qwen tower, summed over the patches that pay it.
 
     Args:
         hidden_states: (N, dim), what the layer's attention is given, in the tower's order.
         cu_seqlens: where the parts begin and end within which patches attend to each other, frames or windows.
-        position_embeddings: cosines and sines (N, dim of a head) of the rotary positions.
+        position_embeddings: cosines and sines (N, dim of a head) of the rotary positions; None in Cosmos 3 Edge, whose
+            tower adds places to patches before its first layer.
 
     Returns:
         (N,) float32 in the tower's order, a mean over the heads.
     """
     queries, keys, _values = queries_keys_values(attention, hidden_states)
-    cos, sin = (each[:, None].float() for each in position_embeddings)
+    scale = attention.scaling if hasattr(attention, "scaling") else attention.scale
 
     def rotated(states: Tensor, part: slice) -> Tensor:
         states = states[part].float()
-        first, second = states.chunk(2, dim=-1)
-        turned = states * cos[part] + torch.cat([-second, first], dim=-1) * sin[part]
-        return turned.transpose(0, 1)
+        if position_embeddings is not None:
+            cos, sin = (each[part, None].float() for each in position_embeddings)
+            first, second = states.chunk(2, dim=-1)
+            states = states * cos + torch.cat([-second, first], dim=-1) * sin
+        return states.transpose(0, 1)
 
     parts = [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
-    return torch.cat([summed_weights(rotated(queries, at), rotated(keys, at), attention.scaling) for at in parts])
+    return torch.cat([summed_weights(rotated(queries, at), rotated(keys, at), scale) for at in parts])
 
 
 def queries_keys_values(attention: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the queries, keys and values (N, heads, dim) of states (N, width) in the attention of a Qwen tower."""
     if hasattr(attention, "qkv"):
         parts = attention.qkv(hidden_states).chunk(3, dim=-1)
-    elif hasattr(attention, "q_proj"):  # VideoLLaMA3's
+    elif hasattr(attention, "q_proj"):  # VideoLLaMA3's and Cosmos 3 Edge's
         parts = (attention.q_proj(hidden_states), attention.k_proj(hidden_states), attention.v_proj(hidden_states))
     else:  # Qwen2.5-Omni's
         parts = (attention.q(hidden_states), attention.k(hidden_states), attention.v(hidden_states))

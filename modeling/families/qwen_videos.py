@@ -46,8 +46,8 @@ class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
 class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
     """Makes a Qwen inner model run on compressed prompts. It comes before the parent's inner model among the bases.
 
-    A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file. It has a
-    token for each block of 2 × 2 patches, and all its tokens are scored.
+    A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file, or one in
+    Cosmos 3 Edge. It has a token for each block of 2 × 2 patches, and all its tokens are scored.
     """
 
     uses_mrope = True
@@ -64,7 +64,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         """Encode the patches of all videos, as in `VideoFeaturesMixin`.
 
         Args:
-            pixel_values_videos: (Σ t·h·w, channels · 2 · patch²) patches of all videos.
+            pixel_values_videos: (Σ t·h·w, values) patches of all videos, each with all its values: channels · patch² of
+                every frame of the file that it shows.
             settings, needs: see `VideoFeaturesMixin.encode_videos`.
             video_grid_thw: (num_videos, 3) grids (t, h, w) of the videos, in patches.
 
@@ -101,8 +102,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         encode = partial(self.parent_video_features, pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
         with_states = partial(self.with_tower_states, encode) if "tower_states" in needs else lambda: (encode(), None)
         if "tower_attention" in needs:
-            attention = self.visual.blocks[-1].attn
-            (outputs, states), received = with_attention_received(with_states, attention, received_in_parts)
+            (outputs, states), received = with_attention_received(with_states, self.last_attention(), received_in_parts)
             videos = self._row_by_row(received[:, None], grid_thw)
             of_tower["tower_attention"] = [video[..., 0] / video.shape[1] for video in videos]  # a mean over the frame
         else:
@@ -110,6 +110,10 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         if states is not None:
             of_tower["tower_states"] = self._row_by_row(states, grid_thw)
         return outputs, of_tower
+
+    def last_attention(self) -> nn.Module:
+        """Return the attention of the tower's last layer."""
+        return self.visual.blocks[-1].attn
 
     def with_tower_states(self, encode: Callable[[], ParentFeatures]) -> tuple[ParentFeatures, Tensor]:
         """Return the features that `encode` returns, and the tower's states (Σ t·h·w, V), in its order, before they are

@@ -7,6 +7,10 @@ from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.encoding.vision_encoding import register_vision_method
+from .modeling.families.modeling_vidcom2_cosmos3_edge import (
+    VidCom2Cosmos3EdgeConfig,
+    VidCom2Cosmos3EdgeForConditionalGeneration,
+)
 from .modeling.families.modeling_vidcom2_cosmos3_omni import (
     VidCom2Cosmos3OmniConfig,
     VidCom2Cosmos3OmniForConditionalGeneration,
@@ -75,6 +79,8 @@ __all__ = [
     "CompressionSettings",
     "LlavaVideoProcessor",
     "TokenMerge",
+    "VidCom2Cosmos3EdgeConfig",
+    "VidCom2Cosmos3EdgeForConditionalGeneration",
     "VidCom2Cosmos3OmniConfig",
     "VidCom2Cosmos3OmniForConditionalGeneration",
     "VidCom2Gemma4Config",

@@ -244,6 +244,15 @@ FAMILIES: dict[str, Family] = {
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
+            model_type="cosmos3_edge",
+            name="Cosmos 3 Edge",
+            module="cosmos3_edge",
+            classes="VidCom2Cosmos3Edge",
+            tiny="tiny.cosmos3_edge.tiny_cosmos3_edge",
+            frame="a frame: a token for 32 × 32 pixels",
+            since="5.23",
+        ),
+        Family(
             model_type="internvl",
             name="InternVL",
             module="internvl",

@@ -72,7 +72,6 @@ UNSUPPORTED = (
     ),
     Unsupported("MiniCPM-V", ("minicpmv", "minicpmo"), "minicpmv4_6"),
     Unsupported("Gemma 3", ("gemma3",), "gemma4", "takes no videos"),
-    Unsupported("Cosmos 3 Edge", ("cosmos3_edge",), "qwen3_vl"),
     Unsupported("Video-LLaVA", ("video_llava",), "llava_next_video"),
 )
 

@@ -146,7 +146,7 @@ def model_costs(config: PreTrainedConfig) -> ModelCosts:
     full = sum(kind != "linear_attention" for kind in kinds)
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     # There Qwen's and GLM's towers, and these families' projectors, work on tokens of several patches.
-    pools_first = hasattr(config, "tokens_per_tile") or config.model_type == "video_llama_3"
+    pools_first = hasattr(config, "tokens_per_tile") or config.model_type in ("video_llama_3", "cosmos3_edge")
     per_token = ("merger", "downsample", *(("projector", "connector") if pools_first else ()))
     merging = sum(count for name, count in tower.items() if any(part in name for part in per_token))
     width, inner, gated, depth = _tower_shape(model)

@@ -19,6 +19,7 @@ MODELS = {
     "VidCom2Glm4vMoeForConditionalGeneration": "glm:VidCom2Glm4vMoeForVllm",
     "VidCom2Glm46VForConditionalGeneration": "glm:VidCom2Glm46VForVllm",
     "VidCom2Cosmos3OmniForConditionalGeneration": "cosmos3:VidCom2Cosmos3OmniForVllm",
+    "VidCom2Cosmos3EdgeForConditionalGeneration": "unsupported_family:Model",
     "VidCom2InternVLForConditionalGeneration": "unsupported_family:Model",
     "VidCom2SmolVLMForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Gemma4ForConditionalGeneration": "unsupported_family:Model",

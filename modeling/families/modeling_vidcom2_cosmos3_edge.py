@@ -1,0 +1,41 @@
+"""Cosmos 3 Edge with VidCom²: only what differs from the parent classes."""
+
+from torch import nn
+from transformers import Cosmos3EdgeForConditionalGeneration, Cosmos3EdgeModel
+
+from ...configuration.configuration_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeConfig
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
+
+
+class VidCom2Cosmos3EdgeModel(QwenVideoModelMixin, Cosmos3EdgeModel):
+    """Cosmos 3 Edge without its head. The language model runs on the compressed prompt.
+
+    Modifications:
+        - `get_video_features` returns the kept tokens of each video.
+        - `forward` leaves the dropped tokens out of the prompt, and gives the kept ones the parent's positions. A
+          frame's time and marks are structure, and stay even if the frame keeps nothing.
+
+    A frame is one of the file. Its vision tower is SigLIP2's, which adds places to patches before its first layer.
+    """
+
+    config: VidCom2Cosmos3EdgeConfig
+    frames_stand_apart = True
+
+    def last_attention(self) -> nn.Module:
+        return self.visual.encoder.layers[-1].self_attn
+
+
+class VidCom2Cosmos3EdgeForConditionalGeneration(VidCom2GenerationMixin, Cosmos3EdgeForConditionalGeneration):
+    """Cosmos 3 Edge that keeps only the distinctive tokens of each video. Weights and processor stay the same.
+
+    Modifications:
+        - the inner `model` is a `VidCom2Cosmos3EdgeModel`.
+        - `forward` and `generate` run on the compressed prompt, and take settings for one call.
+
+    Prompts without video, and calls with `retention_ratio=1.0`, take the parent's path.
+    """
+
+    config: VidCom2Cosmos3EdgeConfig
+    inner_class = VidCom2Cosmos3EdgeModel
+    output_class = VidCom2QwenCausalLMOutputWithPast

@@ -3,7 +3,6 @@
 from typing import Any
 
 import transformers
-from packaging import version
 from transformers import Cosmos3EdgeConfig
 
 from .family_config import FamilyConfig
@@ -23,7 +22,7 @@ class VidCom2Cosmos3EdgeConfig(FamilyConfig, Cosmos3EdgeConfig):
     model_type = "cosmos3_edge"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if version.parse(transformers.__version__) < version.parse("5.23.0.dev0"):
+        if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
             raise ValueError(
                 f"Transformers is {transformers.__version__}, whose Cosmos 3 Edge takes the tokens' positions in time "
                 "for their order in the prompt. VidCom² passes both, which Transformers 5.23 takes. Upgrade "

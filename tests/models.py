@@ -169,6 +169,7 @@ class ModelCase:
     # Whether the vision tower reads the weights of its places from outside the module that has them, so that
     # accelerate's hooks do not see to them.
     reads_outside: bool = False
+    can_tie: bool = True  # whether the stock class can tie the head to the embeddings
     # The first Transformers whose stock class runs videos in `forward`, if that is not the first which has it.
     runs_videos_since: str | None = None
     # The part of a 3 × 4 frame that the tokens cover: top, left, height and width, as fractions of its sides.
@@ -253,7 +254,12 @@ THINKER: dict[str, Any] = {  # shared by the rows of Qwen's Omni models
     "mrope": True,
     "hears": True,
 }
-GLM = QWEN3 | {"build_arguments": {"patch_size": 10}, "shares_ids": True, "keeps_sizes": True}
+GLM = QWEN3 | {
+    "build_arguments": {"patch_size": 10},
+    "shares_ids": True,
+    "keeps_sizes": True,
+    "reads_outside": True,
+}
 
 MODELS = [
     ModelCase(
@@ -448,6 +454,7 @@ MODELS = [
         grouped=False,
         keeps_sizes=True,
         reads_outside=True,
+        can_tie=False,
     ),
     ModelCase(
         name="internvl",

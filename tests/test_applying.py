@@ -162,7 +162,7 @@ def test_an_inner_model_alone_can_be_applied_and_removed(family: Family) -> None
     assert model.config.to_dict() == fields
 
 
-@only(lambda family: family.name != "cosmos3_edge")  # whose stock class ties none
+@only(lambda family: family.can_tie)
 def test_tied_weights_stay_tied(family: Family) -> None:
     model, _ = family.case.build(**family.case.build_arguments, tie_word_embeddings=True)
     vidcom2.apply(model)
@@ -231,11 +231,11 @@ def hooked(model: PreTrainedModel, tmp_path: Path) -> None:
         hooks.add_hook_to_module(module, hooks.AlignDevicesHook("cpu", io_same_device=True))
 
 
-# GLM's, MiniCPM-V's and Gemma 4's stock classes cannot run with the weights of their learned places elsewhere, nor
-# Gemma 4's with those of its decoder, in which it looks up what layers add to a token.
+# GLM's, MiniCPM-V's, Cosmos 3 Edge's and Gemma 4's stock classes cannot run with the weights of their learned places
+# elsewhere, nor Gemma 4's with those of its decoder, in which it looks up what layers add to a token.
 @only(
     lambda family, spread: (
-        not ((family.shares_ids or family.reads_outside) and spread in (offloaded, on_disk))
+        not (family.reads_outside and spread in (offloaded, on_disk))
         and not (family.name == "gemma4" and spread in (offloaded, on_disk, dispatched))
     )
 )

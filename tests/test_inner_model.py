@@ -277,11 +277,11 @@ def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkey
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
 
 
-@only(lambda family: not family.shares_ids and not family.shares_kv and not family.reads_outside)
+@only(lambda family: not family.shares_kv and not family.reads_outside)
 def test_hooks_of_accelerate_find_the_weights_in_place(family: Family) -> None:
-    """`cpu_offload` loads a module's own weights, such as `image_newline`, only while its `forward` runs. GLM's and
-    MiniCPM-V's towers read those of learned places at another time, and Gemma 4 the embedding of the pad token. There
-    the stock classes fail too."""
+    """`cpu_offload` loads a module's own weights, such as `image_newline`, only while its `forward` runs. The towers
+    of GLM, MiniCPM-V and Cosmos 3 Edge read those of learned places at another time, and Gemma 4 the embedding of the
+    pad token. There the stock classes fail too."""
     accelerate = pytest.importorskip("accelerate")
     inputs = family.one_video()
     expected = family.model(**inputs).logits

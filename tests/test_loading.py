@@ -67,7 +67,7 @@ def test_a_saved_model_loads_with_its_settings_and_in_the_stock_class(family: Fa
     assert torch.equal(native(**inputs).logits, family.untouched_stock()(**inputs).logits)
 
 
-@only(lambda family: family.name != "cosmos3_edge")  # whose stock class ties none
+@only(lambda family: family.can_tie)
 def test_tied_embeddings_stay_tied(family: Family, tmp_path: Path) -> None:
     stock, _ = family.case.build(**family.case.build_arguments, tie_word_embeddings=True)
     stock.save_pretrained(tmp_path)

@@ -155,7 +155,8 @@ def received_in_parts(
     position_embeddings: tuple[Tensor, Tensor] | None = None,
     **_: Any,
 ) -> Tensor:
-    """Return the attention that patches receive in a layer of a Qwen tower, summed over the patches that pay it.
+    """Return the attention that patches receive in a layer of the tower of Qwen, VideoLLaMA3 or Cosmos 3 Edge, summed
+    over the patches that pay it.
 
     Args:
         hidden_states: (N, dim), what the layer's attention is given, in the tower's order.
@@ -168,11 +169,12 @@ def received_in_parts(
     """
     queries, keys, _values = queries_keys_values(attention, hidden_states)
     scale = attention.scaling if hasattr(attention, "scaling") else attention.scale
+    turns = None if position_embeddings is None else [each[:, None].float() for each in position_embeddings]
 
     def rotated(states: Tensor, part: slice) -> Tensor:
         states = states[part].float()
-        if position_embeddings is not None:
-            cos, sin = (each[part, None].float() for each in position_embeddings)
+        if turns is not None:
+            cos, sin = (each[part] for each in turns)
             first, second = states.chunk(2, dim=-1)
             states = states * cos + torch.cat([-second, first], dim=-1) * sin
         return states.transpose(0, 1)
@@ -203,14 +205,9 @@ def received_in_packed_frames(attention: Any, hidden_states: Tensor, cu_seqlens:
     Returns:
         (N,) float32, a mean over the heads and over the patches of the frame, which pay it.
     """
-    queries, keys = (
-        project(hidden_states[0]).unflatten(-1, (attention.num_heads, -1)).transpose(0, 1)
-        for project in (attention.q_proj, attention.k_proj)
-    )
-    frames = [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
-    return torch.cat(
-        [summed_weights(queries[:, at], keys[:, at], attention.scaling) / (at.stop - at.start) for at in frames]
-    )
+    lengths = cu_seqlens.diff()
+    received = received_in_parts(attention, hidden_states[0], cu_seqlens)
+    return received / lengths.repeat_interleave(lengths)
 
 
 def received_in_padded_frames(

@@ -40,6 +40,7 @@ from transformers.masking_utils import flash_attention_mask
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.modeling.encoding import frame_encoding
+from vidcom2.modeling.hosting.transformers_names import CACHE
 from vidcom2.modeling.methods.exact_totals import exact_total
 from vidcom2.records.provenance import birth_certificate
 
@@ -150,7 +151,7 @@ def prefill_peak(model: Any, frames: int, retention_ratio: float) -> int:
     with LiveBytes() as counted:
         embeddings = torch.empty(1, length, model.config.text_config.hidden_size, device=DEVICE, dtype=DTYPE)
         cache = DynamicCache(config=model.config.text_config)
-        states = model.model.language_model(inputs_embeds=embeddings, past_key_values=cache).last_hidden_state
+        states = model.model.language_model(inputs_embeds=embeddings, **{CACHE: cache}).last_hidden_state
         model.lm_head(states[:, -1:])
     return counted.peak
 

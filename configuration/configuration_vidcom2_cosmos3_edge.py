@@ -34,7 +34,7 @@ class VidCom2Cosmos3EdgeConfig(FamilyConfig, Cosmos3EdgeConfig):
     def complete_processor(processor: Any) -> None:
         """Let a processor return in every call what the stock class cannot do without.
 
-        Those of Transformers 5.19 to 5.23 do so only if the call asks for it: without the frames' metadata the
+        Those of Transformers 5.19 to 5.24 do so only if the call asks for it: without the frames' metadata the
         processor finds no times to write, and without the tokens' types the stock class finds no positions.
         """
         processor.video_processor.return_metadata = True

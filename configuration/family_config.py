@@ -35,7 +35,11 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
     """
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "cache",
         "past_key_values",
+        "image_outputs",
+        "video_outputs",
+        "audio_outputs",
         "image_hidden_states",
         "video_hidden_states",
         "rope_deltas",

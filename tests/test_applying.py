@@ -12,10 +12,13 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, tower_of, video_places
+from packaging import version
 from torch import nn
 from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel
+from transformers.integrations.peft import MIN_PEFT_VERSION
 
 import vidcom2
+from vidcom2.modeling.hosting.transformers_names import CACHE, FORMER_NAME
 
 NEW = {"max_new_tokens": 5, "do_sample": False}
 
@@ -267,8 +270,15 @@ def lora(model: PreTrainedModel) -> Any:
     return peft.get_peft_model(model, config).eval()
 
 
+def is_old_peft() -> bool:
+    """Whether PEFT is older than what this Transformers asks for."""
+    return version.parse(pytest.importorskip("peft").__version__) < version.parse(MIN_PEFT_VERSION)
+
+
 def adapter(model: PreTrainedModel) -> Any:
     peft = pytest.importorskip("peft")
+    if is_old_peft():
+        pytest.skip(f"Transformers adds adapters of PEFT {MIN_PEFT_VERSION} or newer")
     torch.manual_seed(3)
     model.add_adapter(peft.LoraConfig(target_modules=targets(model), r=2, init_lora_weights=False))
     return model.eval()
@@ -302,11 +312,22 @@ def test_pefts_prefix_tuning_works_after_applying(family: Family) -> None:
     peft = pytest.importorskip("peft")
     config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     models = []
-    for model in (stock_of(family), family.load(retention_ratio=RETENTION_RATIO)):
+    for model in (stock_of(family), family.load(retention_ratio=RETENTION_RATIO), stock_of(family)):
         torch.manual_seed(3)
         models.append(peft.get_peft_model(model, config).eval())
     vidcom2.apply(models[0], retention_ratio=RETENTION_RATIO)
-    assert_equal(*models, family.processed_video())
+    inputs = family.processed_video()
+    if CACHE == FORMER_NAME or not is_old_peft():
+        assert_equal(*models[:2], inputs)
+        return
+    # In `generate`, PEFT 0.21 passes its prefix under the former name beside a cache. The stock class warns, and goes
+    # on without the prefix.
+    with torch.no_grad():
+        assert torch.equal(models[0](**inputs).logits, models[1](**inputs).logits)
+    assert torch.equal(models[2].generate(**inputs, **NEW), family.stock.generate(**inputs, **NEW))
+    for model in models[:2]:
+        with pytest.raises(ValueError, match="two names of the KV cache, and both are given"):
+            model.generate(**inputs, **NEW)
 
 
 def test_a_quantized_model_can_be_applied_and_removed(family: Family) -> None:
@@ -415,7 +436,7 @@ def test_our_cache_is_refused_or_continued_right_after_removing(family: Family, 
         found = continued(model, out.past_key_values)
     except ValueError as error:
         assert ratio < 1.0 or family.case.mrope, error
-        assert "`past_key_values` holds a prompt of" in str(error)
+        assert "The KV cache holds a prompt of" in str(error)
         return
     assert ratio == 1.0 and torch.equal(found, continued(reference, before.past_key_values))
 

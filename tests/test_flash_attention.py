@@ -100,7 +100,7 @@ def prompt_of(family: Family, kind: str) -> BatchFeature:
 
 
 def works_in_the_stock_class(family: Any) -> bool:
-    """In Transformers 5.19 to 5.23, FlashAttention gets GLM-4V-MoE's positions of three axes as if they were rows."""
+    """In Transformers 5.19 to 5.24, FlashAttention gets GLM-4V-MoE's positions of three axes as if they were rows."""
     return family.name != "glm4v_moe"
 
 

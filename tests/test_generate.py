@@ -530,7 +530,7 @@ def test_a_cropped_cache_or_one_of_another_batch_is_refused(family: Family) -> N
     inputs = family.one_video()
     turn = run(family.model, inputs, return_dict_in_generate=True)
     ids = torch.cat([turn.sequences, turn.sequences[:, :3]], dim=1)
-    with pytest.raises(ValueError, match=r"`past_key_values`.*rows"):
+    with pytest.raises(ValueError, match=r"KV cache.*rows"):
         run(family.model, {"input_ids": ids.expand(2, -1)}, past_key_values=turn.past_key_values)
     with pytest.raises(ValueError, match="whole conversation"):
         run(family.model, {"input_ids": ids[:, :5]}, past_key_values=turn.past_key_values)
@@ -654,12 +654,12 @@ def test_every_attention_kernel_and_dtype_generates(
         assert torch.equal(out.sequences, run(family.model, inputs, min_new_tokens=NEW))
 
 
-def test_flash_attention_2_without_its_package_raises_the_parents_import_error(family: Family) -> None:
+def test_flash_attention_2_without_its_package_raises_the_parents_error(family: Family) -> None:
     if torch.cuda.is_available():
         pytest.skip("with CUDA the kernel may be there")
     messages = []
     for model_class in (family.case.stock_class, family.case.model_class):
-        with pytest.raises(ImportError) as error:
+        with pytest.raises((ImportError, ValueError)) as error:  # Gemma 4 has none since Transformers 5.24
             model_class.from_pretrained(family.folder, attn_implementation="flash_attention_2")
         messages.append(str(error.value))
     assert messages[0].replace(family.case.stock_class.__name__, family.case.model_class.__name__) == messages[1]

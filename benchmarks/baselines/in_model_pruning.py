@@ -18,6 +18,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Model, apply_rotary_pos_emb
 
 from vidcom2 import CompressionSettings, frame_budgets
+from vidcom2.modeling.hosting.transformers_names import CACHE
 
 from .prompts import Prompt
 from .schedules import Stage
@@ -118,9 +119,7 @@ def prefill(
         before = hidden
         masks.append(attention_mask)
         tokens_per_layer.append(int((places >= 0).sum()) // len(places))
-        hidden = layer(
-            hidden, attention_mask=causal_mask, position_embeddings=rotary, past_key_values=cache, use_cache=True
-        )
+        hidden = layer(hidden, attention_mask=causal_mask, position_embeddings=rotary, use_cache=True, **{CACHE: cache})
     return hidden, masks, tokens_per_layer
 
 
@@ -133,7 +132,7 @@ def decode(decoder: Qwen2Model, hidden: Tensor, position: Tensor, masks: list[Te
         if not masks[index].all():
             mask = torch.zeros(masks[index].shape, dtype=hidden.dtype, device=hidden.device)
             mask = mask.masked_fill(~masks[index], torch.finfo(hidden.dtype).min)[:, None, None]
-        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary, past_key_values=cache, use_cache=True)
+        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary, use_cache=True, **{CACHE: cache})
     return hidden
 
 
@@ -141,7 +140,7 @@ def layer_inputs(
     decoder: Qwen2Model, hidden: Tensor, attention_mask: Tensor, positions: Tensor
 ) -> tuple[Rotary, Tensor | None]:
     """Return the rotary embeddings and the causal mask of a prefill over these tokens."""
-    mask = create_causal_mask(decoder.config, hidden, attention_mask, past_key_values=None)
+    mask = create_causal_mask(decoder.config, hidden, attention_mask, None)
     return decoder.rotary_emb(hidden, positions), mask
 
 

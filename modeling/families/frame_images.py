@@ -20,6 +20,7 @@ from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, feat
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings, without
 from ..hosting.parent_classes import ParentFramesModel
+from ..hosting.transformers_names import CACHE
 from ..methods.video_compression import VideoTokens
 from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -157,7 +158,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
             ValueError: if it is not known how frames are marked, if the placeholders do not fit the pixels, or if
                 frames that are to be compressed are encoded already.
         """
-        input_ids, pixels, cache = (inputs.get(name) for name in ("input_ids", "pixel_values", "past_key_values"))
+        input_ids, pixels, cache = (inputs.get(name) for name in ("input_ids", "pixel_values", CACHE))
         encoded = inputs.get("mm_encoder_outputs") or {}
         given = [inputs.get("pixel_values_videos"), encoded.get("video")]
         is_answered = any(each is not None for each in given) or isinstance(encoded.get("image"), FramesAndImages)
@@ -203,7 +204,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
                 f"The prompts hold {len(of_frame)} placeholders of images and frames, {int(of_frame.sum())} of them of "
                 f"frames, but `pixel_values` holds {num_tiles} rows of {of_tile} tokens each. Build both with the "
                 "checkpoint's processor, and don't truncate the prompt."
-                + ("" if is_first else " Images and videos of earlier turns are in `past_key_values`: leave them out.")
+                + ("" if is_first else " Images and videos of earlier turns are in the KV cache: leave them out.")
             )
         is_frame = is_frame.to(pixels.device)
         frames = {name: rows[is_frame] for name, rows in tiles.items()}

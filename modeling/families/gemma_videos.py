@@ -12,6 +12,7 @@ from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_o
 from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import types_with_cached
+from ..hosting.transformers_names import CACHE, with_cache_name
 from ..methods.video_compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -225,14 +226,14 @@ class GemmaGenerationMixin(VidCom2GenerationMixin):
         config: Any,
         inputs_embeds: Tensor,
         attention_mask: Tensor | None,
-        past_key_values: Any,
         *args: Any,
         mm_token_type_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Return the parent's masks. It looks types up by position, but `generate` passes those of the new tokens."""
-        types = types_with_cached(mm_token_type_ids, past_key_values, inputs_embeds.shape[1])
+        cache = args[0] if args else with_cache_name(kwargs).get(CACHE)
+        types = types_with_cached(mm_token_type_ids, cache, inputs_embeds.shape[1])
         parent: Any = super()
         return parent.create_masks_for_generate(
-            config, inputs_embeds, attention_mask, past_key_values, *args, mm_token_type_ids=types, **kwargs
+            config, inputs_embeds, attention_mask, *args, mm_token_type_ids=types, **kwargs
         )

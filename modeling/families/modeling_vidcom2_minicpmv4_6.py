@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
@@ -18,6 +17,7 @@ from ..encoding.tower_attention import received_in_packed_frames, with_needs_of_
 from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings
+from ..hosting.transformers_names import CACHE, CausalLMOutputWithPast
 from ..methods.video_compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
@@ -62,7 +62,7 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         Raises:
             ValueError: if the prompts do not hold as many tiles as there are pixels of.
         """
-        input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", "past_key_values"))
+        input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", CACHE))
         is_known = inputs.get("num_frames_per_video") is not None
         pixels = inputs.get("pixel_values_videos")
         if isinstance(pixels, Tensor) and len(pixels) > 1:
@@ -80,7 +80,7 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
             raise ValueError(
                 f"The prompts hold {sum(tiles)} frames and slices of videos (runs of token {placeholder}), but "
                 f"`target_sizes_videos` has {len(sizes)} rows. Build both with the checkpoint's processor, and don't "
-                "truncate the prompt. Videos of earlier turns are in `past_key_values`: leave their pixels out."
+                "truncate the prompt. Videos of earlier turns are in the KV cache: leave their pixels out."
             )
         lengths = torch.tensor([len(video) for video in videos])
         return inputs | {"num_frames_per_video": lengths, "num_patches_per_frame": torch.tensor(tiles)}

@@ -75,7 +75,7 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
             raise ValueError(
                 f"The prompt has {num_sounds} sounds, but `feature_attention_mask` has "
                 f"{0 if of_sounds is None else len(of_sounds)}. Pass it and `input_features` as the processor returned "
-                "them. Sounds of earlier turns are in `past_key_values`: leave them out."
+                "them. Sounds of earlier turns are in the KV cache: leave them out."
             )
         return self.get_rope_index(
             input_ids,

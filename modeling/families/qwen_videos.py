@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.vision_utils import get_vision_window_index
 
 from ...configuration.compression_settings import CompressionSettings
@@ -20,6 +19,7 @@ from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, feat
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
+from ..hosting.transformers_names import CausalLMOutputWithPast
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
 from ...configuration.compression_settings import SETTING_NAMES
+from .transformers_names import with_cache_name
 
 # An argument that begins like a setting but is none is misspelt. The parents take any argument, and would ignore it.
 PREFIXES_OF_SETTINGS = ("compression_", "retention_", "vision_", "max_video")
@@ -121,7 +122,7 @@ def _with_signature(method: Callable, parent_method: Callable, video_arguments: 
                 f"`{method.__name__}` was given {len(args)} arguments by position, but takes {len(names)}: "
                 f"{', '.join(names)}. Pass the others by name."
             )
-        return method(self, **dict(zip(names, args)), **kwargs)
+        return method(self, **dict(zip(names, args)), **with_cache_name(kwargs))
 
     parameters = list(inspect.signature(parent_method).parameters.values())
     names = [parameter.name for parameter in parameters[1:-1]]  # between `self` and **kwargs
@@ -168,7 +169,7 @@ def check_no_gaps(mask: Tensor, num_cached: int) -> None:
     if rows:
         raise ValueError(
             f"In prompts {rows} of the batch, padding or tokens that `attention_mask` hides stand between the tokens "
-            "in `past_key_values` and the new ones. This model's linear attention cannot leave them out. All prompts "
+            "in the KV cache and the new ones. This model's linear attention cannot leave them out. All prompts "
             "must continue with equally many tokens, after compression too, and none may be hidden: continue one "
             "prompt at a time, or start over without the cache."
         )

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers.utils.generic import is_flash_attention_requested
 
+from .transformers_names import CACHE
+
 SEQUENCE_LENGTHS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # Transformers' names for them
 
 
@@ -33,7 +35,7 @@ def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, An
     Raises:
         ValueError: if FlashAttention is to continue a KV cache whose layers hold different numbers of tokens.
     """
-    cache, position_ids = inputs.get("past_key_values"), inputs.get("position_ids")
+    cache, position_ids = inputs.get(CACHE), inputs.get("position_ids")
     if position_ids is None:
         return inputs
     num_rows, num_new = position_ids.shape[-2:]
@@ -82,7 +84,7 @@ def _lengths_of_one_sequence(position_ids: Tensor, cache: Any) -> dict[str, Any]
         if len(of_layers) > 1:
             raise ValueError(
                 '`compression_positions="original"` leaves gaps between the positions of a video that follows on '
-                "`past_key_values`. FlashAttention must then be told how many tokens a layer reads, but the layers "
+                "the KV cache. FlashAttention must then be told how many tokens a layer reads, but the layers "
                 f"read {of_layers} tokens, since some have a sliding window. Load the model with "
                 '`attn_implementation="sdpa"`, use `compression_positions="consecutive"`, or start over without the '
                 "cache."

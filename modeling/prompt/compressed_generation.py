@@ -29,6 +29,7 @@ from ..hosting.call_arguments import (
 )
 from ..hosting.parent_classes import ParentModelWithHead
 from ..hosting.registration import register_like
+from ..hosting.transformers_names import CACHE, with_cache_name
 from .call_description import CallDescription, CallPath, NewVideos
 from .conversation_cache import CachedPrompt
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
@@ -195,13 +196,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         It takes the parent's arguments, and the settings of `CompressionSettings` for this call. The returned
         sequences begin with the caller's full `input_ids`. Streamers, logits processors, stopping criteria and length
         limits see the full prompt too, whether the caller passes them or `generate` makes them. The KV cache holds and
-        remembers the compressed prompt. To continue a conversation, pass the returned `past_key_values` together with
-        the whole conversation as `input_ids`.
+        remembers the compressed prompt. To continue a conversation, pass the returned KV cache together with the whole
+        conversation as `input_ids`.
 
         Raises:
             ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
-        kwargs |= dict(zip(GENERATE_ARGUMENTS, args))
+        kwargs = with_cache_name(kwargs) | dict(zip(GENERATE_ARGUMENTS, args))
         inputs = kwargs.pop("inputs", None)
         if inputs is not None:
             kwargs.setdefault("input_ids", inputs)
@@ -257,7 +258,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
 
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
         """Run the parent's `generate`, but keep the positions of a conversation with its cache, not on the model."""
-        cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
+        cache, input_ids = kwargs.get(CACHE), kwargs.get("input_ids")
         if input_ids is None or kwargs.get("position_ids") is not None:
             return super().generate(**kwargs)
         mask = self._mask_of_padding(kwargs)
@@ -266,7 +267,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             result = super().generate(**kwargs)
             if is_first:
                 prompt = CachedPrompt.of_full_prompt(mask, None)
-                self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
+                self._remember(prompt, kwargs, cache, getattr(result, CACHE, None))
             return result
         rotary, rope_deltas = self.model.full_rotary_positions(kwargs | {"attention_mask": mask})
         order = positions_by_order(mask)
@@ -274,7 +275,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         result = super().generate(**kwargs)
         offset = mask.new_zeros(len(mask), 1).long() if rope_deltas is None else rope_deltas
         prompt = CachedPrompt.of_full_prompt(mask, offset, rotary)
-        self._remember(prompt, kwargs, cache, getattr(result, "past_key_values", None))
+        self._remember(prompt, kwargs, cache, getattr(result, CACHE, None))
         return result
 
     def _remember(self, prompt: CachedPrompt, kwargs: dict[str, Any], *caches: Any) -> None:
@@ -296,7 +297,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
             features = kwargs["mm_encoder_outputs"]["video"]
         # 1. Split the conversation into the tokens in the cache and the new ones.
         kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
-        input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get("past_key_values")
+        input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get(CACHE)
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
         _check_whole_conversation(input_ids, mask, cached)
         refuse(OF_GENERATE, self._asked(kwargs))
@@ -328,7 +329,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         result = super().generate(**arguments)
 
         # 4. Attach the memory of the conversation to its cache.
-        self._remember(prompt.cached, kwargs, cache, getattr(result, "past_key_values", None))
+        self._remember(prompt.cached, kwargs, cache, getattr(result, CACHE, None))
         return result
 
     # The parent's `generate` calls the following methods. Its `input_ids` are the caller's full prompt throughout, so
@@ -465,7 +466,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         known = getattr(past_key_values, "cached_prompt", None)
         if known is None:
             raise ValueError(
-                f"`past_key_values` is a {type(past_key_values).__name__} that remembers no conversation. Pass the "
+                f"The KV cache is a {type(past_key_values).__name__} that remembers no conversation. Pass the "
                 "cache that this model's `generate` or `forward` filled."
             )
         return known.as_tensors()
@@ -486,7 +487,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if length < prompt.length or (rows is not None and len(rows) != len(prompt.positions)):
             raise ValueError(
                 f"`memory` belongs to a cache that held at least {prompt.length} tokens of {len(prompt.positions)} "
-                f"prompts, but `past_key_values` holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the "
+                f"prompts, but the KV cache holds {length}{'' if rows is None else f' of {len(rows)}'}. Pass the "
                 "memory of this cache."
             )
         prompt.attach_to(past_key_values)
@@ -505,11 +506,11 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         )
 
     def _check_known_positions(self, kwargs: dict[str, Any], cached: CachedPrompt) -> None:
-        if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get("past_key_values")) is None:
+        if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get(CACHE)) is None:
             past = kwargs["input_ids"][:, : cached.prompt_length]
             if self.model.is_placeholder(past).any():
                 raise ValueError(
-                    f"`past_key_values` holds {cached.prompt_length} tokens with images or videos among them, but does "
+                    f"The KV cache holds {cached.prompt_length} tokens with images or videos among them, but does "
                     "not know where their positions end: another model filled it. Pass a cache that this model's "
                     "`generate` or `forward` filled, or start over without it."
                 )
@@ -520,7 +521,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         Raises:
             ValueError: if they do not.
         """
-        cache, input_ids = kwargs.get("past_key_values"), kwargs.get("input_ids")
+        cache, input_ids = kwargs.get(CACHE), kwargs.get("input_ids")
         if cache is None or input_ids is None or not CachedPrompt.is_unknown(cache):
             return
         length = int(cache.get_seq_length())
@@ -537,19 +538,19 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         for kind, (pixels, features, is_placeholder) in given.items():
             if pixels is None and features is None and is_placeholder.any():
                 raise ValueError(
-                    f"`past_key_values` holds {length} tokens and has no memory of their prompt. `input_ids` has "
+                    f"The KV cache holds {length} tokens and has no memory of their prompt. `input_ids` has "
                     f"{kind} placeholders after its first {length} tokens, but no {kind} comes with them, so the cache "
                     f"may hold what compression left of a longer prompt. {remedy}."
                 )
         if settings.may_drop and self.model.is_video(held).any():
             raise ValueError(
-                f"`past_key_values` holds {length} tokens with videos among them, and has no memory of whether they "
+                f"The KV cache holds {length} tokens with videos among them, and has no memory of whether they "
                 f"were compressed. {remedy}, or pass `retention_ratio=1.0` without a budget if they were not."
             )
         grids = (kwargs.get("image_grid_thw"), kwargs.get("video_grid_thw"))
         if self.model.uses_mrope and self.model.is_placeholder(held).any() and all(each is None for each in grids):
             raise ValueError(
-                f"`past_key_values` holds {length} tokens with images or videos among them, and has no memory of where "
+                f"The KV cache holds {length} tokens with images or videos among them, and has no memory of where "
                 f"their positions end. {remedy}, or pass the `image_grid_thw` and `video_grid_thw` of the whole "
                 "conversation."
             )
@@ -580,7 +581,7 @@ def _check_whole_conversation(input_ids: Tensor, mask: Tensor, cached: CachedPro
     if mask.shape != input_ids.shape or input_ids.shape[1] <= cached.prompt_length:
         raise ValueError(
             f"`input_ids` is {tuple(input_ids.shape)} and `attention_mask` is {tuple(mask.shape)}, but both must cover "
-            f"the whole conversation: the {cached.prompt_length} tokens of `past_key_values` and at least one more."
+            f"the whole conversation: the {cached.prompt_length} tokens of the KV cache and at least one more."
         )
 
 

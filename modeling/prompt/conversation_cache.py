@@ -87,7 +87,7 @@ class CachedPrompt:
         if length < known.length or len(known.positions) != num_rows:
             what = "compressed to " if known.is_short else "of "
             raise ValueError(
-                f"`past_key_values` holds {length} tokens, but was filled by {len(known.positions)} prompts {what}"
+                f"The KV cache holds {length} tokens, but was filled by {len(known.positions)} prompts {what}"
                 f"{known.length} tokens, and there are {num_rows} prompts now. Pass it as `generate` returned it, with "
                 "the same rows, or start over without it."
             )
@@ -155,7 +155,7 @@ class CachedPrompt:
             if fits_whole == fits_left:
                 raise ValueError(
                     f"`attention_mask` is {shape}: it may cover the whole conversation, or what compression left of "
-                    "it, which is just as long here. Since it hides tokens in `past_key_values`, it is impossible to "
+                    "it, which is just as long here. Since it hides tokens in the KV cache, it is impossible to "
                     "tell which. Hide no token that was attended before, or leave the mask out."
                 )
             if fits_whole:
@@ -217,7 +217,7 @@ class CachedPrompt:
 
     def _check_not_lost(self) -> None:
         if self.lost is not None:
-            raise ValueError(f"`past_key_values` cannot be continued: {self.lost}. Start over without it.")
+            raise ValueError(f"The KV cache cannot be continued: {self.lost}. Start over without it.")
 
 
 class RemembersPrompt(ParentCache):
@@ -245,7 +245,7 @@ class RemembersPrompt(ParentCache):
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
         super().crop(*args, **kwargs)
-        known, length = self.cached_prompt, self.get_seq_length()
+        known, length = self.cached_prompt, int(self.get_seq_length())
         if length == 0:
             self.cached_prompt = None
         elif known is not None and length < known.length and known.is_short:
@@ -279,13 +279,13 @@ class RemembersPrompt(ParentCache):
             return
         if known.is_short:
             raise ValueError(
-                f"`past_key_values` holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
+                f"The KV cache holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
                 f"{known.length}, and another model cannot continue it. Continue with the model that filled it (after "
                 "`custom_generate`, pass `custom_generate` again), or start over without the cache."
             )
         if known.position_offset is not None and known.position_offset.any():
             raise ValueError(
-                f"`past_key_values` holds a prompt of {known.prompt_length} tokens with images or videos, which a "
+                f"The KV cache holds a prompt of {known.prompt_length} tokens with images or videos, which a "
                 "VidCom² model ran, and another model does not know where their positions end. Continue with the "
                 "model that filled it, or start over without the cache."
             )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
+from ..hosting.transformers_names import MoeCausalLMOutputWithPast
 from .compressed_generation import VidCom2GenerationMixin
 from .short_prompt import ShortPrompt
 

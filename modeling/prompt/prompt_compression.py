@@ -33,6 +33,7 @@ from ..hosting.call_arguments import (
 )
 from ..hosting.prompt_extent import with_prompt_extent
 from ..hosting.registration import register_like
+from ..hosting.transformers_names import CACHE
 from ..methods.video_compression import VideoCompression
 from .call_description import CallDescription, CallPath, NewVideos, videos_of
 from .conversation_cache import CachedPrompt, using
@@ -154,15 +155,15 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         check_tensors(inputs)
         overrides = pop_settings(dict(inputs), self.of_parent)
         settings = self.config.compression_settings(**overrides)
-        memory = CachedPrompt.attached_to(inputs.get("past_key_values"))
+        memory = CachedPrompt.attached_to(inputs.get(CACHE))
         path = CallPath.PARENT if memory is None else CallPath.CONTINUE
         videos = videos_of(inputs, settings, overrides)
         call = CallDescription(settings, self._drops_tokens(videos, inputs, settings), memory, videos, path)
         has_media_after_cached = self._has_media_after_cached(inputs)
         if has_media_after_cached and memory is None and not has_whole_conversation:
             raise ValueError(
-                f"Images or videos follow the {int(inputs['past_key_values'].get_seq_length())} tokens of "
-                "`past_key_values`, and it is not known where their positions end: another model filled it, or "
+                f"Images or videos follow the {int(inputs[CACHE].get_seq_length())} tokens of "
+                "the KV cache, and it is not known where their positions end: another model filled it, or "
                 "`position_ids` were passed. Pass a cache that this model's `generate` or `forward` filled, pass "
                 "`position_ids`, or start over without the cache."
             )
@@ -186,7 +187,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         encoded = (inputs.get("mm_encoder_outputs") or {}).values()
         if all(each is None for each in (*pixels, *encoded)):
             return False
-        cache = inputs.get("past_key_values")
+        cache = inputs.get(CACHE)
         return cache is not None and cache.get_seq_length() > 0
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -223,11 +224,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
         if self.reads_token_types and inputs.get("mm_token_type_ids") is not None:
-            types, cache = inputs["mm_token_type_ids"], inputs.get("past_key_values")
+            types, cache = inputs["mm_token_type_ids"], inputs.get(CACHE)
             check_types_on_cache(types[:, -_num_new(inputs) :], cache)
             inputs["mm_token_type_ids"] = types_with_cached(types, cache, _num_new(inputs))
         if is_compressed:
-            with using(inputs.get("past_key_values")):
+            with using(inputs.get(CACHE)):
                 return super().forward(**self._for_parent_on_short_prompt(inputs), return_dict=True)
         if call is None:
             inputs = self.with_videos(inputs)
@@ -238,7 +239,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if prompt_record is not None and prompt_record.attention_mask is not None:
             mask = prompt_record.attention_mask
             inputs["attention_mask"] = mask.to(inputs["input_ids"].device) if isinstance(mask, Tensor) else mask
-        with using(inputs.get("past_key_values")):
+        with using(inputs.get(CACHE)):
             if call.path is CallPath.COMPRESS:
                 return self._forward_compressed(inputs, call, prompt_record)
             inputs = self._with_all_features(inputs, call)
@@ -282,25 +283,25 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Run the parent's `forward`, but keep the memory of the prompt with its cache, not on the model."""
         if inputs.get("position_ids") is not None:
             return super().forward(**inputs, return_dict=True)
-        cache = inputs.get("past_key_values")
+        cache = inputs.get(CACHE)
         if not self.uses_mrope:
             num_cached = 0 if cache is None else int(cache.get_seq_length())
             is_first = num_cached == 0
             if self._is_stateful and not is_first and is_2d(inputs.get("attention_mask")):
                 check_no_gaps(inputs["attention_mask"], num_cached)
             outputs = super().forward(**inputs, return_dict=True)
-            if is_first and outputs.past_key_values is not None:
-                CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.past_key_values)
+            if is_first and outputs.get(CACHE) is not None:
+                CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.get(CACHE))
             return outputs
         self._check_known_to_the_stock_class(cache)
         # The parent would keep `rope_deltas` on the model, where other chats would read them.
         position_ids, rope_deltas = self.full_rotary_positions(inputs)
         outputs = super().forward(**inputs | {"position_ids": position_ids}, return_dict=True)
-        if outputs.past_key_values is not None:
+        if outputs.get(CACHE) is not None:
             mask = _mask_of_new(outputs, inputs)
             if rope_deltas is None:  # In a prompt of text alone, the parent counts the padding.
                 rope_deltas = mask.shape[1] - mask.long().sum(dim=1, keepdim=True)
-            CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.past_key_values)
+            CachedPrompt.of_full_prompt(mask, rope_deltas, position_ids).attach_to(outputs.get(CACHE))
         return outputs
 
     def _check_known_to_the_stock_class(self, cache: Any) -> None:
@@ -312,7 +313,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if CachedPrompt.is_unknown(cache) and getattr(self, "rope_deltas", None) is not None:
             raise ValueError(
-                f"`past_key_values` holds {int(cache.get_seq_length())} tokens but has no memory of them, like a "
+                f"The KV cache holds {int(cache.get_seq_length())} tokens but has no memory of them, like a "
                 "cache that the stock class filled before `vidcom2.apply`. So the position of the next token is not "
                 "known. Pass the whole conversation to `generate`, pass `position_ids`, or start over without it."
             )
@@ -328,7 +329,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if has_positions and not needs_mask:
             return inputs
         new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
-        held = CachedPrompt.of(inputs["past_key_values"], len(new), new.device)
+        held = CachedPrompt.of(inputs[CACHE], len(new), new.device)
         mask = held.mask_with_new(None if is_own_mask else given, new.shape[1], new.device)
         if self._is_stateful and (new.shape[1] > 1 or not has_positions):
             check_no_gaps(mask, held.length)
@@ -357,7 +358,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     ) -> ModelOutput:
         check_compressible(inputs)
         input_ids = inputs["input_ids"]
-        cached = CachedPrompt.of(inputs.get("past_key_values"), len(input_ids), input_ids.device)
+        cached = CachedPrompt.of(inputs.get(CACHE), len(input_ids), input_ids.device)
         mask = cached.mask_with_new(inputs.get("attention_mask"), input_ids.shape[1], input_ids.device)
         new = inputs | {"attention_mask": mask[:, cached.length :]}
         features = self.new_features(inputs, call)
@@ -370,7 +371,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         short.pop("logits_to_keep", None)  # rows are picked by their place in the full prompt, below
         short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
         outputs = super().forward(**self._for_parent_on_short_prompt(short), return_dict=True)
-        prompt.cached.attach_to(outputs.past_key_values)
+        prompt.cached.attach_to(outputs.get(CACHE))
         if record is not None:
             record.prompt = prompt
             if wants_some_rows(record.logits_to_keep):
@@ -471,7 +472,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if not any(counts):
             raise ValueError(
                 f"There are {len(sizes)} videos, but no placeholders for them among the new tokens. Videos of earlier "
-                "turns are in `past_key_values`: leave their pixels out."
+                "turns are in the KV cache: leave their pixels out."
             )
         if not whole_videos(counts, sizes):
             raise ValueError(

@@ -13,6 +13,7 @@ from transformers.generation import utils as generation_utils
 
 from ..hosting.call_arguments import check_not_exported
 from ..hosting.prompt_extent import SEQUENCE_LENGTHS
+from ..hosting.transformers_names import CACHE
 from .conversation_cache import CachedPrompt
 
 CHUNKS_FEATURES = hasattr(generation_utils, "_slice_mm_encoder_output")  # not in Transformers 5.19
@@ -120,7 +121,7 @@ ON_A_FILLED_CACHE = tuple(
     Refusal(
         f"`{name}` on a filled cache",
         lambda asked, name=name: asked.setting(name) is not None,
-        f"`{name}` cannot continue a filled `past_key_values`: Transformers would feed the prompt again.",
+        f"`{name}` cannot continue a filled KV cache: Transformers would feed the prompt again.",
         "Leave it out, or start over without the cache.",
     )
     for name in ("prompt_lookup_num_tokens", "assistant_model")
@@ -131,7 +132,7 @@ ON_A_REMEMBERED_CACHE = tuple(
     Refusal(
         f"`{name}` above 1 on the cache of a compressed prompt",
         lambda asked, name=name: asked.more_than_one(name),
-        f"`{name}` cannot be more than 1 with a filled `past_key_values`, which has one row for each prompt.",
+        f"`{name}` cannot be more than 1 with a filled KV cache, which has one row for each prompt.",
         "Repeat the rows by `reorder_cache`, and the prompts alike, or start over without the cache.",
     )
     for name in ("num_beams", "num_return_sequences")
@@ -177,7 +178,7 @@ def check_on_cache(asked: Asked) -> None:
     Raises:
         ValueError: if a row of `ON_A_FILLED_CACHE` applies, or of `ON_A_REMEMBERED_CACHE` on a cache with a memory.
     """
-    cache = asked.arguments.get("past_key_values")
+    cache = asked.arguments.get(CACHE)
     if cache is None or cache.get_seq_length() == 0:
         return
     refuse(ON_A_FILLED_CACHE, asked)

@@ -39,7 +39,7 @@ def test_preempted_requests_are_computed_again_with_the_same_answers(tmp_path: A
 def test_text_behind_a_long_video_has_the_positions_of_the_original_code(
     tmp_path: Any, name: str, num_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text follows the largest position of t, h and w. Transformers 5.19 to 5.23 leaves t out, so its answers
+    """The text follows the largest position of t, h and w. Transformers 5.19 to 5.24 leaves t out, so its answers
     differ once a video has more positions in time than rows and columns. Below that, they are the same."""
     served = served_by(tmp_path, name)
     ends = {"qwen2_vl": num_frames // 2, "qwen2_5_vl": int((num_frames // 2 - 1) * 1.6) + 1}[name]

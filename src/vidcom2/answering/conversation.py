@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..checkpoints import Checkpoint
 from ..errors import OptionError
+from ..modeling.hosting.transformers_names import CACHE
 from ..video.reading import Video
 from .prompting import prepare_inputs
 
@@ -53,7 +54,7 @@ class Conversation:
             inputs = dict(prepare_inputs(processor, question, self.video, model))
         else:
             ids = self._continued(self.ids, question)
-            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "past_key_values": self.cache}
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE: self.cache}
         output: Any = model.generate(
             **inputs,
             do_sample=False,
@@ -62,7 +63,7 @@ class Conversation:
             return_dict_in_generate=True,
             streamer=streamer,
         )
-        self.ids, self.cache = output.sequences, output.past_key_values
+        self.ids, self.cache = output.sequences, output[CACHE]
         return processor.decode(output.sequences[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
 
     def _check(self, question: str) -> None:

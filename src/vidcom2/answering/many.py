@@ -19,6 +19,7 @@ from ..checks import whole_number
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
+from ..modeling.hosting.transformers_names import CACHE, FORMER_NAME
 from ..placement import Placement
 from ..video.reading import SizeOfFrames, Video, read_video
 from .arguments import (
@@ -135,7 +136,7 @@ def answer_many(
             "`scale_while_reading` is for `read_video`, but `read` is given, which may scale frames itself. Leave one "
             "of them out."
         )
-    check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", "past_key_values"))
+    check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", FORMER_NAME, CACHE))
     check_model(model, processor, placement)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)

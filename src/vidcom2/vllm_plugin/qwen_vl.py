@@ -193,7 +193,7 @@ class CompressedQwen2VideosModel(CompressedQwenVideosModel):
     """The mixin for the families in which a video is one run of placeholders.
 
     Text continues after the largest of a video's positions t, h and w, as it does in vLLM's own classes and in the code
-    with which the models were trained. Transformers 5.19 to 5.23 looks only at h and w.
+    with which the models were trained. Transformers 5.19 to 5.24 looks only at h and w.
     """
 
     def extent_of_video(self, feature: Any, other_tokens: int) -> int:

@@ -1,5 +1,6 @@
 """Cosmos 3 Edge's config with the VidCom² settings."""
 
+from types import MappingProxyType
 from typing import Any
 
 import transformers
@@ -20,6 +21,10 @@ class VidCom2Cosmos3EdgeConfig(FamilyConfig, Cosmos3EdgeConfig):
     """
 
     model_type = "cosmos3_edge"
+    # The processor of Transformers 5.19 to 5.24 returns these only if it is asked to: without the frames' metadata it
+    # finds no times to write, and without the tokens' types the stock class finds no positions.
+    video_processor_fields = MappingProxyType({"return_metadata": True})
+    tokenizer_fields = MappingProxyType({"return_mm_token_type_ids": True})
 
     def __post_init__(self, **kwargs: Any) -> None:
         if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
@@ -29,13 +34,3 @@ class VidCom2Cosmos3EdgeConfig(FamilyConfig, Cosmos3EdgeConfig):
                 "Transformers, or run the stock class without compression."
             )
         super().__post_init__(**kwargs)
-
-    @staticmethod
-    def complete_processor(processor: Any) -> None:
-        """Let a processor return in every call what the stock class cannot do without.
-
-        Those of Transformers 5.19 to 5.24 do so only if the call asks for it: without the frames' metadata the
-        processor finds no times to write, and without the tokens' types the stock class finds no positions.
-        """
-        processor.video_processor.return_metadata = True
-        processor.tokenizer.init_kwargs["return_mm_token_type_ids"] = True

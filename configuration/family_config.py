@@ -1,5 +1,7 @@
 """What the configs of all families share."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
@@ -32,6 +34,8 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
     Attributes:
         keys_to_ignore_at_inference: the outputs that `Trainer` leaves out of its predictions. What remains is the
             logits, for prompts with and without videos.
+        video_processor_fields, tokenizer_fields: what parts of the processor must say, where released checkpoints do
+            not, so that its output has all that the model needs.
     """
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
@@ -45,6 +49,8 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         "rope_deltas",
         "prompt_positions",
     ]
+    video_processor_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    tokenizer_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __post_init__(self, **kwargs: Any) -> None:
         super(CompressionSettings, self).__post_init__(**kwargs)
@@ -67,6 +73,14 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
                 f"{fitting}."
             )
         return settings
+
+    @classmethod
+    def complete_processor(cls, processor: Any) -> None:
+        """Let a processor return in every call what the model needs. Most do so by themselves."""
+        for name, value in cls.video_processor_fields.items():
+            setattr(processor.video_processor, name, value)
+        if cls.tokenizer_fields:
+            processor.tokenizer.init_kwargs |= cls.tokenizer_fields
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

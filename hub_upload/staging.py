@@ -6,14 +6,15 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..configuration.family_config import FamilyConfig
 from ..records.whole_files import TakenError, locked
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
-from .base_checkpoint import Base
+from .base_checkpoint import Base, read_json
 from .model_card import CardOptions, custom_generate_card, model_card
 
 FIGURE = "how_it_works.png"
@@ -67,7 +68,10 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
         _write(card.figure.read_bytes(), folder / FIGURE)
-        files = [(CONFIG, sha256_of(folder / CONFIG)), *write_code(code_of(model_class, *methods), folder)]
+        changed = _complete_processor(model_class.config_class, folder)
+        base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
+        files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
+        files += write_code(code_of(model_class, *methods), folder)
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
 
@@ -204,6 +208,23 @@ def write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]
     for name, content in code.items():
         _write(content, folder / name)
     return [(name, sha256_of(folder / name)) for name in code]
+
+
+def _complete_processor(config_class: type[FamilyConfig], folder: Path) -> list[str]:
+    """Let the files of a processor say what the model needs of it, and return the paths of those that changed."""
+    changed = []
+    for path, part, needed in (
+        ("tokenizer_config.json", None, config_class.tokenizer_fields),
+        ("processor_config.json", "video_processor", config_class.video_processor_fields),
+        ("video_preprocessor_config.json", None, config_class.video_processor_fields),
+    ):
+        content = read_json(folder / path) if needed and (folder / path).is_file() else {}
+        fields = content if part is None else content.get(part)
+        if fields and not needed.items() <= fields.items():
+            fields |= needed
+            _write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), folder / path)
+            changed.append(path)
+    return changed
 
 
 def _write(content: bytes, target: Path) -> None:

@@ -265,11 +265,11 @@ def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkey
     labels = labels_after_the_first(family, both)
     expected = model(**both, labels=labels)
     patch = getattr(liger, "lce_forward_for_multimodal", liger.lce_forward)
-    if family.case.recurrent:
-        try:
-            patch(copy.deepcopy(family.stock).train(), **both, labels=labels)
-        except AttributeError as error:
-            pytest.skip(f"Liger's patch does not run on the stock class: {error}")
+    text = family.inputs("So?")
+    try:
+        patch(copy.deepcopy(family.stock).train(), **text, labels=text["input_ids"])
+    except AttributeError as error:
+        pytest.skip(f"Liger's patch does not run on the stock class: {error}")
     model.forward = patch.__get__(model)
     with language_model_lengths(model) as lengths:
         loss = model(**both, labels=labels).loss

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import HfApi, ModelCard
 from loopback_hub import Blob, LoopbackHub
-from models import EACH_MODEL, MODELS, ModelCase
+from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
+from test_cosmos3_edge import as_released
+from transformers import AutoProcessor
 
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
@@ -158,6 +161,31 @@ def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
     assert files_of(base_folder) == before
     again = stage(local_base(base_folder), tmp_path / "again", {"retention_ratio": 0.4}, card)
     assert files_of(again.folder) == found
+
+
+@pytest.mark.parametrize("where", ["processor_config.json", "video_preprocessor_config.json"])
+def test_a_staged_processor_returns_what_the_model_needs(where: str, card: CardOptions, tmp_path: Path) -> None:
+    case = next(case for case in MODELS if case.name == "cosmos3_edge")
+    if not case.loads_here:
+        pytest.skip("its class needs a later Transformers")
+    base, staged = save_base(case, tmp_path / "base"), tmp_path / "staged"
+    released = as_released(AutoProcessor.from_pretrained(base), base)
+    if where == "video_preprocessor_config.json":  # as older checkpoints have it
+        fields = json.loads((base / "processor_config.json").read_text())
+        (base / where).write_text(json.dumps(fields.pop("video_processor")))
+        (base / "processor_config.json").write_text(json.dumps(fields))
+    before = files_of(base)
+    asked = {"text": chat_prompt(released, "?", 1, 0), "videos": [make_video(0)], "return_tensors": "pt"}
+    expected = released(**asked, return_metadata=True, return_mm_token_type_ids=True)
+    repo = stage(local_base(base), staged, {}, card)
+    inputs = AutoProcessor.from_pretrained(staged)(**asked)
+    assert inputs.keys() == expected.keys() - {"video_metadata"}
+    assert all(torch.equal(inputs[name], expected[name]) for name in inputs)
+    assert files_of(base) == before
+    changed = {name for name, content in files_of(staged).items() if before.get(name, content) != content}
+    assert changed == {"config.json", "README.md", "tokenizer_config.json", where}
+    assert repo.base is not None and not changed & {file.path for file in repo.base.files}
+    assert changed - {"README.md"} <= listed_files((staged / "README.md").read_text()).keys()
 
 
 def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_out(

@@ -247,8 +247,7 @@ def _config_and_processor(
         processor = AutoProcessor.from_pretrained(path, revision=revision or "main", **hub)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
-    if hasattr(config, "complete_processor"):  # Cosmos 3 Edge's leaves out what its model needs
-        config.complete_processor(processor)
+    config.complete_processor(processor)
     return config, processor, commit
 
 

@@ -135,6 +135,7 @@ def test_at_ratio_1_forward_equals_the_parents_bit_for_bit(family: Family, kind:
         strict=False,  # Transformers 5.19 appends the `rope_deltas` of an earlier prompt
     ):
         if isinstance(other, tuple):  # the features, which are compared above
+            assert isinstance(ours, tuple)
             continue
         if not isinstance(other, torch.Tensor):  # SmolVLM's features of images, which may be in parts
             ours, other = features(ours), features(other)

@@ -15,7 +15,7 @@ from .architectures import ARCHITECTURES
 from .train_language import STAGES, train_language
 from .train_tower import train_tower
 
-TOWER_STEPS = 3000
+TOWER_STEPS = 5000
 
 
 def main(

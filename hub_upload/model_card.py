@@ -15,7 +15,7 @@ from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
 from ..families import FAMILIES, NATIVE_FAMILIES, Family
 from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
-from ..vllm_plugin import MODELS
+from ..vllm_plugin import SERVED
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
 
@@ -245,7 +245,8 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     """
     method = COMPRESSION_METHODS[config["compression_method"]]
     model_class = FAMILIES[config["model_type"]].model_class
-    if MODELS[model_class.__name__].startswith("unsupported_family"):
+    attention = config.get("text_config", {}).get("use_bidirectional_attention")
+    if model_class.__name__ not in SERVED or attention == "vision":
         return None
     if not method.is_own or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
         return None

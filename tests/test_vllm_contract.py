@@ -4,7 +4,6 @@ The contract in `tests/data` is that of vLLM 0.32, on which the plugin's own tes
 unpacks the wheels of other versions, which may not run on this machine, and runs these tests on them.
 """
 
-import importlib
 import importlib.util
 import json
 import re
@@ -14,7 +13,7 @@ import pytest
 from vllm_contract import contract
 
 from vidcom2.families import FAMILIES
-from vidcom2.vllm_plugin import MODELS
+from vidcom2.vllm_plugin import MODELS, SERVED, unsupported_family
 from vidcom2.vllm_plugin.compat import SUPPORTED, WINDOW, why_not
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +24,11 @@ READ = {
         "get_language_model": (
             "1abaa6078ec1",
             "A text tower is recognised by two of its methods, where it was by three. It is the same in all families.",
-        )
+        ),
+        "__init__": (
+            "1dd5ac116fea",
+            "Whether a tower of Gemma 4's is quantized depends on its own sizes, not on those of the vision tower.",
+        ),
     },
 }
 
@@ -60,8 +63,10 @@ def test_the_sources_have_all_that_the_plugin_uses_with_the_same_code() -> None:
 def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:
     """vLLM would run the repos of any other by a generic class, without compression."""
     assert MODELS.keys() == {family.model_class.__name__ for family in FAMILIES.values()}
-    with pytest.raises(ImportError, match=r"has no class for it\. Serve the repo with `transformers serve`"):
-        importlib.import_module("vidcom2.vllm_plugin.unsupported_family")
+    assert not SERVED.keys() & unsupported_family.REASONS.keys()
+    for name, reason in unsupported_family.REASONS.items():
+        with pytest.raises(ImportError, match=rf"{name} in vLLM, because {reason}\. Serve the repo with `transf"):
+            getattr(unsupported_family, name)
 
 
 def test_the_extra_asks_for_the_supported_versions() -> None:

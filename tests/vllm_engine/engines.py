@@ -69,6 +69,14 @@ CASES = [
     Case(ROWS["qwen3_vl"], {"patch_size": 14}, (4, 5)),
     Case(ROWS["qwen3_vl_moe"], {"patch_size": 14}, (4, 5)),
     Case(ROWS["glm4v"], {"patch_size": 14}, (4, 5), most_videos=1),
+    Case(ROWS["internvl"], {"image_size": 112}, (4, 4)),
+    # vLLM takes 0 for the padding's id, which it is in the released models.
+    Case(
+        ROWS["gemma4"],
+        {"patch_size": 4, "sliding_window": 8192, "text": {"pad_token_id": 0}},
+        (7, 9),
+        scale=1.5,
+    ),
 ]
 CASES_BY_NAME = {case.name: case for case in CASES}
 
@@ -94,6 +102,9 @@ def save_stock_repo(folder: Path, case: Case) -> tuple[PreTrainedModel, Processo
     for each in (processor.image_processor, processor.video_processor):
         if "longest_edge" in (each.size or {}):  # vLLM starts with the largest possible picture
             each.size = {"shortest_edge": min(each.size["shortest_edge"], HEIGHT * WIDTH), "longest_edge": LARGEST}
+    if case.row.padded_frames:  # as in the released models: what follows such a token differs between the engines
+        names = ("image", "video", "audio")
+        stock.generation_config.suppress_tokens = [getattr(stock.config, f"{name}_token_id") for name in names]
     stock.save_pretrained(folder)
     processor.save_pretrained(folder)
     return stock, processor
@@ -169,6 +180,23 @@ class Served:
             own = {k: v for k, v in request.get("mm_processor_kwargs", {}).items() if k not in SETTING_NAMES}
             named["videos_kwargs"] = {"video_metadata": described, "do_sample_frames": False} | own
         return self.processor(text=[request["prompt"]], return_tensors="pt", **named)
+
+    def text_of(self, prompt: list[int]) -> list[int]:
+        """Return a prompt's ids without the placeholders of images and videos."""
+        names = {"image_token", "video_token", "context_image_token"}
+        tokens = {getattr(each, name, None) for name in names for each in (self.processor, self.processor.tokenizer)}
+        ids = {self.processor.tokenizer.get_vocab()[token] for token in tokens if token}
+        return [token for token in prompt if token not in ids]
+
+    def check_text_of_prompts(self) -> None:
+        """Check that the text of a prompt is that of Transformers. The second time, vLLM's cache has the videos, in
+        another order."""
+        videos = tuple(range(self.case.most_videos))
+        for order in (videos, videos[::-1]):
+            request = self.request(videos=order)
+            (output,) = self.outputs(request)
+            (expected,) = self.inputs(request)["input_ids"].tolist()
+            assert self.text_of(output.prompt_token_ids) == self.text_of(expected)
 
     def expected(self, *requests: dict[str, Any], model: Any = None, new: int = NEW) -> list[list[int]]:
         """Return the greedy tokens of the Transformers class."""

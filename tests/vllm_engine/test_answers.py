@@ -20,6 +20,10 @@ def test_the_prompt_has_no_tokens_beyond_those_that_stay(served: Served) -> None
         assert len(output.prompt_token_ids) == whole - case.scored_tokens + case.kept(ratio)
 
 
+def test_the_text_of_a_prompt_is_that_of_transformers(served: Served) -> None:
+    served.check_text_of_prompts()
+
+
 def test_sixteen_mixed_requests_at_once_get_the_answers_they_get_one_by_one(served: Served) -> None:
     kinds = list(requests_of(served.case).values())
     mixed = [served.request(text=f"What is number {i}?", **kinds[i % len(kinds)]) for i in range(16)]

@@ -75,15 +75,13 @@ def original_positions(served: Served, request: dict[str, Any]) -> Any:
     return get_rope_index
 
 
-def test_positions_pass_through_bfloat16_bit_for_bit() -> None:
+def test_integers_pass_through_bfloat16_bit_for_bit() -> None:
     """Converted to that type, 257 would be rounded to 256."""
-    from types import SimpleNamespace
+    from vidcom2.vllm_plugin.compressed_videos import with_integers, without_integers
 
-    from vidcom2.vllm_plugin.qwen_vl import MRopeVideosModel
-
-    model = MRopeVideosModel.__new__(MRopeVideosModel)
-    model.config = SimpleNamespace(text_config=SimpleNamespace(hidden_size=4))
     shifts = torch.tensor([[0, 257, 70000], [2**20 + 1, 3, 511]])
-    marked = model.with_shifts(torch.ones(2, 4, dtype=torch.bfloat16), shifts)
+    marked = with_integers(torch.ones(2, 4, dtype=torch.bfloat16), shifts)
     assert marked.dtype == torch.bfloat16
-    assert marked[:, 4:].contiguous().view(torch.int32).tolist() == shifts.tolist()
+    (features, of_image), found = without_integers([marked, torch.ones(1, 4, dtype=torch.bfloat16)], 4, 3)
+    assert found.tolist() == [*shifts.tolist(), [0, 0, 0]]
+    assert features.shape == (2, 4) and of_image.shape == (1, 4)

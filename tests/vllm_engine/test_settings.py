@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,14 @@ def test_newlines_whose_number_depends_on_the_video_are_refused(tmp_path: Path) 
     case = CASES_BY_NAME["llava_video"]
     save_repo(tmp_path, case, compression_newlines="occupied", compression_rounding="exact")
     with pytest.raises(Exception, match="`compression_newlines` is 'occupied'"):
+        engine(tmp_path, case)
+
+
+def test_models_whose_frames_attend_within_themselves_are_refused(tmp_path: Path) -> None:
+    case = CASES_BY_NAME["gemma4"]
+    text = {"use_bidirectional_attention": "vision"}
+    save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | {"text": text}), **EXACT)
+    with pytest.raises(Exception, match="`text_config.use_bidirectional_attention` is 'vision'"):
         engine(tmp_path, case)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import vllm
 from vllm.exceptions import VLLMClientError
-from vllm.transformers_utils.config import uses_mrope
 
 from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
@@ -26,7 +25,7 @@ from ..placement import Placement
 from ..toys import toy_of
 from ..video.reading import SizeOfFrames, Video, read_video
 from ..vllm_plugin.compat import why_not
-from ..vllm_plugin.settings import check_engine_can_keep
+from ..vllm_plugin.settings import check_engine_can_keep, has_mrope_positions
 from .background import Background
 from .chats import chat_about
 from .frame_size import size_of_frames
@@ -121,7 +120,7 @@ def config_and_processor(name: str | None, settings: Mapping[str, Any], placemen
         raise OptionError(problem)
     config, processor = read_config_and_processor(name, placement.revision, settings)
     try:
-        check_engine_can_keep(config.compression_settings(), uses_mrope(config))
+        check_engine_can_keep(config.compression_settings(), has_mrope_positions(config))
     except ValueError as error:
         raise OptionError(f"{error} (Of `vidcom2 run`, each setting is an option.)") from None
     return config, processor

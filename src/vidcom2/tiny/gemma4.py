@@ -103,6 +103,7 @@ def tiny_gemma4(
             "patch_size": patch_size,
             "pooling_kernel_size": pooling_kernel_size,
             "position_embedding_size": 70 * pooling_kernel_size,  # of the longest row that a frame can have
+            "default_output_length": 70,  # vLLM reads it
             "initializer_range": 0.1,
         },
         audio_config=hearing if audio else None,

@@ -2,31 +2,27 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-# All families. For one that the plugin does not serve, `unsupported_family:Model` says so.
-MODELS = {
+from .unsupported_family import REASONS
+
+SERVED = {
     "VidCom2LlavaOnevisionForConditionalGeneration": "llava_onevision:VidCom2LlavaOnevisionForVllm",
     "VidCom2LlavaVideoForConditionalGeneration": "llava_video:VidCom2LlavaVideoForVllm",
     "VidCom2LlavaNextVideoForConditionalGeneration": "llava_next_video:VidCom2LlavaNextVideoForVllm",
     "VidCom2Qwen2VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2VLForVllm",
     "VidCom2Qwen2_5_VLForConditionalGeneration": "qwen_vl:VidCom2Qwen2_5_VLForVllm",
-    "VidCom2Qwen2_5OmniThinkerForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Qwen3VLForConditionalGeneration": "qwen3_vl:VidCom2Qwen3VLForVllm",
     "VidCom2Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe:VidCom2Qwen3VLMoeForVllm",
-    "VidCom2Qwen3OmniMoeThinkerForConditionalGeneration": "unsupported_family:Model",
     "VidCom2Qwen3_5ForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5ForVllm",
     "VidCom2Qwen3_5MoeForConditionalGeneration": "qwen3_5:VidCom2Qwen3_5MoeForVllm",
     "VidCom2Glm4vForConditionalGeneration": "glm:VidCom2Glm4vForVllm",
     "VidCom2Glm4vMoeForConditionalGeneration": "glm:VidCom2Glm4vMoeForVllm",
     "VidCom2Glm46VForConditionalGeneration": "glm:VidCom2Glm46VForVllm",
     "VidCom2Cosmos3OmniForConditionalGeneration": "cosmos3:VidCom2Cosmos3OmniForVllm",
-    "VidCom2Cosmos3EdgeForConditionalGeneration": "unsupported_family:Model",
-    "VidCom2InternVLForConditionalGeneration": "unsupported_family:Model",
-    "VidCom2SmolVLMForConditionalGeneration": "unsupported_family:Model",
-    "VidCom2Gemma4ForConditionalGeneration": "unsupported_family:Model",
-    "VidCom2Gemma4UnifiedForConditionalGeneration": "unsupported_family:Model",
-    "VidCom2VideoLlama3ForConditionalGeneration": "unsupported_family:Model",
-    "VidCom2MiniCPMV4_6ForConditionalGeneration": "unsupported_family:Model",
+    "VidCom2InternVLForConditionalGeneration": "internvl:VidCom2InternVLForVllm",
+    "VidCom2Gemma4ForConditionalGeneration": "gemma4:VidCom2Gemma4ForVllm",
+    "VidCom2MiniCPMV4_6ForConditionalGeneration": "minicpmv:VidCom2MiniCPMVForVllm",
 }
+MODELS = SERVED | {name: f"unsupported_family:{name}" for name in REASONS}  # all families
 
 
 def register() -> None:

@@ -12,13 +12,19 @@ from torch import Tensor
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.parse import VideoProcessorItems
-from vllm.multimodal.processing import PromptReplacement, PromptUpdate
-from vllm.transformers_utils.config import uses_mrope
+from vllm.multimodal.processing import PromptReplacement, PromptUpdate, PromptUpdateDetails
 
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoCompression, VideoTokens
-from .settings import RequestBounds, engine_settings, kept_tokens, settings_of_request, without_settings
+from .settings import (
+    RequestBounds,
+    engine_settings,
+    has_mrope_positions,
+    kept_tokens,
+    settings_of_request,
+    without_settings,
+)
 
 SETTINGS = "vidcom2_settings"  # the field of a video that carries its settings from the processor to the model
 
@@ -44,13 +50,29 @@ class CompressedVideosProcessor(VllmProcessor):
         """Return the number of frames, and the rows and columns of scored tokens in a frame, of a processed video."""
         raise NotImplementedError
 
+    @property
+    def video_token_id(self) -> int:
+        """The id of a video's placeholders."""
+        return self.info.get_hf_config().video_token_id
+
     def placeholders(self, video: Any, kept: int) -> Any:
         """Return the ids that stand in the prompt for a video of which `kept` tokens stay."""
-        return [self.info.get_hf_config().video_token_id] * kept
+        return [self.video_token_id] * kept
+
+    def text_before(self, number: int) -> list[int]:
+        """Return the ids of the text that stands before the video of this number, from 0, and depends on it. It is no
+        part of the video's features, which other prompts reuse."""
+        return []
+
+    def _with_text_before(self, number: int, placeholders: list[int]) -> PromptUpdateDetails:
+        text = self.text_before(number)
+        return PromptUpdateDetails(
+            text + placeholders, is_embed=lambda full: torch.arange(len(full)) >= len(text)
+        ) if text else PromptUpdateDetails(placeholders)
 
     def request_settings(self, processor_kwargs: Mapping[str, object]) -> CompressionSettings:
         """Return the settings for the videos of a request with these `mm_processor_kwargs`."""
-        has_mrope = uses_mrope(self.info.get_hf_config())
+        has_mrope = has_mrope_positions(self.info.get_hf_config())
         bounds = RequestBounds() if isinstance(processor_kwargs, DummyKwargs) else self.bounds
         return settings_of_request(self.settings, processor_kwargs, has_mrope, bounds)
 
@@ -93,6 +115,14 @@ class CompressedVideosProcessor(VllmProcessor):
             outputs[SETTINGS] = [as_tensor(settings)] * num_videos
         return outputs
 
+    def _recompute_cached_prompt_update(self, cached_update: Any, new_item_idx: int) -> Any:
+        """Return the update of a video that vLLM's cache has, for its place in another prompt."""
+        if cached_update.modality != "video":
+            return super()._recompute_cached_prompt_update(cached_update, new_item_idx)
+        length = len(self.text_before(cached_update.item_idx))
+        content = self._with_text_before(new_item_idx, cached_update.content.full[length:])
+        return replace(cached_update, item_idx=new_item_idx).with_content(content)
+
     def _get_prompt_updates(
         self, mm_items: Any, hf_processor_mm_kwargs: Mapping[str, object], out_mm_kwargs: Any
     ) -> Sequence[PromptUpdate]:
@@ -100,7 +130,7 @@ class CompressedVideosProcessor(VllmProcessor):
             video = out_mm_kwargs["video"][item]
             num_frames, grid = self.size_of(video)
             settings = from_tensor(video[SETTINGS].data)
-            return self.placeholders(video, kept_tokens(settings, num_frames, grid))
+            return self._with_text_before(item, self.placeholders(video, kept_tokens(settings, num_frames, grid)))
 
         return [
             PromptReplacement(modality="video", target=update.target, replacement=placeholders)
@@ -162,3 +192,22 @@ class CompressedVideosModel(VllmModel):
                 "keeps the same number whatever a video shows."
             )
         return compression
+
+
+def with_integers(features: Tensor, integers: Tensor) -> Tensor:
+    """Append integers (n, k) to features (n, dim). vLLM keeps both together, for later requests too."""
+    # Their bits are stored, because bfloat16 has no numbers like 257.
+    bits = integers.to(features.device, torch.int32).view(features.dtype)
+    return torch.cat([features, bits], dim=1)
+
+
+def without_integers(features: Sequence[Tensor], width: int, num_integers: int) -> tuple[list[Tensor], Tensor]:
+    """Return each item's features (n, width), and the integers (N, k) int32 of all. Those of items to which none were
+    appended, such as images, are zero."""
+    integers = [
+        each[:, width:].contiguous().view(torch.int32)
+        if each.shape[1] > width
+        else each.new_zeros(len(each), num_integers, dtype=torch.int32)
+        for each in features
+    ]
+    return [each[:, :width] for each in features], torch.cat(integers)

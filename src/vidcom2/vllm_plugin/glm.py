@@ -2,10 +2,9 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from transformers.video_utils import VideoMetadata
 from vllm.model_executor.models.glm4_1v import (
     Glm4vDummyInputsBuilder,
@@ -15,36 +14,23 @@ from vllm.model_executor.models.glm4_1v import (
     Glm4vProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
-from vllm.multimodal.inputs import MultiModalFieldConfig
 
 from .compressed_videos import without_settings
 from .qwen_vl import CompressedQwenVideosProcessor
-from .separate_frames import SeparateFramesModel
-
-TEXT = "vidcom2_text"  # the field of a video that carries the text around its frames from the processor to the model
+from .separate_frames import TOKENS, SeparateFramesProcessor, SeparateMRopeFramesModel
 
 
-class VidCom2GlmProcessorForVllm(CompressedQwenVideosProcessor, Glm4vMultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video.
+class VidCom2GlmProcessorForVllm(SeparateFramesProcessor, CompressedQwenVideosProcessor, Glm4vMultiModalProcessor):
+    """vLLM's processor, with a ratio and fewer placeholders for each video. They have the id of videos, not that of
+    images as in Transformers, which tells the two apart."""
 
-    vLLM does not hand the times of frames to the model, so a field of this plugin's does: the ids of a video without
-    its tokens. As in Qwen3-VL, all tokens stand in the first frame until the model has seen the video. They have the
-    ids of videos, not those of images as in Transformers, which tells the two apart.
-    """
-
-    def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]) -> Any:
-        fields = super()._get_mm_fields_config(hf_inputs, hf_processor_mm_kwargs)
-        return {**fields, TEXT: MultiModalFieldConfig.batched("video", keep_on_cpu=True)}
-
-    def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
-        outputs = super()._apply_hf_processor_main(mm_items, hf_kwargs)
-        if mm_items.get_all_counts().get("video", 0):
-            processor = self.info.get_hf_processor(**without_settings(hf_kwargs))
-            outputs[TEXT] = [
-                torch.tensor(self._text_of_video(processor, metadata, int(t), hf_kwargs))
-                for (_, metadata), (t, _, _) in zip(mm_items["video"], outputs["video_grid_thw"], strict=True)
-            ]
-        return outputs
+    def texts_of_videos(
+        self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
+    ) -> Iterator[Sequence[int]]:
+        """Yield for each pair of frames its tokens between two marks, and its time. vLLM does not hand the times on."""
+        processor = self.info.get_hf_processor(**without_settings(hf_kwargs))
+        for (_, metadata), (t, _, _) in zip(mm_items["video"], outputs["video_grid_thw"], strict=True):
+            yield self._text_of_video(processor, metadata, int(t), hf_kwargs)
 
     def _text_of_video(
         self, processor: Any, metadata: Mapping[str, Any], num_pairs: int, hf_kwargs: Mapping[str, object]
@@ -59,38 +45,19 @@ class VidCom2GlmProcessorForVllm(CompressedQwenVideosProcessor, Glm4vMultiModalP
         times = [frame / fps for frame in frames][::2][:num_pairs]
         times += times[-1:] * (num_pairs - len(times))
         config = self.info.get_hf_config()
-        text = "".join(processor.replace_frame_token_id(time, num_image_tokens=0) for time in times)
+        text = "".join(processor.replace_frame_token_id(time, num_image_tokens=1) for time in times)
         ids = self.info.get_tokenizer().encode(text, add_special_tokens=False)
+        ids = [TOKENS if token == config.image_token_id else token for token in ids]
         return [config.video_start_token_id, *ids, config.video_end_token_id]
 
-    def placeholders(self, video: Any, kept: int) -> Any:
-        """Return the ids for a video whose kept tokens are all in its first frame."""
-        t, _ = self.size_of(video)
-        return group_of_frames([kept] + [0] * (t - 1), video[TEXT].data.tolist(), self.info.get_hf_config())
 
-
-def group_of_frames(tokens_per_frame: list[int], text: Sequence[int], config: Any) -> list[int]:
-    """Put the tokens of each frame behind the mark that begins it, into a video's text."""
-    of_frames = iter(tokens_per_frame)
-    group: list[int] = []
-    for token in text:
-        group.append(token)
-        if token == config.image_start_token_id:
-            group += [config.video_token_id] * next(of_frames)
-    return group
-
-
-class CompressedGlmVideosModel(SeparateFramesModel):
+class CompressedGlmVideosModel(SeparateMRopeFramesModel):
     """The mixin for GLM: the time of a pair of frames stands behind its marks, which are those of an image."""
 
     @property
     def frame_marks(self) -> tuple[int, int]:
         """The ids of the marks around the tokens of a frame."""
         return self.config.image_start_token_id, self.config.image_end_token_id
-
-    def group_of_video(self, tokens_per_frame: list[int], **kwargs: Any) -> list[int]:
-        """Return the ids of a video's text and tokens."""
-        return group_of_frames(tokens_per_frame, kwargs[TEXT][0].tolist(), self.config)
 
 
 @MULTIMODAL_REGISTRY.register_processor(

@@ -2,6 +2,7 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm.model_executor.models.qwen3_vl import (
@@ -13,39 +14,32 @@ from vllm.model_executor.models.qwen3_vl import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from .qwen_vl import CompressedQwenVideosProcessor
-from .separate_frames import SeparateFramesModel
+from .separate_frames import TOKENS, SeparateFramesProcessor, SeparateMRopeFramesModel
 
 
-class VidCom2Qwen3VLProcessorForVllm(CompressedQwenVideosProcessor, Qwen3VLMultiModalProcessor):
-    """vLLM's processor, with a ratio and fewer placeholders for each video.
+class VidCom2Qwen3VLProcessorForVllm(
+    SeparateFramesProcessor, CompressedQwenVideosProcessor, Qwen3VLMultiModalProcessor
+):
+    """vLLM's processor, with a ratio and fewer placeholders for each video."""
 
-    When the prompt is made, it is not yet known how many tokens each frame keeps. The prompt therefore has all of them
-    in the first frame, and the model later puts them, and the text between frames, where they belong.
-    """
-
-    def placeholders(self, video: Any, kept: int) -> Any:
-        """Return the ids for a video whose kept tokens are all in its first frame."""
-        timestamps = video["timestamps"].data
-        return group_of_frames([kept] + [0] * (len(timestamps) - 1), timestamps, self.info.get_tokenizer(), self.config)
-
-    @property
-    def config(self) -> Any:
-        return self.info.get_hf_config()
-
-
-def group_of_frames(tokens_per_frame: list[int], timestamps: Any, tokenizer: Any, config: Any) -> Any:
-    """Return what stands in the prompt for a video: for each frame its time, and its tokens between two marks."""
-    return Qwen3VLMultiModalProcessor.get_video_repl(
-        tokens_per_frame=tokens_per_frame,
-        timestamps=timestamps,
-        tokenizer=tokenizer,
-        vision_start_token_id=config.vision_start_token_id,
-        vision_end_token_id=config.vision_end_token_id,
-        video_token_id=config.video_token_id,
-    )
+    def texts_of_videos(
+        self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
+    ) -> Iterator[Sequence[int]]:
+        """Yield for each pair of frames its time, and its tokens between two marks."""
+        config = self.info.get_hf_config()
+        for timestamps in outputs["timestamps"]:
+            whole = self.get_video_repl(
+                tokens_per_frame=[1] * len(timestamps),
+                timestamps=timestamps,
+                tokenizer=self.info.get_tokenizer(),
+                vision_start_token_id=config.vision_start_token_id,
+                vision_end_token_id=config.vision_end_token_id,
+                video_token_id=config.video_token_id,
+            )
+            yield [TOKENS if token == config.video_token_id else token for token in whole.full]
 
 
-class CompressedQwen3VideosModel(SeparateFramesModel):
+class CompressedQwen3VideosModel(SeparateMRopeFramesModel):
     """The mixin for Qwen3-VL and what has its layout: the time of a frame stands before its marks."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
@@ -63,10 +57,6 @@ class CompressedQwen3VideosModel(SeparateFramesModel):
     def frame_marks(self) -> tuple[int, int]:
         """The ids of the marks around the tokens of a frame."""
         return self.config.vision_start_token_id, self.config.vision_end_token_id
-
-    def group_of_video(self, tokens_per_frame: list[int], timestamps: Any = (), **kwargs: Any) -> Any:
-        """Return the ids of a video's text and tokens."""
-        return group_of_frames(tokens_per_frame, timestamps[0], self._tokenizer, self.config).full
 
 
 @MULTIMODAL_REGISTRY.register_processor(

@@ -25,7 +25,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
 from ..configuration.compression_settings import CompressionSettings
-from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
+from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, with_integers, without_integers
 
 SHIFTS = "vidcom2_shifts"  # the shifts of a step's tokens, among what a pipeline stage passes on to the next
 
@@ -101,13 +101,6 @@ class MRopeVideosModel(CompressedVideosModel):
         place += len(input_tokens) - done
         return torch.from_numpy(positions), place - len(input_tokens)
 
-    def with_shifts(self, features: Tensor, shifts: Tensor) -> Tensor:
-        """Append to the features (n, dim) their shifts (n, 3) from the position that `get_mrope_input_positions` gives
-        them."""
-        # The bits of the integers are stored, because bfloat16 has no numbers like 257.
-        bits = shifts.to(features.device, torch.int32).view(features.dtype)
-        return torch.cat([features, bits], dim=1)
-
     @property
     def features_width(self) -> int:
         """Channels of a feature, without its shift."""
@@ -124,16 +117,9 @@ class MRopeVideosModel(CompressedVideosModel):
         self.shifts.zero_()
         if multimodal_embeddings:
             assert is_multimodal is not None  # vLLM says where they belong
-            width = self.features_width
-            shifts = [
-                features[:, width:].contiguous().view(torch.int32)
-                if features.shape[1] > width
-                else features.new_zeros(len(features), 3, dtype=torch.int32)  # images
-                for features in multimodal_embeddings
-            ]
-            multimodal_embeddings = [features[:, :width] for features in multimodal_embeddings]
+            multimodal_embeddings, shifts = without_integers(multimodal_embeddings, self.features_width, 3)
             of_step = self.shifts[:, : len(input_ids)]
-            of_step.masked_scatter_(is_multimodal.to(of_step.device), torch.cat(shifts).T.to(of_step))
+            of_step.masked_scatter_(is_multimodal.to(of_step.device), shifts.T.to(of_step))
         return super().embed_input_ids(input_ids, multimodal_embeddings, is_multimodal=is_multimodal)
 
     def forward(
@@ -215,7 +201,7 @@ class CompressedQwen2VideosModel(CompressedQwenVideosModel):
         seconds = 1.0 if second_per_grid_ts is None else float(second_per_grid_ts[0])
         t_factor = seconds * getattr(self.config.vision_config, "tokens_per_second", 1.0)
         places = torch.from_numpy(_places(t, *grid, t_factor))
-        return self.with_shifts(compression.kept(features), places[compression.indices.to(places.device)])
+        return with_integers(compression.kept(features), places[compression.indices.to(places.device)])
 
 
 def _places(t: int, h: int, w: int, t_factor: float) -> np.ndarray:

@@ -34,6 +34,12 @@ OF_VLLM = {"video_pruning_rate": RATIO, "video_pruning_method": "compression_met
 WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks only at token ids
 
 
+def has_mrope_positions(hf_config: Any) -> bool:
+    """Return whether the tokens of a prompt have positions t, h and w. Those of MiniCPM-V 4.6 are equal, although its
+    language model, which is Qwen3.5's, takes three."""
+    return uses_mrope(hf_config) and hf_config.model_type != "minicpmv4_6"
+
+
 def engine_settings(hf_config: Any) -> CompressionSettings:
     """Return the settings in a repo's config, with the changes of `--hf-overrides`. They are those of a request that
     brings none, so `request_max_video_tokens` is also their budget if they have none.
@@ -47,7 +53,7 @@ def engine_settings(hf_config: Any) -> CompressionSettings:
     if given.get(BUDGET) is None:
         given[BUDGET] = bounds.max_video_tokens
     settings = CompressionSettings(**given)
-    check_engine_can_keep(settings, has_mrope=uses_mrope(hf_config))
+    check_engine_can_keep(settings, has_mrope=has_mrope_positions(hf_config))
     bounds.check(settings, "config.json or `--hf-overrides`", "Set it within these bounds, or change them")
     return settings
 
@@ -207,7 +213,7 @@ class SettingsAtStart(VerifyAndUpdateConfig):
                 "`--enable-tower-connector-lora` is set, but vLLM applies adapters of the tower to as many tokens as "
                 "are left of a video. Leave it out: adapters of the language model are served."
             )
-        if uses_mrope(hf_config):
+        if has_mrope_positions(hf_config):
             if vllm_config.parallel_config.use_ubatching:
                 raise ValueError(
                     "`--enable-dbo` or `--ubatch-size` is set and splits steps, but the positions of kept video tokens "

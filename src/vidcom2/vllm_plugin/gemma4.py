@@ -1,0 +1,115 @@
+"""Gemma 4 with VidCom² in vLLM."""
+# vLLM has an environment of its own:
+# pyright: reportMissingImports=false
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.models.gemma4_mm import (
+    Gemma4DummyInputsBuilder,
+    Gemma4ForConditionalGeneration,
+    Gemma4MultiModalProcessor,
+    Gemma4ProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from ..modeling.methods.video_compression import VideoCompression
+from .compressed_videos import with_integers, without_integers
+from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
+
+
+def tokens_of_frames(places: Tensor, hf_config: Any) -> tuple[int, tuple[int, int]]:
+    """Return the number of frames, and the rows and columns of tokens in a frame, from the columns and rows (T, P, 2)
+    of their patches, which are -1 at the padding."""
+    size = hf_config.vision_config.pooling_kernel_size
+    columns, rows = ((places[0].amax(dim=0) + 1) // size).tolist()
+    return len(places), (rows, columns)
+
+
+class VidCom2Gemma4ProcessorForVllm(SeparateFramesProcessor, Gemma4MultiModalProcessor):
+    """vLLM's processor, with a ratio and fewer placeholders for each video."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        attention = self.info.get_hf_config().text_config.use_bidirectional_attention
+        if attention == "vision":
+            raise ValueError(
+                f"`text_config.use_bidirectional_attention` is {attention!r}: the tokens of a frame attend to each "
+                "other, as in Gemma 4's 26B and 31B, but vLLM fixes which ones do so before it has seen the video. "
+                "Serve the repo with `transformers serve`, or the stock checkpoint without compression."
+            )
+
+    def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
+        """Return the number of frames, and the rows and columns of tokens in a frame."""
+        return tokens_of_frames(video["pixel_position_ids_videos"].data, self.info.get_hf_config())
+
+    def texts_of_videos(
+        self, mm_items: Any, outputs: Mapping[str, Any], hf_kwargs: Mapping[str, object]
+    ) -> Iterator[Sequence[int]]:
+        """Yield for each frame its time, and its tokens between two marks."""
+        for timestamps in outputs["video_timestamps"]:
+            whole = self.info.get_video_repl(
+                timestamps=timestamps,
+                num_soft_tokens_per_frame=[1] * len(timestamps),
+                processor=self.info.get_hf_processor(),
+            )
+            yield [TOKENS if token == self.video_token_id else token for token in whole.full]
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    VidCom2Gemma4ProcessorForVllm, info=Gemma4ProcessingInfo, dummy_inputs=Gemma4DummyInputsBuilder
+)
+class VidCom2Gemma4ForVllm(SeparateFramesModel, Gemma4ForConditionalGeneration):
+    """vLLM's Gemma 4 with only the kept tokens of each video.
+
+    In the smaller models each layer adds to a token an embedding by its id, which for a video token is the padding's.
+    The prompt's ids within a video are not those of the tokens that come there, so the features bring the ids.
+    """
+
+    def one_by_one(
+        self,
+        pixel_values_videos: Tensor,
+        pixel_position_ids_videos: Tensor,
+        video_frame_counts: Tensor,
+        **kwargs: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the frames of each video."""
+        lengths = video_frame_counts.flatten().tolist()
+        frames = zip(pixel_values_videos.split(lengths), pixel_position_ids_videos.split(lengths), strict=True)
+        for i, (pixels, places) in enumerate(frames):
+            one = {name: each[i : i + 1] for name, each in kwargs.items()}
+            one |= {"pixel_values_videos": pixels, "pixel_position_ids_videos": places}
+            yield one | {"video_frame_counts": video_frame_counts[i : i + 1]}
+
+    def scored_tokens(
+        self, features: Tensor, pixel_position_ids_videos: Tensor, **kwargs: Any
+    ) -> tuple[Tensor, tuple[int, int]]:
+        """Return all tokens of each frame."""
+        num_frames, grid = tokens_of_frames(pixel_position_ids_videos, self.config)
+        return features.unflatten(0, (num_frames, -1)), grid
+
+    def placed(self, whole: Tensor, group: Tensor, compression: VideoCompression, grid: tuple[int, int]) -> Tensor:
+        """Return the features with the ids of the tokens, of which those of video tokens are 0."""
+        return with_integers(whole, group.clamp(min=0)[:, None])
+
+    def embed_input_ids(
+        self,
+        input_ids: Tensor,
+        multimodal_embeddings: Sequence[Tensor] | None = None,
+        *,
+        is_multimodal: Tensor | None = None,
+    ) -> Tensor:
+        """Embed as the parent does, and give the text within videos the embeddings that layers add."""
+        if not multimodal_embeddings:
+            return super().embed_input_ids(input_ids, multimodal_embeddings, is_multimodal=is_multimodal)
+        assert is_multimodal is not None  # vLLM says where they belong
+        multimodal_embeddings, ids = without_integers(multimodal_embeddings, self.features_width, 1)
+        embedded = super().embed_input_ids(input_ids, multimodal_embeddings, is_multimodal=is_multimodal)
+        if self.per_layer_embeddings is not None:
+            places = is_multimodal.to(input_ids.device)
+            ids = torch.where(places, 0, input_ids).masked_scatter(places, ids[:, 0].to(input_ids))
+            of_layers = self.language_model.model.get_per_layer_inputs(ids)
+            self.per_layer_embeddings[: len(ids)] = of_layers.view(len(ids), *self.per_layer_embeddings.shape[1:])
+        return embedded

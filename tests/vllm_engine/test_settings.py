@@ -249,7 +249,7 @@ def test_models_whose_frames_attend_within_themselves_are_refused(tmp_path: Path
     case = CASES_BY_NAME["gemma4"]
     text = {"use_bidirectional_attention": "vision"}
     save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | {"text": text}), **EXACT)
-    with pytest.raises(Exception, match="`text_config.use_bidirectional_attention` is 'vision'"):
+    with pytest.raises(Exception, match=r"`text_config\.use_bidirectional_attention` is 'vision'"):
         engine(tmp_path, case)
 
 

@@ -26,6 +26,7 @@ from ..toys import toy_of
 from ..video.reading import SizeOfFrames, Video, read_video
 from ..vllm_plugin.compat import why_not
 from ..vllm_plugin.settings import check_engine_can_keep, has_mrope_positions
+from ..vllm_plugin.unsupported_family import REASONS
 from .background import Background
 from .chats import chat_about
 from .frame_size import size_of_frames
@@ -119,6 +120,9 @@ def config_and_processor(name: str | None, settings: Mapping[str, Any], placemen
     if problem is not None:
         raise OptionError(problem)
     config, processor = read_config_and_processor(name, placement.revision, settings)
+    reason = REASONS.get(FAMILIES[config.model_type].model_class.__name__)
+    if reason is not None:
+        raise OptionError(f"{name} cannot be answered in vLLM, because {reason}. Use --engine transformers.")
     try:
         check_engine_can_keep(config.compression_settings(), has_mrope_positions(config))
     except ValueError as error:
@@ -145,9 +149,10 @@ class VllmEngine:
         own = {each: getattr(config, each) for each in family.settings}
         commit: dict[str, Any] = {} if placement.revision is None else {"revision": placement.revision}
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
-        # The processors of GLM give a video the placeholders of images. The plugin gives it its own.
-        self.placeholder = config.video_token_id
-        self.full_placeholder = config.image_token_id if hasattr(config, "video_start_token_id") else self.placeholder
+        # The processors of GLM and InternVL give a video the placeholders of images. The plugin gives it its own.
+        self.placeholder = self.processor.tokenizer.convert_tokens_to_ids(self.processor.video_token)
+        as_images = hasattr(config, "video_start_token_id") or not family.model_class.inner_class.parent_knows_videos
+        self.full_placeholder = config.image_token_id if as_images else self.placeholder
         self.spreads_times = config.model_type == "qwen2_5_vl"
         # To vLLM, "auto" means bfloat16 for a checkpoint in float32.
         dtype = placement.dtype if placement.dtype != "auto" else str(config.dtype or "auto").removeprefix("torch.")

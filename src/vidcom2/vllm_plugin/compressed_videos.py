@@ -66,9 +66,11 @@ class CompressedVideosProcessor(VllmProcessor):
 
     def _with_text_before(self, number: int, placeholders: list[int]) -> PromptUpdateDetails:
         text = self.text_before(number)
-        return PromptUpdateDetails(
-            text + placeholders, is_embed=lambda full: torch.arange(len(full)) >= len(text)
-        ) if text else PromptUpdateDetails(placeholders)
+        return (
+            PromptUpdateDetails(text + placeholders, is_embed=lambda full: torch.arange(len(full)) >= len(text))
+            if text
+            else PromptUpdateDetails(placeholders)
+        )
 
     def request_settings(self, processor_kwargs: Mapping[str, object]) -> CompressionSettings:
         """Return the settings for the videos of a request with these `mm_processor_kwargs`."""

@@ -126,9 +126,7 @@ class SeparateMRopeFramesModel(SeparateFramesModel, CompressedQwenVideosModel):
         t, grid = tokens_of_grid(feature.data["video_grid_thw"].data.tolist(), self.config)
         return other_tokens + t * max(grid)
 
-    def scored_tokens(
-        self, features: Tensor, video_grid_thw: Tensor, **kwargs: Any
-    ) -> tuple[Tensor, tuple[int, int]]:
+    def scored_tokens(self, features: Tensor, video_grid_thw: Tensor, **kwargs: Any) -> tuple[Tensor, tuple[int, int]]:
         """Return the tokens without their features for deeper layers, which are not scored."""
         t, grid = tokens_of_grid(video_grid_thw[0].tolist(), self.config)
         return features[:, : self.config.text_config.hidden_size].unflatten(0, (t, -1)), grid

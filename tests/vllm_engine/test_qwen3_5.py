@@ -1,5 +1,5 @@
-"""Qwen3.5, and MiniCPM-V whose language model it is, in bfloat16 with heads of 128, since vLLM's linear attention on the
-CPU takes nothing else."""
+"""Qwen3.5, and MiniCPM-V whose language model it is, in bfloat16 with heads of 128, since vLLM's linear attention on
+the CPU takes nothing else."""
 
 from dataclasses import replace
 from pathlib import Path

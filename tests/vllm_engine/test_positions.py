@@ -15,9 +15,10 @@ def served_by(folder: Any, name: str, **arguments: Any) -> Served:
     return served
 
 
-@pytest.mark.parametrize("name", ["llava_video", "qwen2_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["llava_video", "qwen2_vl", "qwen3_vl", "gemma4"])
 def test_a_prefill_whose_chunks_end_inside_videos_gives_the_same_answers(tmp_path: Any, name: str) -> None:
-    served = served_by(tmp_path, name, max_num_batched_tokens=48, enable_prefix_caching=False, max_num_seqs=2)
+    memory = {"max_num_batched_tokens": 48, "max_num_seqs": 2, "max_model_len": 1536}
+    served = served_by(tmp_path, name, enable_prefix_caching=False, **memory)
     requests = [served.request(f"Which {i}?", (20 + i, 30 + i), ratio=ratio) for i, ratio in enumerate((0.3, 0.7, 1.0))]
     assert min(len(output.prompt_token_ids) for output in served.outputs(*requests)) > 48
     assert served.answers(*requests) == served.expected(*requests)

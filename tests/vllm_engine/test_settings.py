@@ -1,5 +1,6 @@
 """Which settings an engine takes, where it takes them from, and which stop it at its start."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.configuration.vision_methods import VISION_METHODS
 from vidcom2.modeling.methods.compression import compress_with
 from vidcom2.modeling.methods.video_compression import VideoTokens
+from vidcom2.vllm_plugin import SERVED
 from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
 
 LLAVA, QWEN = CASES_BY_NAME["llava_onevision"], CASES_BY_NAME["qwen2_5_vl"]
@@ -251,6 +253,17 @@ def test_models_whose_frames_attend_within_themselves_are_refused(tmp_path: Path
     save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | {"text": text}), **EXACT)
     with pytest.raises(Exception, match=r"`text_config\.use_bidirectional_attention` is 'vision'"):
         engine(tmp_path, case)
+
+
+@pytest.mark.parametrize("where", SERVED.values())
+def test_no_cuda_graph_of_a_tower_bypasses_the_compression(where: str) -> None:
+    from vllm.model_executor.models.interfaces import supports_encoder_cudagraph
+
+    from vidcom2.vllm_plugin.compressed_videos import WithoutTowerGraphs
+
+    module, _, name = where.partition(":")
+    model = getattr(importlib.import_module(f"vidcom2.vllm_plugin.{module}"), name)
+    assert not supports_encoder_cudagraph(model) or issubclass(model, WithoutTowerGraphs)
 
 
 def processor_of(served: Served, settings: dict[str, Any]) -> Any:

@@ -196,6 +196,14 @@ class CompressedVideosModel(VllmModel):
         return compression
 
 
+class WithoutTowerGraphs(VllmModel):
+    """A mixin for the families whose tower vLLM would run in CUDA graphs, which bypass `embed_multimodal`."""
+
+    def get_encoder_cudagraph_config(self) -> Any:
+        """Use no CUDA graphs of the tower, for any modality."""
+        return replace(super().get_encoder_cudagraph_config(), modalities=[])
+
+
 def with_integers(features: Tensor, integers: Tensor) -> Tensor:
     """Append integers (n, k) to features (n, dim). vLLM keeps both together, for later requests too."""
     # Their bits are stored, because bfloat16 has no numbers like 257.

@@ -16,7 +16,7 @@ from vllm.model_executor.models.gemma4_mm import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from ..modeling.methods.video_compression import VideoCompression
-from .compressed_videos import with_integers, without_integers
+from .compressed_videos import WithoutTowerGraphs, with_integers, without_integers
 from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
 
 
@@ -61,7 +61,7 @@ class VidCom2Gemma4ProcessorForVllm(SeparateFramesProcessor, Gemma4MultiModalPro
 @MULTIMODAL_REGISTRY.register_processor(
     VidCom2Gemma4ProcessorForVllm, info=Gemma4ProcessingInfo, dummy_inputs=Gemma4DummyInputsBuilder
 )
-class VidCom2Gemma4ForVllm(SeparateFramesModel, Gemma4ForConditionalGeneration):
+class VidCom2Gemma4ForVllm(WithoutTowerGraphs, SeparateFramesModel, Gemma4ForConditionalGeneration):
     """vLLM's Gemma 4 with only the kept tokens of each video.
 
     In the smaller models each layer adds to a token an embedding by its id, which for a video token is the padding's.

@@ -3,7 +3,6 @@
 # pyright: reportMissingImports=false
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,13 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
 from ..configuration.compression_settings import CompressionSettings
-from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, with_integers, without_integers
+from .compressed_videos import (
+    CompressedVideosModel,
+    CompressedVideosProcessor,
+    WithoutTowerGraphs,
+    with_integers,
+    without_integers,
+)
 
 SHIFTS = "vidcom2_shifts"  # the shifts of a step's tokens, among what a pipeline stage passes on to the next
 
@@ -46,7 +51,7 @@ def tokens_of_grid(grid_thw: Sequence[int], hf_config: Any) -> tuple[int, tuple[
     return t, (h // size, w // size)
 
 
-class MRopeVideosModel(CompressedVideosModel):
+class MRopeVideosModel(WithoutTowerGraphs, CompressedVideosModel):
     """The mixin for models with M-RoPE: every kept token keeps its own (t, h, w), computed on the full prompt.
 
     vLLM asks for positions before it has seen a video. The positions of text follow from sizes alone. All tokens of a
@@ -66,10 +71,6 @@ class MRopeVideosModel(CompressedVideosModel):
         num_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         self.shifts = torch.zeros(3, num_tokens, dtype=torch.int64)
         self.make_empty_intermediate_tensors = _with_room_for_shifts(self.make_empty_intermediate_tensors)
-
-    def get_encoder_cudagraph_config(self) -> Any:
-        """Use no CUDA graphs of the tower, for any modality, because vLLM's bypass `embed_multimodal`."""
-        return replace(super().get_encoder_cudagraph_config(), modalities=[])
 
     def extent_of_video(self, feature: Any, other_tokens: int) -> int:
         """Return how many positions a video takes that has `other_tokens` tokens of text among its placeholders."""

@@ -25,6 +25,11 @@ READ = {
             "1abaa6078ec1",
             "A text tower is recognised by two of its methods, where it was by three. It is the same in all families.",
         ),
+        "get_encoder_cudagraph_config": (
+            "1949ba5e7ae6",
+            "Graphs of Gemma 4's tower have widths. The plugin uses none.",
+        ),
+        "_mark_tower_model": ("0c6838f5066d", "Later pipeline stages may have no tower, whatever they serve."),
         "__init__": (
             "1dd5ac116fea",
             "Whether a tower of Gemma 4's is quantized depends on its own sizes, not on those of the vision tower.",

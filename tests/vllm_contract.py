@@ -26,7 +26,7 @@ READS = {
         "mm_hasher_algorithm mm_processor_kwargs video_pruning_method video_pruning_rate is_multimodal_pruning_enabled"
     ),
     "vllm.config.lora:LoRAConfig": "enable_tower_connector_lora",
-    "vllm.config.parallel:ParallelConfig": "use_ubatching",
+    "vllm.config.parallel:ParallelConfig": "pipeline_parallel_size use_ubatching",
     "vllm.config.scheduler:SchedulerConfig": "max_num_batched_tokens",
     "vllm.config.speculative:SpeculativeConfig": "method",
     "vllm.config.vllm:VllmConfig": "lora_config model_config parallel_config scheduler_config speculative_config",

@@ -114,7 +114,8 @@ def engine(folder: Path, case: Case, **arguments: Any) -> Any:
     settings = {"dtype": case.dtype, "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 16, "block_size": 32}
     settings |= {"kv_cache_memory_bytes": 2**26}
     limits = {"video": case.most_videos} | ({"image": 2} if case.takes_images else {})
-    return vllm.LLM(model=str(folder), trust_remote_code=True, limit_mm_per_prompt=limits, **{**settings, **arguments})
+    settings |= {"limit_mm_per_prompt": limits}
+    return vllm.LLM(model=str(folder), trust_remote_code=True, **{**settings, **arguments})
 
 
 def video(seed: int, num_frames: int = FRAMES) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engines import CASES_BY_NAME, EXACT, Served, engine, save_repo, save_stock_repo
+from engines import CASES_BY_NAME, EXACT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
 from models import save_as_on_the_hub
 
 from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
@@ -253,6 +253,31 @@ def test_models_whose_frames_attend_within_themselves_are_refused(tmp_path: Path
     save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | {"text": text}), **EXACT)
     with pytest.raises(Exception, match=r"`text_config\.use_bidirectional_attention` is 'vision'"):
         engine(tmp_path, case)
+
+
+def test_pipeline_stages_of_gemma_are_refused(tmp_path: Path) -> None:
+    save_repo(tmp_path, CASES_BY_NAME["gemma4"], **EXACT)
+    with pytest.raises(Exception, match=r"`--pipeline-parallel-size` is 2, but Gemma 4's later stages"):
+        engine(tmp_path, CASES_BY_NAME["gemma4"], pipeline_parallel_size=2)
+
+
+def test_frames_of_other_sizes_are_refused_before_the_engine_sees_them(tmp_path: Path) -> None:
+    """In the middle of a step, the error would stop the engine for everybody."""
+    internvl, gemma = (Served.saved(tmp_path / name, CASES_BY_NAME[name], **EXACT) for name in ("internvl", "gemma4"))
+    request = internvl.request()
+    request["mm_processor_kwargs"] = {"do_resize": False}
+    llm = engine(internvl.folder, internvl.case)
+    with pytest.raises(Exception, match="makes frames of 112 × 140 pixels, but the model's vision tower takes 84 × 84"):
+        internvl.answers(request, llm=llm)
+    assert internvl.answers(internvl.request(), llm=llm) == internvl.expected(internvl.request())
+    llm.llm_engine.engine_core.shutdown()
+    frames = [image(0), image(1).resize((WIDTH, WIDTH))]
+    request = gemma.request()
+    request["multi_modal_data"] = {"video": [(frames, {**METADATA, "frames_indices": [0, 1]})]}
+    llm = engine(gemma.folder, gemma.case)
+    with pytest.raises(Exception, match="The frames of a video have different sizes"):
+        gemma.answers(request, llm=llm)
+    llm.llm_engine.engine_core.shutdown()
 
 
 @pytest.mark.parametrize("where", SERVED.values())

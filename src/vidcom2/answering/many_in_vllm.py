@@ -25,7 +25,7 @@ from ..placement import Placement
 from ..toys import toy_of
 from ..video.reading import SizeOfFrames, Video, read_video
 from ..vllm_plugin.compat import why_not
-from ..vllm_plugin.settings import check_engine_can_keep, has_mrope_positions
+from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
 from ..vllm_plugin.unsupported_family import REASONS
 from .background import Background
 from .chats import chat_about
@@ -124,6 +124,7 @@ def config_and_processor(name: str | None, settings: Mapping[str, Any], placemen
     if reason is not None:
         raise OptionError(f"{name} cannot be answered in vLLM, because {reason}. Use --engine transformers.")
     try:
+        check_model(config)
         check_engine_can_keep(config.compression_settings(), has_mrope_positions(config))
     except ValueError as error:
         raise OptionError(f"{error} (Of `vidcom2 run`, each setting is an option.)") from None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.model_executor.models.gemma4_mm import (
+    _VIDEO_MAX_FRAMES,
     Gemma4DummyInputsBuilder,
     Gemma4ForConditionalGeneration,
     Gemma4MultiModalProcessor,
@@ -19,27 +20,38 @@ from ..modeling.methods.video_compression import VideoCompression
 from .compressed_videos import WithoutTowerGraphs, with_integers, without_integers
 from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
 
+TIME_IN_VLLM = 6  # tokens of a frame's time for which vLLM's own sizes have room
+
 
 def tokens_of_frames(places: Tensor, hf_config: Any) -> tuple[int, tuple[int, int]]:
     """Return the number of frames, and the rows and columns of tokens in a frame, from the columns and rows (T, P, 2)
-    of their patches, which are -1 at the padding."""
+    of their patches, which are -1 at the padding.
+
+    Raises:
+        ValueError: if frames have different sizes.
+    """
     size = hf_config.vision_config.pooling_kernel_size
-    columns, rows = ((places[0].amax(dim=0) + 1) // size).tolist()
+    sides = ((places.amax(dim=1) + 1) // size).unique(dim=0).tolist()
+    if len(sides) > 1:
+        raise ValueError(f"The frames of a video have different sizes, in columns and rows of tokens: {sides}.")
+    ((columns, rows),) = sides
     return len(places), (rows, columns)
+
+
+class SizesWithTimes(Gemma4ProcessingInfo):
+    """vLLM's sizes, with room for all of the text around a frame, which is part of a video's features."""
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int] | None:
+        """Return the most tokens of an image, a sound and a video."""
+        tokens = super().get_mm_max_tokens_per_item(seq_len, mm_counts)
+        if tokens is None:
+            return None
+        longest = len(self.get_tokenizer().encode(" 00:00 ", add_special_tokens=False))
+        return {**tokens, "video": tokens["video"] + _VIDEO_MAX_FRAMES * max(0, longest - TIME_IN_VLLM)}
 
 
 class VidCom2Gemma4ProcessorForVllm(SeparateFramesProcessor, Gemma4MultiModalProcessor):
     """vLLM's processor, with a ratio and fewer placeholders for each video."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        attention = self.info.get_hf_config().text_config.use_bidirectional_attention
-        if attention == "vision":
-            raise ValueError(
-                f"`text_config.use_bidirectional_attention` is {attention!r}: the tokens of a frame attend to each "
-                "other, as in Gemma 4's 26B and 31B, but vLLM fixes which ones do so before it has seen the video. "
-                "Serve the repo with `transformers serve`, or the stock checkpoint without compression."
-            )
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
         """Return the number of frames, and the rows and columns of tokens in a frame."""
@@ -59,7 +71,7 @@ class VidCom2Gemma4ProcessorForVllm(SeparateFramesProcessor, Gemma4MultiModalPro
 
 
 @MULTIMODAL_REGISTRY.register_processor(
-    VidCom2Gemma4ProcessorForVllm, info=Gemma4ProcessingInfo, dummy_inputs=Gemma4DummyInputsBuilder
+    VidCom2Gemma4ProcessorForVllm, info=SizesWithTimes, dummy_inputs=Gemma4DummyInputsBuilder
 )
 class VidCom2Gemma4ForVllm(WithoutTowerGraphs, SeparateFramesModel, Gemma4ForConditionalGeneration):
     """vLLM's Gemma 4 with only the kept tokens of each video.

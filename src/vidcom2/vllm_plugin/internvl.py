@@ -28,7 +28,18 @@ class VidCom2InternVLProcessorForVllm(SeparateFramesProcessor, InternS1MultiModa
         return self.info.get_tokenizer().get_vocab()[self.info.get_hf_processor().video_token]
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
-        """Return the number of frames, and the rows and columns of tokens in a frame."""
+        """Return the number of frames, and the rows and columns of tokens in a frame.
+
+        Raises:
+            ValueError: if frames do not have the tower's size, which would otherwise stop the engine mid-step.
+        """
+        height, width = self.info.get_hf_config().vision_config.image_size
+        found = tuple(video["pixel_values_videos"].data.shape[-2:])
+        if found != (height, width):
+            raise ValueError(
+                f"`mm_processor_kwargs` makes frames of {found[0]} × {found[1]} pixels, but the model's vision tower "
+                f"takes {height} × {width}. Leave `size` and `do_resize` out."
+            )
         side = math.isqrt(self.info.get_hf_processor().image_seq_length)
         return int(video["video_num_patches"].data), (side, side)
 

@@ -16,6 +16,8 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
 
+MOST_FRAMES = 16 * 10  # vLLM's own largest video has 16 frames of up to 10 tiles
+
 
 class FramesWithoutSlices(MiniCPMV4_6ProcessingInfo):
     """vLLM's sizes, but frames are not cut into slices. A frame's budget does not say which slices its tokens are of,
@@ -23,6 +25,17 @@ class FramesWithoutSlices(MiniCPMV4_6ProcessingInfo):
 
     def get_video_max_slice_num(self) -> int:
         return 1
+
+    def get_num_frames_with_most_features(self, seq_len: int, mm_counts: Mapping[str, int]) -> int:
+        """Return how many frames the largest video has, by which vLLM measures its memory."""
+        of_images = self.get_max_image_tokens() * mm_counts.get("image", 0)
+        num_frames = self.get_max_video_frames(seq_len - of_images) // max(mm_counts.get("video", 0), 1)
+        return max(1, min(num_frames, MOST_FRAMES))
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Return vLLM's sizes, with the marks around each frame, which are part of a video's features."""
+        tokens = super().get_mm_max_tokens_per_item(seq_len, mm_counts)
+        return {**tokens, "video": tokens["video"] + 2 * self.get_num_frames_with_most_features(seq_len, mm_counts)}
 
 
 def tokens_of_frames(sizes: Tensor, joined: Any, hf_config: Any) -> tuple[int, tuple[int, int]]:
@@ -72,6 +85,10 @@ class VidCom2MiniCPMVProcessorForVllm(SeparateFramesProcessor, MiniCPMV4_6MultiM
 )
 class VidCom2MiniCPMVForVllm(SeparateFramesModel, MiniCPMV4_6ForConditionalGeneration):
     """vLLM's MiniCPM-V 4.6 with only the kept tokens of each video, whose frames have no slices."""
+
+    def _mark_tower_model(self, vllm_config: Any, modalities: set[str], **kwargs: Any) -> Any:
+        """Mark the tower as that of videos too. Otherwise vLLM leaves it out where a server takes no images."""
+        return super()._mark_tower_model(vllm_config, {*modalities, "video"}, **kwargs)
 
     def one_by_one(self, **kwargs: Any) -> Iterator[dict[str, Any]]:
         """Yield the frames of each video. All arguments have an entry for each video."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.distributed.parallel_state import get_pp_group
 from vllm.multimodal.inputs import MultiModalFieldConfig
 
 from ..configuration.compression_settings import CompressionSettings
@@ -51,7 +52,8 @@ class SeparateFramesProcessor(CompressedVideosProcessor):
         """Return the ids for a video whose kept tokens are all in its first frame."""
         t, _ = self.size_of(video)
         group = group_of_frames([kept] + [0] * (t - 1), video[TEXT].data.tolist())
-        return [self.video_token_id if token == TOKENS else token for token in group]
+        placeholder = self.video_token_id
+        return [placeholder if token == TOKENS else token for token in group]
 
 
 def group_of_frames(tokens_per_frame: list[int], text: Sequence[int]) -> list[int]:
@@ -98,6 +100,8 @@ class SeparateFramesModel(CompressedVideosModel):
         ids, is_token = group.to(features.device), (group == TOKENS).to(features.device)
         whole = features.new_zeros(len(group), self.features_width)  # text has no features for deeper layers
         whole[is_token] = compression.kept(features)
+        if not get_pp_group().is_first_rank:  # this stage has no embeddings, and encodes only to measure its memory
+            return self.placed(whole, group, compression, grid)
         embedded = self.get_language_model().embed_input_ids(ids[~is_token]).to(whole)
         whole[~is_token, : embedded.shape[1]] = embedded
         return self.placed(whole, group, compression, grid)

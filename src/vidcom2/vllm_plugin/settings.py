@@ -166,6 +166,28 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
         )
 
 
+def check_model(hf_config: Any, pipeline_stages: int = 1) -> None:
+    """Check that the plugin serves a model, of a family that it serves.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if hf_config.model_type != "gemma4":
+        return
+    attention = hf_config.text_config.use_bidirectional_attention
+    if attention == "vision":
+        raise ValueError(
+            f"`text_config.use_bidirectional_attention` is {attention!r}: the tokens of a frame attend to each other, "
+            "as in Gemma 4's 26B and 31B, but vLLM fixes which ones do so before it has seen the video. Serve the repo "
+            "with `transformers serve`, or the stock checkpoint without compression."
+        )
+    if pipeline_stages > 1:
+        raise ValueError(
+            f"`--pipeline-parallel-size` is {pipeline_stages}, but Gemma 4's later stages would need the keys and "
+            "embeddings of earlier ones, which vLLM does not pass on. Use `--tensor-parallel-size`."
+        )
+
+
 class SettingsAtStart(VerifyAndUpdateConfig):
     """The check of settings and flags that vLLM calls once for an engine, before it loads anything."""
 
@@ -195,6 +217,7 @@ class SettingsAtStart(VerifyAndUpdateConfig):
             hf_config.retention_ratio = ratio
             multimodal.video_pruning_rate = None  # otherwise vLLM's own classes would prune too
         settings = engine_settings(hf_config)
+        check_model(hf_config, vllm_config.parallel_config.pipeline_parallel_size)
         if multimodal is None:
             return
         for name, value in named_settings(multimodal.mm_processor_kwargs or {}):

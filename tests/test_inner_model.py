@@ -36,7 +36,7 @@ def language_model_lengths(model: Any) -> Iterator[list[int]]:
 
 def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
     """Outside the families' own hooks, the code does not compare token ids. Only `generate`, which suppresses the id,
-    an error, and vLLM's offline engine, whose models are in other processes, use it."""
+    and an error use it."""
     root, compared = Path(__file__).parents[1], []
     for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
         for path in (root / top).rglob("*.py"):
@@ -45,7 +45,7 @@ def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "video_token_id"]
             compared += [path.name] * len(named)
-    assert sorted(compared) == ["compressed_generation.py", "many_in_vllm.py", *["prompt_compression.py"] * 2]
+    assert sorted(compared) == ["compressed_generation.py", *["prompt_compression.py"] * 2]
 
 
 def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) -> None:

@@ -1,4 +1,4 @@
-"""The part that both steps of the training share: a step of the optimizer, and resuming a training that was killed."""
+"""The part that all steps of the training share: a step of the optimizer, and resuming a training that was killed."""
 
 import math
 import os

@@ -27,6 +27,7 @@ from .dataset import video_of_level, write_video
 from .encoded import Encoded, encoded_videos
 from .train import TOWER_STEPS
 from .train_language import STAGES, Student, answer_accuracy
+from .train_numbers import NUMBER_STEPS
 from .videos import Question, questions_about
 
 KINDS = ("digit", "colour", "first")
@@ -78,6 +79,7 @@ def provenance(architecture: str, checkpoint: Checkpoint, work: Path) -> dict[st
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps of the tower": TOWER_STEPS,
         "stages of the language model": [vars(stage) for stage in STAGES],
+        "steps with numbers": NUMBER_STEPS,
         "data": "generated videos with digits of scikit-learn's load_digits (UCI, CC BY 4.0), train split",
         "torch": torch.__version__,
         "transformers": transformers.__version__,

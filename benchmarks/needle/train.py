@@ -13,6 +13,7 @@ import typer
 
 from .architectures import ARCHITECTURES
 from .train_language import STAGES, train_language
+from .train_numbers import train_numbers
 from .train_tower import train_tower
 
 TOWER_STEPS = 5000
@@ -23,15 +24,21 @@ def main(
     work: Annotated[Path, typer.Argument(help="Folder for checkpoints and encoded videos.")],
     output: Annotated[Path, typer.Argument(help="Folder to save the model and its processor in.")],
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, ...")] = "cpu",
+    trained: Annotated[Path | None, typer.Option(help="Folder of a model that begins with the last step.")] = None,
 ) -> None:
-    """Train the model in two steps."""
+    """Train the model in three steps, or from a trained model in the last of them."""
     how = ARCHITECTURES[architecture]
     torch.manual_seed(0)
     model, processor = how.build()
+    if trained is not None:
+        model = type(model).from_pretrained(trained)
     model.to(torch.device(device))
-    train_tower(how, model, work, TOWER_STEPS)
+    if trained is None:
+        train_tower(how, model, work, TOWER_STEPS)
     how.tower(model).requires_grad_(False)
-    train_language(how, model, processor, work, STAGES)
+    if trained is None:
+        train_language(how, model, processor, work, STAGES)
+    train_numbers(how, model, processor, work)
     model.save_pretrained(output)
     processor.save_pretrained(output)
 

@@ -25,6 +25,7 @@ MOST_VIDEOS, MOST_FRAMES = 48, 256  # of a batch
 RATES = (0.5, 1.0, 2.0, 4.0)  # frames per second
 IGNORED = -100
 LOG_EVERY, SAVE_EVERY = 50, 100
+TEST_VIDEOS = 250
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Student:
         head: Any = self.model.get_output_embeddings()
         return head(hidden[:, :-1]), labels.to(device)
 
+    def loss(self, videos: list[Encoded], questions: list[list[Question]], rate: float) -> Tensor:
+        """Return the mean loss of the answers to these questions."""
+        logits, labels = self.answers(videos, questions, rate)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
 
 def train_language(
     architecture: Architecture,
@@ -138,8 +144,7 @@ def train_language(
             batch = min(MOST_VIDEOS, MOST_FRAMES // num_frames)
             videos = rng.sample(encoded(num_frames, stage.videos[num_frames]), batch)
             asked = [rng.sample(video.questions, min(MOST_TURNS, len(video.questions))) for video in videos]
-            logits, labels = student.answers(videos, asked, rng.choice(RATES))
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+            loss = student.loss(videos, asked, rng.choice(RATES))
             optimize(optimizer, loss, LEARNING_RATE * cosine(step, steps, warmup=100))
             if (step + 1) % LOG_EVERY == 0:
                 took = time.perf_counter() - started
@@ -148,7 +153,7 @@ def train_language(
                 checkpoint.save(step + 1)
             if (step + 1) % (4 * SAVE_EVERY) == 0 or step + 1 == before + stage.steps:
                 longest = max(stage.videos)
-                found = answer_accuracy(student, encoded(longest, 250, "test"))
+                found = answer_accuracy(student, encoded(longest, TEST_VIDEOS, "test"))
                 print(longest, json.dumps(found), flush=True)
         before += stage.steps
 

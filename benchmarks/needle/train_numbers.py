@@ -1,0 +1,84 @@
+"""Step 3 of the training: the language model learns to read numbers, whose digits lie in several tokens.
+
+In step 2 one video in five has a number, and LLaVA-OneVision's toy then reads one number in four. Here every other step
+has such videos alone, with few frames, so that many of them fit into a batch.
+"""
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from .architectures import Architecture
+from .checkpointing import Checkpoint, cosine, optimize
+from .encoded import Encoded, encoded_videos
+from .train_language import (
+    LOG_EVERY,
+    MOST_FRAMES,
+    MOST_TURNS,
+    MOST_VIDEOS,
+    RATES,
+    SAVE_EVERY,
+    STAGES,
+    TEST_VIDEOS,
+    Student,
+    answer_accuracy,
+)
+from .videos import Question
+
+NUMBER_STEPS = 1000
+LEARNING_RATE = 1.2e-3
+LENGTHS = (1, 4, 8, 16)  # frames of videos with numbers
+TEST_FRAMES = 16
+
+
+def train_numbers(
+    architecture: Architecture, model: PreTrainedModel, processor: Any, folder: Path, steps: int = NUMBER_STEPS
+) -> None:
+    """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
+    student = Student.of(architecture, model, processor)
+    learning = architecture.language(model).requires_grad_(True)
+    optimizer = torch.optim.AdamW(learning.parameters(), lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
+    checkpoint = Checkpoint(folder / "numbers.pt", {"learning": learning, "optimizer": optimizer})
+    done, started = checkpoint.load(), time.perf_counter()
+    if done >= steps:
+        return
+
+    def encoded(num_frames: int, number: int, split: str = "train") -> list[Encoded]:
+        return encoded_videos(architecture, model, folder / "encoded", num_frames, number, split)
+
+    lengths = {num_frames: number for stage in STAGES for num_frames, number in stage.videos.items()}
+    sets = {num_frames: encoded(num_frames, number) for num_frames, number in lengths.items()}
+    others = tuple(STAGES[-1].videos)  # as in the last stage of step 2
+    with_numbers = {length: [video for video in sets[length] if numbers_in(video)] for length in LENGTHS}
+    for step in range(done, steps):
+        rng, reads_numbers = random.Random(f"number {step}"), bool(step % 2)
+        num_frames = rng.choice(LENGTHS if reads_numbers else others)
+        pool = with_numbers[num_frames] if reads_numbers else sets[num_frames]
+        videos = rng.sample(pool, min(MOST_VIDEOS, MOST_FRAMES // num_frames))
+        asked = [rng.sample(video.questions, min(MOST_TURNS, len(video.questions))) for video in videos]
+        if reads_numbers:  # the first question is about a number
+            asked = [[numbers_in(video)[0], *some[1:]] for video, some in zip(videos, asked)]
+        loss = student.loss(videos, asked, rng.choice(RATES))
+        optimize(optimizer, loss, LEARNING_RATE * cosine(step, steps, warmup=50))
+        if (step + 1) % LOG_EVERY == 0:
+            took = time.perf_counter() - started
+            print(f"numbers {step + 1}, {num_frames} frames: loss {loss.item():.3f}; {took:.0f} s", flush=True)
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
+            checkpoint.save(step + 1)
+        if (step + 1) % (4 * SAVE_EVERY) == 0 or step + 1 == steps:
+            each = [
+                Encoded(video.features, [question])
+                for video in encoded(TEST_FRAMES, TEST_VIDEOS, "test")
+                for question in video.questions
+            ]
+            print(TEST_FRAMES, json.dumps(answer_accuracy(student, each)), flush=True)
+
+
+def numbers_in(video: Encoded) -> list[Question]:
+    """Return the questions that ask for a number of several digits."""
+    return [question for question in video.questions if question.kind.endswith("number")]

@@ -4,9 +4,9 @@
 
 A run that was killed continues from its last checkpoint, which is saved every hundred steps.
 
-`trained/llava_onevision` holds a LLaVA-OneVision that has learnt all levels but numbers (two in three are right, and one
-in three if they are named by their colour). It is not shipped, and no published figure is of it. `--trained` continues
-with it.
+`trained/llava_onevision` holds a LLaVA-OneVision that has learnt all levels but numbers: two in three are right, and
+one in three of those that are named by their colour. It is not shipped, and no published figure is of it. `--trained`
+continues with it.
 """
 
 from pathlib import Path

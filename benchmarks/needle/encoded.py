@@ -1,7 +1,7 @@
 """Training videos that the frozen vision tower has encoded once. They are stored in files and read many times."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +26,13 @@ class Encoded:
     questions: list[Question]
 
 
-def video_of_any_level(number: int, num_frames: int, split: str) -> Needle:
-    """Return video `number` of a split. The levels take turns, the two hardest to learn twice."""
+def training_video(number: int, num_frames: int, split: str, level: str | None = None) -> Needle:
+    """Return video `number` of a split and a level. Without a level, they take turns, the two hardest to learn
+    twice."""
+    if level is not None:
+        return make_needle((5, split == "test", num_frames, number), level, num_frames, split)
     turns = (*LEVELS, "named", "numbers")
-    level = turns[number % len(turns)]
-    return make_needle((4, split == "test", num_frames, number), level, num_frames, split)
+    return make_needle((4, split == "test", num_frames, number), turns[number % len(turns)], num_frames, split)
 
 
 def encoded_videos(
@@ -40,14 +42,17 @@ def encoded_videos(
     num_frames: int,
     number: int,
     split: str = "train",
+    level: str | None = None,
 ) -> list[Encoded]:
-    """Return those of the first `number` videos of a split that have a question. Videos in `folder` are not encoded
-    again."""
+    """Return those of the first `number` videos of a split and a level, or of all levels, that have a question. Videos
+    in `folder` are not encoded again."""
+    name = split if level is None else f"{split}-{level}"
+    make = partial(training_video, num_frames=num_frames, split=split, level=level)
     videos: list[Encoded] = []
     for first in range(0, number, CHUNK):
-        path = folder / f"{split}-{num_frames}-{first}.pt"
+        path = folder / f"{name}-{num_frames}-{first}.pt"
         if not path.exists():
-            made = list(_encode(architecture, model, range(first, min(first + CHUNK, number)), num_frames, split))
+            made = list(_encode(architecture, model, make, range(first, min(first + CHUNK, number))))
             stored = {
                 "features": torch.stack([video.features for video in made]),
                 "questions": json.dumps([[vars(question) for question in video.questions] for video in made]),
@@ -60,13 +65,12 @@ def encoded_videos(
 
 
 def _encode(
-    architecture: Architecture, model: PreTrainedModel, numbers: range, num_frames: int, split: str
+    architecture: Architecture, model: PreTrainedModel, make: Callable[[int], Needle], numbers: range
 ) -> Iterator[Encoded]:
-    make = partial(video_of_any_level, num_frames=num_frames, split=split)
     with ProcessPoolExecutor() as pool, torch.no_grad():
         for needle in pool.map(make, numbers, chunksize=8):
             frames = torch.from_numpy(needle.frames)
-            if num_frames < architecture.frames_per_group:  # processors repeat a single frame as well
+            if len(frames) < architecture.frames_per_group:  # processors repeat a single frame as well
                 frames = frames.expand(architecture.frames_per_group, -1, -1, -1)
             groups = frames.unflatten(0, (-1, architecture.frames_per_group))
             yield Encoded(architecture.features(model, groups).half().cpu(), questions_about(needle))

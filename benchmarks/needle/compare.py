@@ -71,13 +71,11 @@ GROUPS = {
     "leaderboard": Group(leaderboard_candidates),
     "leaderboard_attention": Group(attention_candidates),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES),
-    "frames": Group(frame_count_candidates, LONG, LONG_FRAMES, toys=("qwen3_vl",)),  # LLaVA's has learnt up to 16
+    "frames": Group(frame_count_candidates, LONG, LONG_FRAMES),
     "tower": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
     "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
     "repeats": Group(repeat_candidates, REPEATS, towers=TOLERANCES),
 }
-# What a toy was not trained on is not asked.
-NOT_LEARNT = {"llava_onevision": ("named", "numbers")}
 RESULTS = Path(__file__).parents[1] / "results" / "needle"
 MAX_NEW_TOKENS = 5
 BATCH_FRAMES = 512  # of the videos that are answered about at once
@@ -87,16 +85,12 @@ OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 def compare(checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str) -> dict[str, Any]:
     """Return the figures of a group for the whole test set and for each level."""
-    questions, candidates = _questions(data, toy), GROUPS[group].candidates(toy)
+    questions, candidates = read_questions(data), GROUPS[group].candidates(toy)
     rows = _answers(checkpoint, questions, candidates, work / f"{group}.jsonl", GROUPS[group].num_frames)
     return _described(checkpoint, toy, questions, data, group) | {
         "all": [_rounded(row) for row in summary(questions, rows, candidates)],
         "levels": {level: _of_level(level, questions, rows, candidates) for level in _levels(questions)},
     }
-
-
-def _questions(data: Path, toy: Toy) -> list[Question]:
-    return [each for each in read_questions(data) if each.given["level"] not in NOT_LEARNT.get(toy.name, ())]
 
 
 def _levels(questions: list[Question]) -> list[str]:
@@ -110,7 +104,7 @@ def compare_towers(
     """Return the figures of all tokens and of each candidate with each of these ways to run the vision tower.
     Differences are to the same candidate with the first of them, the whole tower. If the videos are there at several
     rates, each rate has figures of its own."""
-    questions, num_frames = _questions(data, toy), GROUPS[group].num_frames
+    questions, num_frames = read_questions(data), GROUPS[group].num_frames
     candidates = [AllTokens(), *GROUPS[group].candidates(toy)]
     compared = [tower.candidate(candidate) for tower in towers for candidate in candidates]
     rows = _answers(checkpoint, questions, compared[1:], work / f"{group}.jsonl", num_frames)

@@ -24,9 +24,8 @@ LONG, LONG_FRAMES = "long", 64
 # The folder of a test set that has each video at several rates, given as x264's crf: a codec's noise decides how often
 # pixels repeat. x264's default is 23. At 30 it leaves out much of the sensor's noise.
 REPEATS, RATES = "repeats", (12, 23, 30)
-# Questions that the models were trained on but cannot answer well even with all tokens, so that no method can lose the
-# answer: which way the ball goes (no better than chance). What is asked about one of several events has levels of its
-# own.
+# Questions that the models were trained on and the test set leaves out: which way the ball goes, which an earlier model
+# guessed even with all tokens, and what is asked about one of several events, which has levels of its own.
 NOT_ASKED = ("ball", "named digit", "named where", "named half")
 
 

@@ -38,8 +38,11 @@ LENGTHS = (16, 64)  # frames of the videos that the provenance reports on
 
 
 def clips(checkpoint: Checkpoint, folder: Path) -> Iterator[dict[str, str]]:
+    taken: set[int] = set()
     for kind in KINDS:
         for number in range(1000):
+            if number in taken:
+                continue
             needle = video_of_level(number, LEVEL, 16, "test")
             asked = [question for question in questions_about(needle) if question.kind == kind]
             path = folder / f"{kind}.mp4"
@@ -47,6 +50,7 @@ def clips(checkpoint: Checkpoint, folder: Path) -> Iterator[dict[str, str]]:
                 write_video(needle, path, QUALITY)
                 if _tells(checkpoint, path, asked[0]):
                     yield {"video": path.name, "question": asked[0].question, "answer": asked[0].answer}
+                    taken.add(number)
                     break
 
 

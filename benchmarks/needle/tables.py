@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from vidcom2.evaluation.plot import draw_frame_counts, draw_results
 from vidcom2.evaluation.tables import cell, pipes
-from vidcom2.toys import TOY
+from vidcom2.toys import TOY, TOYS
 
 from ..pages import ROOT, write_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, METHODS, RATIOS
@@ -326,7 +326,8 @@ def blocks() -> dict[str, str]:
         "ablations-qwen3-vl": lambda: variants(load("ablations", QWEN), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
-        "frames": lambda: frame_counts(load("frames", QWEN)),
+        "frames": lambda: frame_counts(load("frames")),
+        "frames-qwen3-vl": lambda: frame_counts(load("frames", QWEN)),
         "tower": lambda: towers(load("tower")),
         "repeats": lambda: repeats(load("repeats")),
         "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
@@ -335,6 +336,7 @@ def blocks() -> dict[str, str]:
         ),
         "leaderboard": lambda: leaderboard(load_leaderboard()),
         "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
+        "leaderboard-long": lambda: leaderboard(load("long")),
         "leaderboard-qwen3-vl": lambda: leaderboard(load_leaderboard(QWEN)),
         "leaderboard-qwen3-vl-long": lambda: leaderboard(load("long", QWEN)),
         "leaderboard-qwen3-vl-kinds": lambda: leaderboard_by_kind(load_leaderboard(QWEN)),
@@ -348,9 +350,9 @@ def main() -> None:
     write_tables(PAGES, "needle", blocks())
     rows = load("methods")["all"]
     drawn = [rows[0], *(row for row in [*rows[1:], *load("positions")["all"]] if row["method"] in PLOTTED)]
-    frames = load("frames", QWEN)["all"]
-    title = "More frames within one budget: right answers of the Qwen3-VL toy"
-    draw_frame_counts(frames, title, ROOT / "docs" / "needle_frames.png")
+    for toy, name in zip(TOYS, SHORT_TOYS, strict=True):
+        title = f"More frames within one budget: right answers of the {name}"
+        draw_frame_counts(load("frames", toy)["all"], title, ROOT / "docs" / f"needle_frames_{toy}.png")
     draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")
 
 

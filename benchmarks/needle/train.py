@@ -2,11 +2,8 @@
 
     python -m benchmarks.needle.train ARCHITECTURE WORK_FOLDER OUTPUT_FOLDER
 
-A run that was killed continues from its last checkpoint, which is saved every hundred steps.
-
-`trained/llava_onevision` holds a LLaVA-OneVision that has learnt all levels but numbers: two in three are right, and
-one in three of those that are named by their colour. It is not shipped, and no published figure is of it. `--trained`
-continues with it.
+A run that was killed continues from its last checkpoint, which is saved every hundred steps. With `--trained`, a
+model that has learnt the first two steps goes on with the third.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Step 3 of the training: the language model learns to read numbers, whose digits lie in several tokens.
 
-In step 2 one video in five has a number, and LLaVA-OneVision's toy then reads one number in four. Here two steps in three
-have such videos alone, with few frames, so that many of them fit into a batch. They are new: trained further on the
-videos of step 2, the toy knew them by heart (it read 90 % of their numbers, and 60 % of those in unseen videos).
+In step 2 one video in five has a number, and LLaVA-OneVision's toy then reads one number in four. Here two steps in
+three have such videos alone, with few frames, so that many of them fit into a batch. They are new: trained further on
+the videos of step 2, the toy knew them by heart (it read 90 % of their numbers, and 60 % of those in unseen videos).
 """
 
 import json

@@ -57,11 +57,24 @@ def main_candidates(toy: Toy) -> list[Candidate]:
 
 
 def position_candidates(toy: Toy) -> list[Candidate]:
-    """Return candidates whose kept tokens have the positions that they have in the full prompt."""
+    """Return candidates whose kept tokens have the positions that they have in the full prompt, and those with
+    consecutive positions that `main_candidates` has not."""
     return [
-        Candidate(f"{name}, original positions", ratio, settings | ORIGINAL)
-        for name, settings in METHODS.items()
-        for ratio in RATIOS
+        *(
+            Candidate(f"{name}, original positions", ratio, settings | ORIGINAL)
+            for name, settings in (METHODS | NEWER_METHODS).items()
+            for ratio in RATIOS
+        ),
+        *(Candidate(name, ratio, settings) for name, settings in NEWER_METHODS.items() for ratio in RATIOS),
+    ]
+
+
+def long_position_candidates(toy: Toy) -> list[Candidate]:
+    """Return the methods that `long` has with original positions, with consecutive ones."""
+    return [
+        Candidate(name, ratio, settings)
+        for name, settings in (METHODS | NEWER_METHODS).items()
+        for ratio in LEADERBOARD_RATIOS
     ]
 
 

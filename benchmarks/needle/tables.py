@@ -14,7 +14,7 @@ from vidcom2.evaluation.tables import cell, pipes
 from vidcom2.toys import TOY, TOYS
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, METHODS, RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, METHODS, NEWER_METHODS, RATIOS
 from .towers import TOLERANCES, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
@@ -121,18 +121,28 @@ def by_level(methods: dict[str, Any]) -> str:
 
 
 def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
-    """Make the table of consecutive and original positions × kind of question, for the methods of this project."""
-    whole, *rows = methods["all"]
+    """Make the table of consecutive and original positions × kind of question, for the methods that score tokens."""
+    whole, *rows = [*methods["all"], *original["all"][1:]]
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "positions", *kinds, "all, %"]]
     for ratio in HEADLINE_RATIOS:
-        for name in METHODS:
+        for name in METHODS | NEWER_METHODS:
             for kind, row in (
                 ("consecutive", _find(rows, name, ratio)),
-                ("original", _find(original["all"], f"{name}{ORIGINAL_SUFFIX}", ratio)),
+                ("original", _find(rows, f"{name}{ORIGINAL_SUFFIX}", ratio)),
             ):
                 cells = ["–"] * (len(kinds) + 1) if "refused" in row else [*_kinds(row, kinds), _accuracy(row)]
                 lines.append([f"{ratio:.0%}", name, kind, *cells])
+    return pipes(lines)
+
+
+def long_positions(consecutive: dict[str, Any], original: dict[str, Any]) -> str:
+    """Make the table of consecutive and original positions × ratio, for videos of 64 frames."""
+    lines = [["method", "positions", *(f"R = {ratio:.0%}" for ratio in LEADERBOARD_RATIOS)]]
+    for name in METHODS | NEWER_METHODS:
+        for kind, found in (("consecutive", consecutive), ("original", original)):
+            chosen = [_find(found["all"], name, ratio) for ratio in LEADERBOARD_RATIOS]
+            lines.append([name, kind, *map(_with_difference, chosen)])
     return pipes(lines)
 
 
@@ -322,6 +332,7 @@ def blocks() -> dict[str, str]:
         "levels-qwen3-vl": lambda: by_level(load("methods", QWEN)),
         "levels": lambda: by_level(methods),
         "positions": lambda: positions(methods, original),
+        "long-positions": lambda: long_positions(load("long_positions"), load("long")),
         "ablations": lambda: variants(load("ablations"), ABLATION_RATIOS),
         "ablations-qwen3-vl": lambda: variants(load("ablations", QWEN), ABLATION_RATIOS),
         "budgets": lambda: variants(load("budgets"), BUDGET_RATIOS),

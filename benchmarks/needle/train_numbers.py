@@ -8,6 +8,7 @@ the videos of step 2, the toy knew them by heart (it read 90 % of their numbers,
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +51,15 @@ def train_numbers(
     if done >= steps:
         return
 
-    def encoded(num_frames: int, number: int, split: str = "train") -> list[Encoded]:
-        return encoded_videos(architecture, model, folder / "encoded", num_frames, number, split)
-
-    lengths = {num_frames: number for stage in STAGES for num_frames, number in stage.videos.items()}
-    sets = {num_frames: encoded(num_frames, number) for num_frames, number in lengths.items()}
-    others = tuple(STAGES[-1].videos)  # as in the last stage of step 2
+    encoded = partial(encoded_videos, architecture, model, folder / "encoded")
+    of_all_levels = {num_frames: encoded(num_frames, number) for num_frames, number in STAGES[-1].videos.items()}
     with_numbers = {
-        num_frames: encoded_videos(architecture, model, folder / "encoded", num_frames, number, level="numbers")
-        for num_frames, number in WITH_NUMBERS.items()
+        num_frames: encoded(num_frames, number, level="numbers") for num_frames, number in WITH_NUMBERS.items()
     }
     for step in range(done, steps):
         rng, reads_numbers = random.Random(f"number {step}"), step % 3 > 0
-        num_frames = rng.choice(OFTEN if reads_numbers else others)
-        pool = (with_numbers if reads_numbers else sets)[num_frames]
+        num_frames = rng.choice(OFTEN if reads_numbers else tuple(of_all_levels))
+        pool = (with_numbers if reads_numbers else of_all_levels)[num_frames]
         videos = rng.sample(pool, min(MOST_VIDEOS, MOST_FRAMES // num_frames))
         shuffled = [rng.sample(video.questions, len(video.questions)) for video in videos]
         if reads_numbers:

@@ -5,7 +5,8 @@ from types import MappingProxyType
 from typing import Any
 
 # On the needle benchmark's two toys, "coverage" is right more often than every other method at every ratio from 25 to
-# 5 %, and kept tokens in LLaVA's families tell the time only by their original positions (docs/leaderboard.md).
+# 5 % on videos of 16 frames. There LLaVA-OneVision's toy also gains from original positions, though not on videos of 64
+# frames (docs/leaderboard.md).
 RECOMMENDED: Mapping[str, Any] = MappingProxyType(
     {"compression_method": "coverage", "compression_positions": "original"}
 )

@@ -141,9 +141,9 @@ def test_headings_break_between_words_alone(
 
 def test_run_ends_in_one_line_of_verdict() -> None:
     last = vidcom2("run", "--repeats", 1)[1].splitlines()[-1]
-    assert re.fullmatch(r"25 %: same answer, 3\.7× fewer video tokens, prefill \d+\.\d× (faster|slower)", last)
+    assert re.fullmatch(r"25 %: same answer, 3\.8× fewer video tokens, prefill \d+\.\d× (faster|slower)", last)
     last = vidcom2("run", "--repeats", 1, "--no-baseline")[1].splitlines()[-1]
-    assert last == "25 %: 3.7× fewer video tokens"
+    assert last == "25 %: 3.8× fewer video tokens"
 
 
 def eval_result(method: str, ratio: float, accuracy: float | None, agreement: float, questions: int) -> dict:

@@ -14,7 +14,7 @@ from vidcom2.evaluation.tables import cell, pipes
 from vidcom2.toys import TOY, TOYS
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, METHODS, NEWER_METHODS, RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, RATIOS
 from .towers import TOLERANCES, UPDATE_RATIOS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
@@ -28,6 +28,7 @@ ORIGINAL_SUFFIX = ", original positions"
 
 ORIGINAL = f"VidCom² (paper){ORIGINAL_SUFFIX}"
 OWN = "coverage"  # this project's method
+OF_TWO_POSITIONS = ("VidCom² (paper)", "VidCom² (released)", "EVS", "V-CAST", OWN)  # methods that score tokens
 SHORT = {  # the methods of README's table, and what it calls them
     OWN: "`vidcom2.RECOMMENDED`",
     "VidCom² (paper)": "VidCom²",
@@ -122,25 +123,24 @@ def by_level(methods: dict[str, Any]) -> str:
 
 
 def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
-    """Make the table of consecutive and original positions × kind of question, for the methods that score tokens."""
+    """Make the table of consecutive and original positions × kind of question."""
     whole, *rows = [*methods["all"], *original["all"][1:]]
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "positions", *kinds, "all, %"]]
-    for ratio in HEADLINE_RATIOS:
-        for name in METHODS | NEWER_METHODS:
+    for ratio in RATIOS[:-1]:
+        for name in OF_TWO_POSITIONS:
             for kind, row in (
                 ("consecutive", _find(rows, name, ratio)),
                 ("original", _find(rows, f"{name}{ORIGINAL_SUFFIX}", ratio)),
             ):
-                cells = ["–"] * (len(kinds) + 1) if "refused" in row else [*_kinds(row, kinds), _accuracy(row)]
-                lines.append([f"{ratio:.0%}", name, kind, *cells])
+                lines.append([f"{ratio:.0%}", name, kind, *_kinds(row, kinds), _accuracy(row)])
     return pipes(lines)
 
 
 def long_positions(consecutive: dict[str, Any], original: dict[str, Any]) -> str:
     """Make the table of consecutive and original positions × ratio, for videos of 64 frames."""
     lines = [["method", "positions", *(f"R = {ratio:.0%}" for ratio in LEADERBOARD_RATIOS)]]
-    for name in METHODS | NEWER_METHODS:
+    for name in OF_TWO_POSITIONS:
         for kind, found in (("consecutive", consecutive), ("original", original)):
             chosen = [_find(found["all"], name, ratio) for ratio in LEADERBOARD_RATIOS]
             lines.append([name, kind, *map(_with_difference, chosen)])

@@ -1,4 +1,4 @@
-"""Run the whole benchmark with one command: test set, answers, tables and plots. With `--train`, train the toys first.
+"""Run the whole benchmark with one command: test sets, answers, tables and plots. With `--train`, train the toys first.
 
     python -m benchmarks.needle WORK_FOLDER [--train]
 
@@ -22,9 +22,14 @@ def main(
     for toy in TOYS if training else ():
         train.main(toy, work / toy / "training", work / toy / "model")
         ship.main(toy, work / toy / "model", work / toy / "training")
-    dataset.main(work / "data")
+    sizes = {group.videos_per_level for group in compare.GROUPS.values()}
+    folders = {size: work / f"data-{size}" for size in sizes}  # each group has the test set of the published figures
+    for size, folder in folders.items():
+        dataset.main(folder, size)
     for toy in TOYS:
-        compare.main(work / "data", work / "answers", toy)
+        for name, group in compare.GROUPS.items():
+            if toy in group.toys:
+                compare.main(folders[group.videos_per_level], work / "answers", toy, [name])
     tables.main()
 
 

@@ -55,6 +55,7 @@ class Group:
         num_frames: frames of each video.
         toys: the toys that it is run with.
         towers: ways to run the vision tower. Each candidate is compared with itself with the first, the whole tower.
+        videos_per_level: those of the test set that the published figures are from (`dataset --videos-per-level`).
     """
 
     candidates: Callable[[Toy], list[Candidate]]
@@ -62,21 +63,23 @@ class Group:
     num_frames: int = 16
     toys: tuple[str, ...] = tuple(TOYS)
     towers: Sequence[Tower] = ()
+    videos_per_level: int = 350
 
 
+LLAVA_ONLY = ("llava_onevision",)
 GROUPS = {
     "methods": Group(main_candidates),
-    "positions": Group(position_candidates, toys=("llava_onevision",)),  # Qwen's families always keep positions
+    "positions": Group(position_candidates, toys=LLAVA_ONLY),  # Qwen's families always keep positions
     "ablations": Group(ablation_candidates),
     "budgets": Group(budget_candidates, BURST),
-    "leaderboard": Group(leaderboard_candidates),
-    "leaderboard_attention": Group(attention_candidates),
-    "long": Group(leaderboard_candidates, LONG, LONG_FRAMES),
-    "long_positions": Group(long_position_candidates, LONG, LONG_FRAMES, toys=("llava_onevision",)),
-    "frames": Group(frame_count_candidates, LONG, LONG_FRAMES),
-    "tower": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
-    "tower_fixed_references": Group(tower_candidates, toys=("llava_onevision",), towers=UPDATE_RATIOS),
-    "repeats": Group(repeat_candidates, REPEATS, towers=TOLERANCES),
+    "leaderboard": Group(leaderboard_candidates, videos_per_level=150),
+    "leaderboard_attention": Group(attention_candidates, videos_per_level=150),
+    "long": Group(leaderboard_candidates, LONG, LONG_FRAMES, videos_per_level=120),
+    "long_positions": Group(long_position_candidates, LONG, LONG_FRAMES, LLAVA_ONLY, videos_per_level=120),
+    "frames": Group(frame_count_candidates, LONG, LONG_FRAMES, videos_per_level=120),
+    "tower": Group(tower_candidates, toys=LLAVA_ONLY, towers=UPDATE_RATIOS, videos_per_level=120),
+    "tower_fixed_references": Group(tower_candidates, toys=LLAVA_ONLY, towers=UPDATE_RATIOS, videos_per_level=120),
+    "repeats": Group(repeat_candidates, REPEATS, towers=TOLERANCES, videos_per_level=120),
 }
 RESULTS = Path(__file__).parents[1] / "results" / "needle"
 MAX_NEW_TOKENS = 5

@@ -22,14 +22,13 @@ def main(
     for toy in TOYS if training else ():
         train.main(toy, work / toy / "training", work / toy / "model")
         ship.main(toy, work / toy / "model", work / toy / "training")
-    sizes = {group.videos_per_level for group in compare.GROUPS.values()}
-    folders = {size: work / f"data-{size}" for size in sizes}  # each group has the test set of the published figures
-    for size, folder in folders.items():
-        dataset.main(folder, size)
+    # Each group has the test set of the published figures.
+    for part, size in dict.fromkeys((group.data, group.videos_per_level) for group in compare.GROUPS.values()):
+        dataset.write_part(work / f"data-{size}", part, size)
     for toy in TOYS:
         for name, group in compare.GROUPS.items():
             if toy in group.toys:
-                compare.main(folders[group.videos_per_level], work / "answers", toy, [name])
+                compare.main(work / f"data-{group.videos_per_level}", work / "answers", toy, [name])
     tables.main()
 
 

@@ -2,20 +2,34 @@
 
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+LOG_EVERY, SAVE_EVERY = 50, 100
 
-class Checkpoint:
-    """A file that holds the state of some modules and optimizers, and the number of steps done."""
 
-    def __init__(self, path: Path, parts: dict[str, Any]):
-        self.path, self.parts = path, parts
+class Training:
+    """A module that learns, and the file from which it goes on if it was killed.
 
-    def load(self) -> int:
+    Attributes:
+        steps: after how many steps it ends. The learning rate falls to 0 until then.
+        done: how many of them were made, in earlier runs as well.
+    """
+
+    def __init__(self, learning: nn.Module, path: Path, steps: int, learning_rate: float, warmup: int):
+        self.path, self.steps, self.learning_rate, self.warmup = path, steps, learning_rate, warmup
+        self.optimizer = torch.optim.AdamW(
+            learning.parameters(), lr=learning_rate, weight_decay=0.05, betas=(0.9, 0.98)
+        )
+        self.parts = {"learning": learning, "optimizer": self.optimizer}
+        self.done = self._load()
+        self.started = time.perf_counter()
+
+    def _load(self) -> int:
         """Restore the state, if there is one, and return how many steps were done."""
         if not self.path.exists():
             return 0
@@ -24,8 +38,15 @@ class Checkpoint:
             part.load_state_dict(stored[name])
         return stored["steps"]
 
-    def save(self, steps: int) -> None:
-        save_whole({name: part.state_dict() for name, part in self.parts.items()} | {"steps": steps}, self.path)
+    def step(self, loss: Tensor, shown: dict[str, Tensor]) -> None:
+        """Take one step. From time to time, print the losses of `shown`, and save the state."""
+        optimize(self.optimizer, loss, self.learning_rate * cosine(self.done, self.steps, self.warmup))
+        self.done += 1
+        if self.done % LOG_EVERY == 0:
+            losses = ", ".join(f"{name} {value.item():.3f}" for name, value in shown.items())
+            print(f"{self.path.stem} {self.done}: {losses}; {time.perf_counter() - self.started:.0f} s", flush=True)
+        if self.done % SAVE_EVERY == 0 or self.done == self.steps:
+            save_whole({name: part.state_dict() for name, part in self.parts.items()} | {"steps": self.done}, self.path)
 
 
 def save_whole(stored: Any, path: Path) -> None:

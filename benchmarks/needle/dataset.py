@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import av
 import numpy as np
@@ -109,6 +109,22 @@ def write_dataset(
     return path
 
 
+def write_part(folder: Path, part: str, videos_per_level: int, num_frames: int = 16) -> None:
+    """Write the main part of a test set, "", or the one in the folder `part`."""
+    how: dict[str, Any] = {
+        "": {"videos_per_level": videos_per_level, "num_frames": num_frames},
+        BURST: {"videos_per_level": 2 * videos_per_level, "num_frames": num_frames, "levels": [BURST]},
+        LONG: {"videos_per_level": videos_per_level // 3, "num_frames": LONG_FRAMES},
+        REPEATS: {
+            "videos_per_level": videos_per_level // 3,
+            "num_frames": num_frames,
+            "levels": [STILL, *LEVELS],
+            "rates": RATES,
+        },
+    }
+    print(write_dataset(folder / part, **how[part]))
+
+
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
     videos_per_level: Annotated[int, typer.Option(help="Test videos of each level.", min=1)] = 350,
@@ -116,10 +132,8 @@ def main(
 ) -> None:
     """Write the test set, in `burst/` that of the level at which budgets matter most, in `long/` one of longer videos,
     and in `repeats/` one of videos at several rates."""
-    print(write_dataset(folder, videos_per_level, num_frames))
-    print(write_dataset(folder / BURST, 2 * videos_per_level, num_frames, levels=[BURST]))
-    print(write_dataset(folder / LONG, videos_per_level // 3, LONG_FRAMES))
-    print(write_dataset(folder / REPEATS, videos_per_level // 3, num_frames, levels=[STILL, *LEVELS], rates=RATES))
+    for part in ("", BURST, LONG, REPEATS):
+        write_part(folder, part, videos_per_level, num_frames)
 
 
 if __name__ == "__main__":

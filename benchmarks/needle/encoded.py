@@ -64,6 +64,11 @@ def encoded_videos(
     return videos
 
 
+def one_by_one(videos: list[Encoded]) -> list[Encoded]:
+    """Return each question with its video, for a test that asks all of them."""
+    return [Encoded(video.features, [question]) for video in videos for question in video.questions]
+
+
 def _encode(
     architecture: Architecture, model: PreTrainedModel, make: Callable[[int], Needle], numbers: range
 ) -> Iterator[Encoded]:

@@ -24,7 +24,7 @@ from vidcom2.toys import TOYS
 
 from .architectures import ARCHITECTURES
 from .dataset import video_of_level, write_video
-from .encoded import Encoded, encoded_videos
+from .encoded import encoded_videos, one_by_one
 from .train import TOWER_STEPS
 from .train_language import STAGES, Student, answer_accuracy
 from .train_numbers import NUMBER_STEPS
@@ -76,8 +76,7 @@ def provenance(architecture: str, checkpoint: Checkpoint, work: Path) -> dict[st
     accuracy = {}
     for num_frames in LENGTHS:
         test = encoded_videos(student.architecture, model, work / "encoded", num_frames, TEST_VIDEOS, "test")
-        each = [Encoded(video.features, [question]) for video in test for question in video.questions]
-        accuracy[num_frames] = answer_accuracy(student, each)
+        accuracy[num_frames] = answer_accuracy(student, one_by_one(test))
     return {
         "made by": f"python -m benchmarks.needle.train {architecture}, with seed 0, on CPU cores",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

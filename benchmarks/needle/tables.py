@@ -59,10 +59,10 @@ def load_leaderboard(toy: str = TOY.name) -> dict[str, Any]:
     return by_tokens | {"all": by_tokens["all"] + by_attention["all"][1:]}
 
 
-def headline(methods: dict[str, Any], original: dict[str, Any]) -> str:
+def headline(methods: dict[str, Any], of_positions: dict[str, Any]) -> str:
     """Make the table method × the paper's two ratios, with right answers and their difference from all tokens."""
     whole, *rows = methods["all"]
-    rows += [row for row in original["all"] if row["method"] in (ORIGINAL, OWN)]
+    rows += [row for row in of_positions["all"] if row["method"] in (ORIGINAL, OWN)]
     names = list(dict.fromkeys(row["method"] for row in rows))
     lines = [
         ["method", *(f"R = {ratio:.0%}: right, %" for ratio in HEADLINE_RATIOS), "kept, %"],
@@ -122,9 +122,9 @@ def by_level(methods: dict[str, Any]) -> str:
     return pipes(lines)
 
 
-def positions(methods: dict[str, Any], original: dict[str, Any]) -> str:
+def positions(methods: dict[str, Any], of_positions: dict[str, Any]) -> str:
     """Make the table of consecutive and original positions × kind of question."""
-    whole, *rows = [*methods["all"], *original["all"][1:]]
+    whole, *rows = [*methods["all"], *of_positions["all"][1:]]
     kinds = list(whole["by_kind"])
     lines = [["R", "method", "positions", *kinds, "all, %"]]
     for ratio in RATIOS[:-1]:

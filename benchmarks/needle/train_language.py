@@ -3,7 +3,6 @@ frame at first, and in the end up to 64."""
 
 import json
 import random
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .architectures import Architecture
-from .checkpointing import Checkpoint, cosine, optimize
+from .checkpointing import SAVE_EVERY, Training
 from .encoded import Encoded, encoded_videos
 from .videos import Question
 
@@ -24,7 +23,7 @@ MOST_TURNS = 6
 MOST_VIDEOS, MOST_FRAMES = 48, 256  # of a batch
 RATES = (0.5, 1.0, 2.0, 4.0)  # frames per second
 IGNORED = -100
-LOG_EVERY, SAVE_EVERY = 50, 100
+TEST_EVERY = 4 * SAVE_EVERY
 TEST_VIDEOS = 250
 
 
@@ -121,9 +120,8 @@ def train_language(
     """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
     student = Student.of(architecture, model, processor)
     learning = architecture.language(model).requires_grad_(True)
-    optimizer = torch.optim.AdamW(learning.parameters(), lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
-    checkpoint = Checkpoint(folder / "language.pt", {"learning": learning, "optimizer": optimizer})
-    done, steps = checkpoint.load(), sum(stage.steps for stage in stages)
+    steps = sum(stage.steps for stage in stages)
+    training = Training(learning, folder / "language.pt", steps, LEARNING_RATE, warmup=100)
     sets: dict[tuple[int, str], list[Encoded]] = {}
 
     def encoded(num_frames: int, number: int, split: str = "train") -> list[Encoded]:
@@ -131,31 +129,29 @@ def train_language(
             sets[num_frames, split] = encoded_videos(architecture, model, folder / "encoded", num_frames, number, split)
         return sets[num_frames, split]
 
-    before, started = 0, time.perf_counter()
+    end = 0  # of the stage
     for stage in stages:
-        if done >= before + stage.steps:
-            before += stage.steps
+        end += stage.steps
+        if training.done >= end:
             continue
         for num_frames, number in stage.videos.items():
             encoded(num_frames, number)
-        for step in range(max(before, done), before + stage.steps):
-            rng = random.Random(step)
+        while training.done < end:
+            rng = random.Random(training.done)
             num_frames = rng.choice(list(stage.videos))
-            batch = min(MOST_VIDEOS, MOST_FRAMES // num_frames)
-            videos = rng.sample(encoded(num_frames, stage.videos[num_frames]), batch)
+            videos = a_batch(encoded(num_frames, stage.videos[num_frames]), num_frames, rng)
             asked = [rng.sample(video.questions, min(MOST_TURNS, len(video.questions))) for video in videos]
             loss = student.loss(videos, asked, rng.choice(RATES))
-            optimize(optimizer, loss, LEARNING_RATE * cosine(step, steps, warmup=100))
-            if (step + 1) % LOG_EVERY == 0:
-                took = time.perf_counter() - started
-                print(f"language {step + 1}, {num_frames} frames: loss {loss.item():.3f}; {took:.0f} s", flush=True)
-            if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
-                checkpoint.save(step + 1)
-            if (step + 1) % (4 * SAVE_EVERY) == 0 or step + 1 == before + stage.steps:
+            training.step(loss, {f"loss with {num_frames} frames": loss})
+            if training.done % TEST_EVERY == 0 or training.done == end:
                 longest = max(stage.videos)
                 found = answer_accuracy(student, encoded(longest, TEST_VIDEOS, "test"))
                 print(longest, json.dumps(found), flush=True)
-        before += stage.steps
+
+
+def a_batch(videos: list[Encoded], num_frames: int, rng: random.Random) -> list[Encoded]:
+    """Choose as many videos of `num_frames` frames as a step takes."""
+    return rng.sample(videos, min(MOST_VIDEOS, MOST_FRAMES // num_frames))
 
 
 @torch.no_grad()

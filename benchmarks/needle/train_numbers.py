@@ -7,29 +7,16 @@ the videos of step 2, the toy knew them by heart (it read 90 % of their numbers,
 
 import json
 import random
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from .architectures import Architecture
-from .checkpointing import Checkpoint, cosine, optimize
-from .encoded import Encoded, encoded_videos
-from .train_language import (
-    LOG_EVERY,
-    MOST_FRAMES,
-    MOST_TURNS,
-    MOST_VIDEOS,
-    RATES,
-    SAVE_EVERY,
-    STAGES,
-    TEST_VIDEOS,
-    Student,
-    answer_accuracy,
-)
+from .checkpointing import Training
+from .encoded import encoded_videos, one_by_one
+from .train_language import MOST_TURNS, RATES, STAGES, TEST_EVERY, TEST_VIDEOS, Student, a_batch, answer_accuracy
 from .videos import Question
 
 NUMBER_STEPS = 2000
@@ -45,10 +32,8 @@ def train_numbers(
     """Train the model in place, continuing from the checkpoint in `folder` if there is one."""
     student = Student.of(architecture, model, processor)
     learning = architecture.language(model).requires_grad_(True)
-    optimizer = torch.optim.AdamW(learning.parameters(), lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
-    checkpoint = Checkpoint(folder / "numbers.pt", {"learning": learning, "optimizer": optimizer})
-    done, started = checkpoint.load(), time.perf_counter()
-    if done >= steps:
+    training = Training(learning, folder / "numbers.pt", steps, LEARNING_RATE, warmup=50)
+    if training.done >= steps:
         return
 
     encoded = partial(encoded_videos, architecture, model, folder / "encoded")
@@ -56,29 +41,20 @@ def train_numbers(
     with_numbers = {
         num_frames: encoded(num_frames, number, level="numbers") for num_frames, number in WITH_NUMBERS.items()
     }
-    for step in range(done, steps):
-        rng, reads_numbers = random.Random(f"number {step}"), step % 3 > 0
+    while training.done < steps:
+        rng, reads_numbers = random.Random(f"number {training.done}"), training.done % 3 > 0
         num_frames = rng.choice(OFTEN if reads_numbers else tuple(of_all_levels))
         pool = (with_numbers if reads_numbers else of_all_levels)[num_frames]
-        videos = rng.sample(pool, min(MOST_VIDEOS, MOST_FRAMES // num_frames))
+        videos = a_batch(pool, num_frames, rng)
         shuffled = [rng.sample(video.questions, len(video.questions)) for video in videos]
         if reads_numbers:
             shuffled = [sorted(questions, key=lambda question: not is_number(question)) for questions in shuffled]
         asked = [questions[:MOST_TURNS] for questions in shuffled]
         loss = student.loss(videos, asked, rng.choice(RATES))
-        optimize(optimizer, loss, LEARNING_RATE * cosine(step, steps, warmup=50))
-        if (step + 1) % LOG_EVERY == 0:
-            took = time.perf_counter() - started
-            print(f"numbers {step + 1}, {num_frames} frames: loss {loss.item():.3f}; {took:.0f} s", flush=True)
-        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
-            checkpoint.save(step + 1)
-        if (step + 1) % (4 * SAVE_EVERY) == 0 or step + 1 == steps:
-            each = [
-                Encoded(video.features, [question])
-                for video in encoded(TEST_FRAMES, TEST_VIDEOS, "test")
-                for question in video.questions
-            ]
-            print(TEST_FRAMES, json.dumps(answer_accuracy(student, each)), flush=True)
+        training.step(loss, {f"loss with {num_frames} frames": loss})
+        if training.done % TEST_EVERY == 0 or training.done == steps:
+            tested = one_by_one(encoded(TEST_FRAMES, TEST_VIDEOS, "test"))
+            print(TEST_FRAMES, json.dumps(answer_accuracy(student, tested)), flush=True)
 
 
 def is_number(question: Question) -> bool:

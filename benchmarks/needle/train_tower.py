@@ -5,7 +5,6 @@ shows over all its tokens, so that dropping some of them at random would lose no
 """
 
 import json
-import time
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
 from .architectures import Architecture
-from .checkpointing import Checkpoint, cosine, optimize
+from .checkpointing import SAVE_EVERY, Training
 from .drawing import SIZE
 from .frames import IGNORED, LABELS, NONE, LabelledFrames
 
@@ -24,7 +23,6 @@ LEARNING_RATE = 1.5e-3
 NONE_WEIGHT = 0.1
 DEEPSTACK_WEIGHT = 0.3
 PLACE_WEIGHT = 0.1  # for row and column, which are easy to learn
-LOG_EVERY, SAVE_EVERY = 50, 100
 
 
 class TokenLabels(nn.Module):
@@ -48,13 +46,10 @@ def train_tower(architecture: Architecture, model: PreTrainedModel, folder: Path
     # Features of the deepstack layers get classifiers of their own, so that they say as much of their token.
     labels = nn.ModuleList([TokenLabels(width) for _ in range(num_levels)]).to(model.device)
     trained = nn.ModuleList([architecture.tower(model), labels])
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=LEARNING_RATE, weight_decay=0.05, betas=(0.9, 0.98))
-    checkpoint = Checkpoint(folder / "tower.pt", {"trained": trained, "optimizer": optimizer})
-    first = checkpoint.load()
-    data = LabelledFrames(BATCH, architecture.frames_per_group, first, steps)
+    training = Training(trained, folder / "tower.pt", steps, LEARNING_RATE, warmup=100)
+    data = LabelledFrames(BATCH, architecture.frames_per_group, training.done, steps)
     loader = DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=8)
-    started = time.perf_counter()
-    for step, (frames, wanted) in enumerate(loader if first < steps else [], start=first):
+    for frames, wanted in loader if training.done < steps else []:
         features = architecture.features(model, frames)
         losses = []
         for level, classify in enumerate(labels):
@@ -62,13 +57,8 @@ def train_tower(architecture: Architecture, model: PreTrainedModel, folder: Path
             of_level = {name: label_loss(name, predicted[name], wanted[name].to(model.device)) for name in LABELS}
             losses.append((weight, of_level))
         total = torch.stack([weight * loss for weight, of_level in losses for loss in of_level.values()]).sum()
-        optimize(optimizer, total, LEARNING_RATE * cosine(step, steps, warmup=100))
-        if (step + 1) % LOG_EVERY == 0:
-            shown = ", ".join(f"{name} {loss.item():.3f}" for name, loss in losses[0][1].items())
-            print(f"tower {step + 1}: {shown}; {time.perf_counter() - started:.0f} s", flush=True)
-        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
-            checkpoint.save(step + 1)
-        if (step + 1) % (5 * SAVE_EVERY) == 0 or step + 1 == steps:
+        training.step(total, losses[0][1])
+        if training.done % (5 * SAVE_EVERY) == 0 or training.done == steps:
             print(json.dumps(label_accuracy(architecture, model, labels[0])), flush=True)
 
 

@@ -1,5 +1,6 @@
 """The needle benchmark: its videos show what the questions ask about, and the toy trained on them answers."""
 
+import hashlib
 import json
 from collections import Counter
 from itertools import pairwise
@@ -186,6 +187,17 @@ def test_the_sample_clips_get_the_answers_that_the_demo_claims(toy: Checkpoint, 
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_all_results_are_of_the_model_that_ships_and_of_a_commit(name: str) -> None:
+    weights = hashlib.sha256((TOYS[name].folder / "model.safetensors").read_bytes()).hexdigest()
+    results = sorted((tables.RESULTS / name).glob("*.json"))
+    assert results
+    for path in results:
+        certificate = json.loads(path.read_text())["birth_certificate"]
+        assert certificate["model_sha256"] == weights, path.name
+        assert certificate["vidcom2_dirty"] is False, path.name
 
 
 @pytest.mark.parametrize("page", tables.PAGES)

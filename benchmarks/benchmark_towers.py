@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor
 
 from vidcom2 import CompressionSettings
-from vidcom2.configuration.vision_methods import VISION_METHODS
+from vidcom2.configuration.method_tables import VISION_METHODS
 from vidcom2.measuring.bench import order
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import ModelSize, size_named

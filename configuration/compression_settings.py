@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from .compression_methods import COMPRESSION_METHODS, CompressionMethod
-from .vision_methods import VISION_METHODS, VisionMethod
+from .method_tables import COMPRESSION_METHODS, TABLES, VISION_METHODS, CompressionMethod, VisionMethod
 
 
 def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
@@ -87,9 +86,8 @@ class CompressionSettings:
             paper's Table 1); all tokens of fewer frames (`"uniform_frames"`); those that do not repeat earlier frames
             (`"dycoke"`, DyCoke's temporal merging, and `"evs"`, Efficient Video Sampling); those that stand out in
             their frame, more of them where the video turns (`"vcast"`, V-CAST); those that leave no part of the video
-            far from a kept one (`"coverage"`); those that the vision tower attends to, and means of the others
-            (`"fastvid"`, `"flashvid"`, `"visionzip"` and `"holitom"`); or those of a method that
-            `register_compression_method` added. A method reads the settings that its row of the table names.
+            far from a kept one (`"coverage"`); or those of a method that `register_compression_method` added. A method
+            reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, or for V-CAST, `"released"` for what the authors' published code
             computes.
         compression_rounding: how r_t·M becomes a frame's budget: `"ceil"` as in the paper, `"round"` as in the released
@@ -108,17 +106,12 @@ class CompressionSettings:
             video by itself, and does not count structure tokens. A video of which the ratio keeps more is compressed
             as at the lower ratio that keeps this many, and by a method with frame budgets as with
             `compression_rounding="exact"`. All other videos are compressed as without a budget.
-        vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"changed_patches"`
-            computes only the patches that changed, in the SigLIP towers of LLaVA-OneVision and LLaVA-Video;
-            `"skip_repeated"` leaves out the patches that repeat what the tower computed last at their place, in all
-            families; or a method that `register_vision_method` added. The config of a family whose tower a method
+        vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"skip_repeated"`
+            leaves out the patches that repeat what the tower computed last at their place; or a method that `register_vision_method` added. The config of a family whose tower a method
             cannot run refuses it. Models read it where they encode videos; it selects no tokens.
         vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
             at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
             file.
-        vision_update_ratio: for `"changed_patches"`, the share of a frame's patches that the tower computes in frames
-            between reference frames: those that changed most. The other patches reuse what it computed for the
-            reference frame. At 1.0 it computes all of them.
         vision_tolerance: for `"skip_repeated"`, how far the pixels of a group of patches may be from those that the
             tower computed last at their place: the root of their mean squared difference, in the units of
             `pixel_values_videos`. 0 asks for equal pixels.
@@ -150,10 +143,6 @@ class CompressionSettings:
         metadata=_method_name(VISION_METHODS, own=" (a method of your own is known once its module is imported)"),
     )
     vision_chunk_frames: int | None = field(default=32, metadata=_count_or_none("frames", none="all frames at once"))
-    vision_update_ratio: float = field(
-        default=0.25,
-        metadata=_number("a number in (0, 1]; the share of the patches that the vision tower computes", _is_share),
-    )
     vision_tolerance: float = field(
         default=0.0, metadata=_number("a finite number >= 0; 0 leaves out only what repeats exactly", lambda v: v >= 0)
     )
@@ -206,11 +195,6 @@ SETTING_NAMES = tuple(_FIELDS)
 # In a call, None stands for the config's value, so there a budget that no video exceeds stands for no budget.
 NO_BUDGET = 2**62
 ALL_TOKENS: dict[str, Any] = {"retention_ratio": 1.0, "max_video_tokens": NO_BUDGET}
-# The settings that choose a row of a table. A row says which other settings it reads.
-_TABLES: dict[str, Mapping[str, CompressionMethod | VisionMethod]] = {
-    "compression_method": COMPRESSION_METHODS,
-    "vision_method": VISION_METHODS,
-}
 
 
 def left_out(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +207,7 @@ def left_out(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
         given: settings by name, which replace the stored ones.
     """
     unread: set[str] = set()
-    for setting, table in _TABLES.items():
+    for setting, table in TABLES.items():
         method = given.get(setting)
         if not isinstance(method, str) or method not in table:  # any other is refused where it is set
             continue
@@ -250,36 +234,19 @@ def checked_setting(name: str, value: Any) -> Any:
 
 
 def check_all_read(settings: Mapping[str, Any]) -> None:
-    """Check that the methods read every setting that is not at its default, and that they go together.
+    """Check that the methods read every setting that is not at its default.
 
     Args:
         settings: all settings by name.
 
     Raises:
-        ValueError: on the first setting that its method does not read, and on a vision method that does not give what
-            the compression method needs.
+        ValueError: on the first setting that its method does not read.
     """
-    for setting, table in _TABLES.items():
+    for setting, table in TABLES.items():
         method = table[settings[setting]]
         for name, value in settings.items():
             if not method.reads(name) and value != _FIELDS[name].default:
                 raise _unread(name, value, setting, method)
-    method = COMPRESSION_METHODS[settings["compression_method"]]
-    check_gives(VISION_METHODS[settings["vision_method"]], method.needs, f"`compression_method={method.name!r}`")
-
-
-def check_gives(vision_method: VisionMethod, needs: Collection[str], what: str = "the compression method") -> None:
-    """Check that a vision method gives what a compression method needs of the tower.
-
-    Raises:
-        ValueError: if it does not.
-    """
-    for need in needs:
-        if need in vision_method.lacks:
-            raise ValueError(
-                f"`vision_method` is {vision_method.name!r}, which gives no `{need}`, but {what} needs it. Pass "
-                "`vision_method='full'`, or choose another `compression_method`."
-            )
 
 
 def _check_spelled_out(settings: CompressionSettings, given: Collection[str]) -> None:
@@ -297,7 +264,7 @@ def _check_spelled_out(settings: CompressionSettings, given: Collection[str]) ->
 def _unread(name: str, value: Any, setting: str, method: CompressionMethod | VisionMethod) -> ValueError:
     """Return the error for a setting that a method does not read. `setting` is the one that chooses the method."""
     read = ", ".join(method.settings) or "none of those that only some methods read"
-    readers = " or ".join(repr(other.name) for other in _TABLES[setting].values() if other.reads(name))
+    readers = " or ".join(repr(other.name) for other in TABLES[setting].values() if other.reads(name))
     return ValueError(
         f"`{name}` is {value!r}, but `{setting}={method.name!r}` does not read it (it reads {read}). "
         f"Leave it at its default, {_FIELDS[name].default!r}, or choose another method: {readers}."

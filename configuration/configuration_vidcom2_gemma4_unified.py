@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import Gemma4UnifiedConfig
 
-from .compression_methods import COMPRESSION_METHODS
+from .method_tables import COMPRESSION_METHODS
 from .compression_settings import CompressionSettings
 from .family_config import FamilyConfig
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
 from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
-from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
-from .vision_methods import VISION_METHODS
+from .method_tables import TABLES, VISION_METHODS, function_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -60,9 +60,12 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
         """Return the settings alone; see `CompressionSettings.compression_settings`.
 
         Raises:
-            ValueError: also on a `vision_method` that cannot run this family's vision tower.
+            ValueError: also on a `vision_method` that cannot run this family's vision tower, and on a method that is
+                not here.
         """
         settings = super().compression_settings(**overrides)
+        for setting in TABLES:
+            function_of(setting, getattr(settings, setting))
         method, vision = VISION_METHODS[settings.vision_method], self.vision_config
         tower = None if vision is None else vision.model_type  # Gemma 4's default has no tower.
         if not method.fits(tower):

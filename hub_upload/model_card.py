@@ -11,7 +11,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 
-from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
+from ..configuration.method_tables import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
 from ..families import FAMILIES, NATIVE_FAMILIES, Family
 from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK

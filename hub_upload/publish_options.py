@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from ..checks import check_settings
-from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..demo.serving import check_gradio
 from ..errors import OptionError
 
@@ -176,7 +176,7 @@ class PublishOptions:
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]
         method = COMPRESSION_METHODS.get(self.settings.get("compression_method", ""))
-        users = [] if method is None or isinstance(method.function, str) else ["--import", method.function.__module__]
+        users = [] if method is None or method.file is not None else ["--import", method.function.__module__]
         return " ".join(["vidcom2", *users, "publish", *given])
 
 

@@ -15,7 +15,7 @@ from transformers import BatchFeature, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, compress
-from vidcom2.configuration.compression_methods import NEEDS
+from vidcom2.configuration.method_tables import NEEDS
 
 
 def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:

@@ -5,7 +5,7 @@ import torch
 import typer
 
 from benchmarks.benchmark_compress import SIZES, Size, checked, measure, own_methods, with_needs
-from vidcom2.configuration.compression_methods import COMPRESSION_METHODS, NEEDS
+from vidcom2.configuration.method_tables import COMPRESSION_METHODS, NEEDS
 
 TINY = Size(num_frames=8, grid=(3, 4), dim=8, tower_grid=(6, 8), tower_dim=5)
 

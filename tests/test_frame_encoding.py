@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
-from vidcom2.configuration.compression_methods import TOWER_NEEDS
+from vidcom2.configuration.method_tables import TOWER_NEEDS
 from vidcom2.modeling.encoding.frame_encoding import plan_frames
 from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures
 

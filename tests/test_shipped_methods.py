@@ -14,7 +14,7 @@ from conftest import Family, only, use_method
 from test_cli import vidcom2
 from transformers import PreTrainedModel
 
-from vidcom2.configuration.compression_methods import COMPRESSION_METHODS
+from vidcom2.configuration.method_tables import COMPRESSION_METHODS
 from vidcom2.shipping.shipped_methods import UnshippableMethodError, code_of_methods
 
 pytestmark = pytest.mark.usefixtures("methods_restored")

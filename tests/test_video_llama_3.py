@@ -22,7 +22,7 @@ from vidcom2 import (
     compress,
     register_compression_method,
 )
-from vidcom2.configuration.compression_methods import NEEDS
+from vidcom2.configuration.method_tables import NEEDS
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 

@@ -14,7 +14,7 @@ from models import make_video
 from torch import Tensor
 
 from vidcom2 import CompressionSettings, register_vision_method
-from vidcom2.configuration.vision_methods import VISION_METHODS
+from vidcom2.configuration.method_tables import VISION_METHODS
 from vidcom2.modeling.encoding.frame_encoding import Run
 from vidcom2.modeling.encoding.left_out_patches import Completion, groups_to_compute
 from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups

@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.compression_methods import COMPRESSION_METHODS
+from ...configuration.method_tables import COMPRESSION_METHODS
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.saved_with_code import SavedWithCode
-from ...configuration.vision_methods import VISION_METHODS
+from ...configuration.method_tables import VISION_METHODS
 from ..hosting.call_arguments import (
     arguments_of_parent,
     check_not_exported,

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import SiglipVisionModel
 
 from ...configuration.compression_settings import CompressionSettings
-from ...configuration.vision_methods import VISION_METHODS
+from ...configuration.method_tables import VISION_METHODS
 
 REFERENCE_INTERVAL = VISION_METHODS["changed_patches"].group_frames
 # A patch has changed if the cosine of its key in the first layer and the reference frame's key is below this. In the

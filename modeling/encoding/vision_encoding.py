@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings, check_gives
-from ...configuration.vision_methods import GROUPED_TOWERS, VISION_METHODS, VisionMethod
+from ...configuration.method_tables import GROUPED_TOWERS, VISION_METHODS, VisionMethod
 from ..methods.compression import add_method, check_registration, require_function
 from .vision_changed_patches import changed_patches
 from .vision_skip_repeated import changed_groups

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from ...configuration.vision_methods import VISION_METHODS
+from ...configuration.method_tables import VISION_METHODS
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received

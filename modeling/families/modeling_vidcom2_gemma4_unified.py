@@ -7,7 +7,7 @@ import torch
 from transformers import Gemma4UnifiedForConditionalGeneration, Gemma4UnifiedModel
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedCausalLMOutputWithPast
 
-from ...configuration.compression_methods import TOWER_NEEDS
+from ...configuration.method_tables import TOWER_NEEDS
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_gemma4_unified import VidCom2Gemma4UnifiedConfig
 from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin

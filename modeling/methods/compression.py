@@ -1,6 +1,6 @@
-"""The operator `compress`, which compresses one video by any method, and the registration of methods.
+"""Compressing one video by the method that the settings name, and registering methods. It knows tensors, not models.
 
-It knows tensors, not models. `method_vidcom2.py` is the paper's Algorithm 1.
+`method_vidcom2.py` is the paper's Algorithm 1.
 """
 
 import inspect
@@ -13,113 +13,21 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from ...configuration.vision_methods import VISION_METHODS, VisionMethod
-
-# The rows of the table name these functions.
-from .method_coverage import coverage
-from .method_dycoke import dycoke
-from .method_evs import evs
-from .method_fastvid import fastvid
-from .method_flashvid import flashvid
-from .method_holitom import holitom
-from .method_random import random_tokens
-from .method_uniform_frames import uniform_frames
-from .method_vcast import vcast
-from .method_vidcom2 import vidcom2
-from .method_visionzip import visionzip
+from ...configuration.method_tables import (
+    COMPRESSION_METHODS,
+    TABLES,
+    CompressionMethod,
+    Method,
+    function_of,
+)
 from .token_budgets import compress_within_budget
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
-Method: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
-UsersMethod = TypeVar("UsersMethod", bound=Method)
+Compress: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
+AnyCompress = TypeVar("AnyCompress", bound=Compress)
 
-
-def function_of(row: CompressionMethod) -> Method:
-    """Return a method's function. The rows of this project's own methods name functions that are imported above."""
-    return _OWN[row.name] if isinstance(row.function, str) else row.function
-
-
-_FUNCTIONS = {
-    function.__name__: function
-    for function in (
-        coverage,
-        dycoke,
-        evs,
-        fastvid,
-        flashvid,
-        holitom,
-        random_tokens,
-        uniform_frames,
-        vcast,
-        vidcom2,
-        visionzip,
-    )
-}
-_OWN: dict[str, Method] = {
-    row.name: _FUNCTIONS[row.function.rpartition(".")[2]]
-    for row in COMPRESSION_METHODS.values()
-    if isinstance(row.function, str)
-}
 WEIGHT_TOLERANCE = 1e-3  # how far the sum of a merged token's weights may be from 1
-
-
-def compress(
-    video_tokens: Tensor | VideoTokens,
-    retention_ratio: float = 0.25,
-    *,
-    compression_method: str = "vidcom2",
-    compression_scoring: str = "paper",
-    compression_rounding: str = "ceil",
-    compression_temperature: float = 0.01,
-    compression_frame_score: str = "mean",
-    compression_window: int | None = None,
-    compression_positions: str = "consecutive",
-    compression_frame_weight: float = 1.0,
-    compression_video_weight: float = 1.0,
-    max_video_tokens: int | None = None,
-    vision_method: str = "full",
-    vision_chunk_frames: int | None = 32,
-    vision_update_ratio: float = 0.25,
-    vision_tolerance: float = 0.0,
-) -> VideoCompression:
-    """Compress one video: select the tokens that stay, or merge tokens.
-
-    Args:
-        video_tokens: (num_frames, tokens_per_frame, dim) of any float dtype, on any device; or `VideoTokens`, because
-            some methods need more than the tokens.
-        retention_ratio: fraction of the tokens to keep, in (0, 1].
-        compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and the
-            settings of the vision tower, `vision_...`, are for models, and select nothing.
-
-    Returns:
-        A `VideoCompression` on the device of `video_tokens`. The kept features are
-        `compression.kept(video_tokens.flatten(0, 1))`. No gradient flows through the selection.
-
-    Raises:
-        ValueError: if a setting is outside its accepted set, if the method does not read a setting, if `video_tokens`
-            is not a non-empty 3-D float tensor, if it lacks what the method needs, or if the method cannot keep as few
-            tokens as `max_video_tokens` says.
-    """
-    settings = CompressionSettings(
-        retention_ratio=retention_ratio,
-        compression_method=compression_method,
-        compression_scoring=compression_scoring,
-        compression_rounding=compression_rounding,
-        compression_temperature=compression_temperature,
-        compression_frame_score=compression_frame_score,
-        compression_window=compression_window,
-        compression_positions=compression_positions,
-        compression_frame_weight=compression_frame_weight,
-        compression_video_weight=compression_video_weight,
-        max_video_tokens=max_video_tokens,
-        vision_method=vision_method,
-        vision_chunk_frames=vision_chunk_frames,
-        vision_update_ratio=vision_update_ratio,
-        vision_tolerance=vision_tolerance,
-    )
-    return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
 
 
 def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
@@ -127,6 +35,10 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
 
     If the number of kept tokens follows from the sizes of the video, `torch.compile` takes this into its graph.
     Otherwise each number would break the graph, so all of it runs outside.
+
+    Raises:
+        ValueError: if the video has no tokens, if the method is not here or keeps more tokens than `max_video_tokens`,
+            or if what it returns is no compression of the video.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     if method.compiles and method.keeps_by_sizes(settings.compression_rounding):
@@ -144,55 +56,39 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
     return _compress_uncompiled(settings, video)
 
 
+_compress_uncompiled: Any = None  # made when it is first needed
+
+
 @torch.no_grad()
 def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
     _check_video_tokens(video.tokens)
-    method = COMPRESSION_METHODS[settings.compression_method]
-    _check_needs(method, video)
     num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
-        compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, method, video))
+        compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, video))
     compression = replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid)
     return compression.within(video.in_prompt)
 
 
-def _by_ratio(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """Compress at the ratio of the settings, whatever their budget."""
-    if settings.retention_ratio == 1.0:
-        return _whole(method, video, settings)
-    return _OWN[method.name](video, settings) if method.is_own else _users(method, video, settings)
-
-
-_compress_uncompiled: Any = None  # made when it is first needed
-
-
-def _whole(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """Keep all tokens. A method of this project still scores them."""
+def _by_ratio(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    """Compress at the ratio of the settings, whatever their budget. At the ratio 1 all tokens stay, without scores."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
-    indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
-    whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
-    if not method.is_own:
-        return whole
-    scored = _OWN[method.name](video, settings)
-    return replace(scored, indices=whole.indices, frame_budgets=whole.frame_budgets, merge=None)
-
-
-def _users(method: CompressionMethod, video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """Run a registered method, and check what it returns."""
-    assert callable(method.function)
+    if settings.retention_ratio == 1.0:
+        indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
+        return VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
+    compress = function_of("compression_method", settings.compression_method)
+    if torch.compiler.is_compiling() or video.tokens.is_meta:  # no value can be read, and so none checked
+        return compress(video, settings)
     version = None if video.tokens.is_inference() else video.tokens._version
-    compression = _checked(method.name, method.function(video, settings), video)
+    compression = _checked(settings.compression_method, compress(video, settings), video)
     if version is not None and video.tokens._version != version:
         raise ValueError(
-            f"`compression_method={method.name!r}` wrote into the video's tokens, which enter the model. Compute on a "
-            "copy: `.float()` makes none of a float32 tensor."
+            f"`compression_method={settings.compression_method!r}` wrote into the video's tokens, which enter the "
+            "model. Compute on a copy: `.float()` makes none of a float32 tensor."
         )
     return compression
 
 
-def register_compression_method(
-    name: str, *, settings: Sequence[str] = (), needs: Sequence[str] = ()
-) -> Callable[[UsersMethod], UsersMethod]:
+def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[AnyCompress], AnyCompress]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
     The function receives the `VideoTokens` of one video and the `CompressionSettings` of the call. It runs without
@@ -201,68 +97,65 @@ def register_compression_method(
     called. If it only scores tokens, `register_score_method` is shorter.
 
     Args:
-        settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it looks at, of `"grid"`, `"tower_states"` and `"tower_attention"`.
+        settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default. (For
+            a method of this project, its row of the table says so.)
 
     Raises:
-        ValueError: if another function has the name, if a setting or a need is not known, or if what is registered is
-            not a function.
+        ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
+            function.
     """
-    check_registration("compression method", name, settings=(settings, SETTING_NAMES), needs=(needs, NEEDS))
+    check_registration("compression method", name, settings, SETTING_NAMES)
 
-    def register(function: UsersMethod) -> UsersMethod:
-        require_function(name, function)
-        add_method(CompressionMethod(name, function, tuple(settings), tuple(needs)))
+    def register(function: AnyCompress) -> AnyCompress:
+        enter("compression_method", CompressionMethod(name=name, settings=tuple(settings), function=function))
         return function
 
     return register
 
 
-def check_registration(kind: str, name: str, **declared: tuple[Sequence[str], Sequence[str]]) -> None:
-    """Check the name of a method and what it declares.
+def check_registration(kind: str, name: str, settings: Sequence[str], known: Sequence[str]) -> None:
+    """Check the name of a method and the settings that it declares.
 
     Args:
         kind: what the method is, for the message.
-        declared: what it declares, and the names that are known.
+        known: the settings that there are.
 
     Raises:
         ValueError: if a method cannot have them.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"the name of a {kind} is {name!r}, but must be a string that is not empty.")
-    for what, (given, known) in declared.items():
-        if isinstance(given, str) or not set(given) <= set(known):
-            raise ValueError(f"`{what}` of method {name!r} is {given!r}, but must be some of {', '.join(known)}.")
+    if isinstance(settings, str) or not set(settings) <= set(known):
+        raise ValueError(f"`settings` of method {name!r} is {settings!r}, but must be some of {', '.join(known)}.")
 
 
-def require_function(name: str, registered: Any) -> None:
-    """Check that a function is registered, since a function has a file that a Hub repo can hold.
+def enter(setting: str, method: Method) -> None:
+    """Enter a method into the table of its kind. Of a method of this project, only the function enters.
 
-    Raises:
-        ValueError: if it is anything else.
-    """
-    if not inspect.isfunction(registered):
-        raise ValueError(f"method {name!r} is a {type(registered).__name__}, but must be a function. Wrap it in one.")
-
-
-def add_method(method: CompressionMethod | VisionMethod) -> None:
-    """Put a user's method into the table of its kind.
+    Args:
+        setting: the one that chooses methods of this kind.
 
     Raises:
-        ValueError: if another function has its name.
+        ValueError: if it is no function, since only a function has a file that a Hub repo can hold; or if another
+            function has its name.
     """
-    table: dict[str, Any] = COMPRESSION_METHODS if isinstance(method, CompressionMethod) else VISION_METHODS
-    setting = "compression_method" if isinstance(method, CompressionMethod) else "vision_method"
-    name, function = method.name, method.function
-    assert callable(function)
-    taken = table.get(name)
-    if taken is not None and (not callable(taken.function) or _place(taken.function) != _place(function)):
-        owner = ".".join(_place(taken.function)) if callable(taken.function) else "this project"
-        raise ValueError(f"`{setting}` {name!r} is taken by {owner}; choose another name.")
-    table[name] = method
+    table, defined = TABLES[setting], inspect.unwrap(method.function)
+    if not inspect.isfunction(defined):
+        raise ValueError(
+            f"method {method.name!r} is a {type(defined).__name__}, but must be a function. Wrap it in one."
+        )
+    taken = table.get(method.name)
+    if taken is not None and taken.file is not None:
+        if defined.__module__.rpartition(".")[2] != taken.file:
+            raise ValueError(f"`{setting}` {method.name!r} is taken by this project; choose another name.")
+        method = replace(taken, function=method.function)
+    elif taken is not None and _place(taken.function) != _place(defined):
+        owner = ".".join(_place(taken.function))
+        raise ValueError(f"`{setting}` {method.name!r} is taken by {owner}; choose another name.")
+    table[method.name] = method
 
 
-def _place(function: Callable[..., Any]) -> tuple[str, str]:
+def _place(function: Any) -> tuple[str, str]:
     """Return where a function is defined. A function that is defined there again, by a reload or in a notebook, is a
     new version of the first."""
     return function.__module__, function.__qualname__
@@ -290,15 +183,6 @@ def _check_video_tokens(video_tokens: Tensor) -> None:
         raise ValueError(
             f"`video_tokens` has shape {tuple(video_tokens.shape)}: the video is empty. "
             "Pass at least one frame with one token."
-        )
-
-
-def _check_needs(method: CompressionMethod, video: VideoTokens) -> None:
-    missing = [name for name in method.needs if getattr(video, name) is None]
-    if missing:
-        raise ValueError(
-            f"`compression_method={method.name!r}` looks at {' and '.join(f'`{name}`' for name in missing)} of the "
-            "video, which a tensor of tokens does not tell. Pass `VideoTokens` with these fields; models do."
         )
 
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .exact_totals import exact_total
 from .token_ranking import most_unique_tokens_of_video
 from .video_compression import VideoCompression, VideoTokens
@@ -40,6 +41,7 @@ EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 
 
+@register_compression_method("coverage")
 def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens that cover the video best."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

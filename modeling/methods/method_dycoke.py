@@ -37,6 +37,7 @@ import math
 import torch
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .exact_totals import REMAINDER_NOISE
 from .temporal_uniqueness import temporal_uniqueness
 from .token_budgets import TooFewTokensError
@@ -47,6 +48,7 @@ WINDOW = 4
 COMPARED_WITH = (None, 0, 0, 2)  # For each frame of a window, the earlier frame with which it is compared.
 
 
+@register_compression_method("dycoke")
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 

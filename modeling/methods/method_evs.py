@@ -21,12 +21,14 @@ frames depends on the content, and a frame may keep nothing.
 import math
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .exact_totals import REMAINDER_NOISE
 from .temporal_uniqueness import temporal_uniqueness
 from .token_ranking import most_unique_tokens_of_video
 from .video_compression import VideoCompression, VideoTokens
 
 
+@register_compression_method("evs")
 def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame's tokens, then those of the whole video that are most unlike the one before them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

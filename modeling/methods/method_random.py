@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .frame_budgets import frame_budgets
 from .token_ranking import most_unique_tokens
 from .video_compression import VideoCompression, VideoTokens
 
 
+@register_compression_method("random")
 def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep random tokens, under the same budget for each frame. The choice is the same in every call."""
     u = random_scores(video.tokens)

@@ -15,10 +15,12 @@ one in a tie; a single frame is the first. Content plays no part, neither in the
 import torch
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .exact_totals import exact_total
 from .video_compression import VideoCompression, VideoTokens
 
 
+@register_compression_method("uniform_frames")
 def uniform_frames(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep ⌈K/M⌉ evenly spaced frames, the last of them in part if K is no multiple of M."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

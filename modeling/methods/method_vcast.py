@@ -42,6 +42,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .exact_totals import in_float64, shares_of_total, whole_and_remainders
 from .method_vidcom2 import cosine_similarity
 from .token_blocks import frame_means, token_centre_products
@@ -52,6 +53,7 @@ EPSILON = 1e-6  # A step between frames that is shorter than this is noise, and 
 TEMPERATURE = 0.7  # of the softmax over curvatures
 
 
+@register_compression_method("vcast")
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
     norms, finite, means = frame_means(video.tokens)

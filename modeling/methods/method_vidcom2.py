@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
+from .compression import register_compression_method
 from .frame_budgets import EPSILON, frame_budgets
 from .released_scoring import HIGHEST_SIMILARITY, gaussian_similarity, low_variance_channels
 from .token_blocks import token_centre_products, token_norms_and_frame_sums
@@ -22,6 +23,7 @@ from .token_ranking import most_unique_tokens
 from .video_compression import VideoCompression, VideoTokens
 
 
+@register_compression_method("vidcom2")
 def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most unique tokens (Algorithm 1). The tokens are read twice, with `"released"` three times."""
     scoring = SCORINGS[settings.compression_scoring]

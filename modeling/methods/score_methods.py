@@ -13,9 +13,9 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.compression_methods import BY_BUDGETS, BY_SIZES, NEEDS, CompressionMethod
+from ...configuration.method_tables import BY_BUDGETS, BY_SIZES, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from .compression import add_method, check_registration, require_function
+from .compression import check_registration, enter
 from .exact_totals import REMAINDER_NOISE
 from .frame_budgets import FRAME_BUDGET_SETTINGS, frame_budgets
 from .method_vidcom2 import frame_uniqueness
@@ -27,7 +27,7 @@ UsersScores = TypeVar("UsersScores", bound=Scores)
 
 
 def register_score_method(
-    name: str, *, ranking: str = "frame", settings: Sequence[str] = (), needs: Sequence[str] = ()
+    name: str, *, ranking: str = "frame", settings: Sequence[str] = ()
 ) -> Callable[[UsersScores], UsersScores]:
     """Make a function that scores tokens selectable as `compression_method=name`, in every model and in `compress`.
 
@@ -42,13 +42,12 @@ def register_score_method(
             `compression_temperature`, `compression_rounding` and `compression_frame_score`. With `"video"`, those of
             the whole video: the best ⌊R·T·M⌋ tokens stay, at least one, and a frame may keep nothing.
         settings: names of the settings that the function takes.
-        needs: `"grid"`, `"tower_states"` and `"tower_attention"`, if the function reads these fields of `VideoTokens`.
 
     Raises:
         ValueError: as in `register_compression_method`, and if the ranking is unknown or the function does not take the
             settings.
     """
-    check_registration("compression method", name, settings=(settings, SETTING_NAMES), needs=(needs, NEEDS))
+    check_registration("compression method", name, settings, SETTING_NAMES)
     if ranking not in RANKINGS:
         raise ValueError(
             f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."
@@ -56,7 +55,6 @@ def register_score_method(
     rank, read, kept = RANKINGS[ranking]
 
     def register(function: UsersScores) -> UsersScores:
-        require_function(name, function)
         try:
             inspect.signature(function).bind(None, **dict.fromkeys(settings))
         except TypeError as error:
@@ -70,7 +68,8 @@ def register_score_method(
             given = function(video, **{each: getattr(of_call, each) for each in settings})
             return rank(checked_scores(name, given, video), of_call)
 
-        add_method(CompressionMethod(name, compress, tuple(dict.fromkeys((*read, *settings))), tuple(needs), kept))
+        of_both = tuple(dict.fromkeys((*read, *settings)))
+        enter("compression_method", CompressionMethod(name=name, settings=of_both, kept=kept, function=compress))
         return function
 
     return register

@@ -10,7 +10,7 @@ T is the number of frames, M that of the scored tokens of a frame.
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...configuration.compression_methods import COMPRESSION_METHODS
+from ...configuration.method_tables import COMPRESSION_METHODS
 from ...configuration.compression_settings import CompressionSettings
 from .exact_totals import exact_total
 from .video_compression import VideoCompression

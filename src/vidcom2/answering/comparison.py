@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
-from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
 from ..modeling.methods.video_compression import VideoCompression
 from ..modeling.prompt.prompt_positions import positions_made_for

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..configuration.compression_methods import COMPRESSION_METHODS, TOWER_NEEDS
+from ..configuration.method_tables import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
-from ..configuration.vision_methods import VISION_METHODS
+from ..configuration.method_tables import VISION_METHODS
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.video_compression import VideoTokens
 from .prompting import video_arguments

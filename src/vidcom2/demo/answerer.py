@@ -24,7 +24,7 @@ from ..answering.generation import EncodedVideos, compress, encode
 from ..answering.prompting import check_prompt, prepare_inputs, video_arguments, without_pixels
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
-from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..explain.explanation import Explanation, explanation_of
 from ..video.reading import Video, read_video

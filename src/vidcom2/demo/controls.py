@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checkpoints import Checkpoint
-from ..configuration.compression_methods import COMPRESSION_METHODS
+from ..configuration.method_tables import COMPRESSION_METHODS
 
 
 @dataclass(frozen=True)

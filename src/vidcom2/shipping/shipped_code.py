@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 from os.path import lexists
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundEr
 from huggingface_hub.utils.sha import git_hash
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
+from ..configuration.compression_settings import CompressionSettings
+from ..configuration.method_tables import TABLES
 from ..configuration.saved_with_code import refuse_taken
 from ..families import FAMILIES
 from ..records.whole_files import write_whole
 from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
-from .shipped_methods import code_of_methods
+from .shipped_methods import sources_of_methods
 
 PIPELINE = "pipeline_video_text_to_text.VideoTextToTextPipeline"
 SHA256_FIELD = "vidcom2_code_sha256"
@@ -31,10 +34,14 @@ def module_of(cls: type) -> str:
 
 
 def code_of(
-    model_class: type[PreTrainedModel], method: str = "vidcom2", vision_method: str = "full"
+    model_class: type[PreTrainedModel], method: str = "vidcom2", vision_method: str = "full", more: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Return the code of a model repo: config, model, pipeline, the processor if the project has its own, and the
-    methods that are a user's.
+    """Return the code of a model repo: config, model, pipeline, the processor if the project has its own, VidCom², and
+    the methods that the config names.
+
+    Args:
+        method, vision_method: the methods of the repo's config.
+        more: the names of further methods that the repo holds.
 
     Raises:
         UnshippableMethodError: if a method cannot be saved with a model.
@@ -42,9 +49,13 @@ def code_of(
     config_class: Any = model_class.config_class
     named = [PIPELINE, FAMILIES[config_class.model_type].processor]
     modules = [name.partition(".")[0] for name in named if name is not None]
-    files = shipped_files(module_of(config_class), module_of(model_class), *modules)
-    files |= code_of_methods(compression_method=method, vision_method=vision_method)
-    return dict(sorted(files.items()))
+    default = CompressionSettings()
+    held = {
+        setting: sorted({getattr(default, setting), chosen, *(name for name in more if name in TABLES[setting])})
+        for setting, chosen in (("compression_method", method), ("vision_method", vision_method))
+    }
+    others = sources_of_methods(held)
+    return shipped_files(module_of(config_class), module_of(model_class), *modules, others=others)
 
 
 def code_of_custom_generate() -> dict[str, bytes]:
@@ -57,17 +68,14 @@ def code_of_custom_generate() -> dict[str, bytes]:
     return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
-def fields_of(
-    model_class: type[PreTrainedModel], method: str = "vidcom2", vision_method: str = "full"
-) -> dict[str, Any]:
-    """Return the fields of a repo's config.json that describe its code.
+def fields_of(model_class: type[PreTrainedModel], code: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the fields of a repo's config.json that describe its code, which `code_of` returned.
 
     `architectures` has the custom name: with the stock name, a pipeline that cannot load the custom class would
     silently use the stock class. By the sha256 values, a later `save_pretrained` into the same folder knows which files
     this project wrote and nobody has changed.
     """
     config_class: Any = model_class.config_class
-    code = code_of(model_class, method, vision_method)
     model = f"{module_of(model_class)}.{model_class.__name__}"
     auto_classes = AUTO_MODEL_CLASSES if model_class.can_generate() else AUTO_MODEL_CLASSES[:1]
     fields = {
@@ -178,7 +186,7 @@ def _name_code(config: PreTrainedConfig) -> None:
             vars(config).pop(name, None)
     model_class = _class_saved_with(config)
     if model_class is not None:
-        fields = fields_of(model_class, config.compression_method, config.vision_method)
+        fields = fields_of(model_class, _code_saved_with(config))
         for name in CODE_FIELDS:
             if name in fields:
                 setattr(config, name, fields[name])

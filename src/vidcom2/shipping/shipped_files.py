@@ -5,9 +5,11 @@ Nothing else differs. File names are therefore unique over all rooms.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 
 from ..repo_shape import import_closure
 
@@ -32,6 +34,14 @@ def source_of(module: str) -> str:
     return FROM_ANY_ROOM.sub(r"\1from .", shipped_paths()[module].read_text(encoding="utf-8"))
 
 
-def shipped_files(*modules: str) -> dict[str, bytes]:
-    """Return file name -> content for these modules and all that they import, in alphabetical order."""
-    return {f"{module}.py": source.encode() for module, source in import_closure(modules, source_of).items()}
+def shipped_files(*modules: str, others: Mapping[str, str] = MappingProxyType({})) -> dict[str, bytes]:
+    """Return file name -> content for these modules and all that they import, in alphabetical order.
+
+    Args:
+        others: module -> source, of modules that are not those of the checkout.
+    """
+
+    def read(module: str) -> str:
+        return others[module] if module in others else source_of(module)
+
+    return {f"{module}.py": source.encode() for module, source in import_closure(modules, read).items()}

@@ -1,24 +1,23 @@
-"""Saving a user's own methods with the model that uses them, so that the repo needs no other code to load."""
+"""Which methods a repo holds, and how a user's own is saved with the model that uses it."""
 
 import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from ..configuration.compression_methods import COMPRESSION_METHODS
-from ..configuration.vision_methods import VISION_METHODS
-from .shipped_files import ROOMS, shipped_files, source_of
+from ..configuration.method_tables import TABLES
+from .shipped_files import ROOMS, shipped_files, shipped_paths
 
-REGISTERED_METHODS = "registered_methods.py"  # the shipped file that imports the users' modules
+REGISTERED_METHODS = "registered_methods"  # the shipped file that imports the methods' files
 RELATIVE_IMPORT = re.compile(r"^\s*(?:from|import)\s+\.\S*", flags=re.MULTILINE)
-# Setting -> its table, and the functions that register a method in it.
-TABLES = {
-    "compression_method": (COMPRESSION_METHODS, ("register_compression_method", "register_score_method")),
-    "vision_method": (VISION_METHODS, ("register_vision_method",)),
+# Setting -> the functions that register a method.
+REGISTERED_BY = {
+    "compression_method": ("register_compression_method", "register_score_method"),
+    "vision_method": ("register_vision_method",),
 }
 PACKAGE = __name__.partition(".")[0]
 
@@ -27,45 +26,47 @@ class UnshippableMethodError(ValueError):
     """Raised for a user's method that cannot be saved with a model."""
 
 
-def code_of_methods(**chosen: str) -> dict[str, bytes]:
-    """Return the files from which a repo loads the chosen methods. This project's own methods need none.
+def sources_of_methods(held: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Return the sources by which a repo's files differ from the checkout's: the file that imports the methods which the
+    repo holds, and the users' modules among these.
 
-    They are the users' modules, the files that these import from `vidcom2`, and a file that imports the modules. A
-    module is unchanged except for its imports from `vidcom2`, which name the repo's own files instead.
+    A user's module is unchanged except for its imports from `vidcom2`, which name the repo's own files instead.
 
     Args:
-        chosen: setting -> the name of the method.
+        held: setting -> the names of the methods that it may choose.
+
+    Returns:
+        Module -> source.
 
     Raises:
         UnshippableMethodError: if a module is no file, needs other files of the user, or has the name of one of ours.
     """
-    shipped: dict[str, bytes] = {}
-    modules: list[str] = []
-    for setting, name in chosen.items():
-        function = TABLES[setting][0][name].function
-        if callable(function):
-            module, files = _code_of_method(setting, name, function)
-            file = f"{module}.py"
-            if shipped.get(file, files[file]) != files[file]:
+    sources: dict[str, str] = {}
+    modules: set[str] = set()
+    for setting, name in ((setting, name) for setting, names in held.items() for name in names):
+        method = TABLES[setting][name]
+        if method.file is not None:
+            modules.add(method.file)
+        elif method.function is not None:
+            module, source = _module_of_user(setting, name, method.function)
+            if sources.setdefault(module, source) != source:
                 raise UnshippableMethodError(
-                    f"`{setting}={name!r}` cannot be saved with the model: another method's file is called {file}, "
-                    "too. Nothing was written. Rename one of them."
+                    f"`{setting}={name!r}` cannot be saved with the model: another method's file is called "
+                    f"{module}.py, too. Nothing was written. Rename one of them."
                 )
-            shipped |= files
-            modules += [module] * (module not in modules)
-    if not modules:
-        return {}
+            modules.add(module)
     # Every module has a `__name__`. Importing it registers the method, and lets Transformers find the file.
     registering = (
-        '"""Methods that came with this model."""\n\n'
+        '"""The methods that this repo holds. Importing their files enters their functions into the tables\n'
+        '(`method_tables.py`)."""\n\n'
         + "".join(f"from .{module} import __name__ as {module}\n" for module in sorted(modules))
         + f"\nMETHODS = ({', '.join(sorted(modules))},)\n"
     )
-    return shipped | {REGISTERED_METHODS: registering.encode()}
+    return sources | {REGISTERED_METHODS: registering}
 
 
-def _code_of_method(setting: str, name: str, function: Callable[..., object]) -> tuple[str, dict[str, bytes]]:
-    """Return the module of a user's method, and the files that it needs."""
+def _module_of_user(setting: str, name: str, function: Callable[..., object]) -> tuple[str, str]:
+    """Return the module of a user's method, and its source as a repo holds it."""
 
     def refused(reason: str) -> UnshippableMethodError:
         return UnshippableMethodError(
@@ -81,21 +82,16 @@ def _code_of_method(setting: str, name: str, function: Callable[..., object]) ->
     module = Path(path).stem
     if not module.isidentifier():
         raise refused(f"{path!r} does not have a name that a module can have.")
-    try:
-        source_of(module)
-    except FileNotFoundError:
-        pass
-    else:
+    if module in shipped_paths():
         raise refused(f"its file is called {module}.py, like one of this project's.")
     try:
-        source, needed = _as_shipped(Path(path), name, TABLES[setting][1])
+        return module, _as_shipped(Path(path), name, REGISTERED_BY[setting])
     except (ValueError, SyntaxError) as error:  # a UnicodeDecodeError is a ValueError too
         raise refused(f"{path!r} {error}") from None
-    return module, shipped_files(*needed) | {f"{module}.py": source.encode()}
 
 
-def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> tuple[str, list[str]]:
-    """Return a user's module with its imports from `vidcom2` as a repo needs them, and the modules that they name.
+def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> str:
+    """Return a user's module with its imports from `vidcom2` as a repo needs them.
 
     Args:
         registered_by: the functions of which one must register the method.
@@ -104,7 +100,7 @@ def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> tuple[
         ValueError: on code that would not work in a repo. The message continues a sentence that begins with the path.
     """
     source = path.read_text(encoding="utf-8-sig")
-    tree, lines, needed = ast.parse(source), source.split("\n"), []
+    tree, lines = ast.parse(source), source.split("\n")
     shipped: list[str | None] = [*lines]
     installed = packages_distributions()
     if line := RELATIVE_IMPORT.search(source):  # even in a docstring, because Transformers searches the text
@@ -129,7 +125,6 @@ def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> tuple[
         imports = []
         for alias in node.names:
             module = _module_of(names[0], alias.name)
-            needed.append(module)
             renamed = f" as {alias.asname}" if alias.asname else ""
             imports.append(f"{indent}from .{module} import {alias.name}{renamed}")
         # An import's further lines become None rather than vanish, so that the line numbers of other nodes stay right.
@@ -137,7 +132,7 @@ def _as_shipped(path: Path, method: str, registered_by: Sequence[str]) -> tuple[
     if not any(_registers(node, method, registered_by) for node in ast.walk(tree)):
         ways = " or ".join(f"`{way}({method!r})`" for way in registered_by)
         raise ValueError(f"does not register it with {ways}.")
-    return "\n".join(line for line in shipped if line is not None), needed
+    return "\n".join(line for line in shipped if line is not None)
 
 
 def _registers(node: ast.AST, method: str, registered_by: Sequence[str]) -> bool:

@@ -14,10 +14,6 @@ READ_BY_EVERY_METHOD = (
     "vision_update_ratio",  # the vision method says whether it does
     "vision_tolerance",  # likewise
 )
-# Of these fields of `VideoTokens`, a method names those that it looks at. The tower gives what is its own on request.
-TOWER_NEEDS = ("tower_states", "tower_attention")
-NEEDS = ("grid", *TOWER_NEEDS)
-
 
 # How many tokens K of a video's T·M a method keeps at a retention ratio R.
 BY_BUDGETS = "budgets"  # the sum of `frame_budgets`, which follows `compression_rounding`
@@ -33,7 +29,6 @@ class CompressionMethod:
         function: (VideoTokens, CompressionSettings) -> VideoCompression. For this project's own methods it is the name
             "file.function" in `modeling/methods/`, so that the table can be read without torch.
         settings: the settings that it reads, besides those of `READ_BY_EVERY_METHOD`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it cannot do without, of `NEEDS`.
         kept: how many tokens it keeps, `BY_BUDGETS` or `BY_SIZES`; None if that is not known.
         compiles: whether `torch.compile` may take it into its graph, if its K follows from the sizes.
         bench: which variants of it `vidcom2 bench` compares by default, as `--method` names them.
@@ -42,7 +37,6 @@ class CompressionMethod:
     name: str
     function: str | Callable[..., Any]
     settings: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
     kept: str | None = None
     compiles: bool = False
     bench: tuple[str, ...] = ()
@@ -51,11 +45,6 @@ class CompressionMethod:
     def is_own(self) -> bool:
         """Whether it belongs to this project, rather than to a user who registered it."""
         return isinstance(self.function, str)
-
-    @property
-    def needs_of_tower(self) -> tuple[str, ...]:
-        """Those of its needs that only a vision tower can give."""
-        return tuple(need for need in TOWER_NEEDS if need in self.needs)
 
     def reads(self, setting: str) -> bool:
         return setting in READ_BY_EVERY_METHOD or setting in self.settings
@@ -113,36 +102,6 @@ COMPRESSION_METHODS: dict[str, CompressionMethod] = {
             kept=BY_SIZES,
             compiles=True,
             bench=("vcast",),
-        ),
-        # All of these but VisionZip cut the video where its content says, and read the device for that.
-        CompressionMethod(
-            "fastvid",
-            "method_fastvid.fastvid",
-            needs=("grid", "tower_attention"),
-            kept=BY_SIZES,
-            bench=("fastvid",),
-        ),
-        CompressionMethod(
-            "flashvid",
-            "method_flashvid.flashvid",
-            needs=("grid", "tower_attention"),
-            kept=BY_SIZES,
-            bench=("flashvid",),
-        ),
-        CompressionMethod(
-            "visionzip",
-            "method_visionzip.visionzip",
-            needs=("grid", "tower_attention"),
-            kept=BY_SIZES,
-            compiles=True,
-            bench=("visionzip",),
-        ),
-        CompressionMethod(
-            "holitom",
-            "method_holitom.holitom",
-            needs=("grid", "tower_attention"),
-            kept=BY_SIZES,
-            bench=("holitom",),
         ),
     )
 }

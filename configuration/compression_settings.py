@@ -87,9 +87,8 @@ class CompressionSettings:
             paper's Table 1); all tokens of fewer frames (`"uniform_frames"`); those that do not repeat earlier frames
             (`"dycoke"`, DyCoke's temporal merging, and `"evs"`, Efficient Video Sampling); those that stand out in
             their frame, more of them where the video turns (`"vcast"`, V-CAST); those that leave no part of the video
-            far from a kept one (`"coverage"`); those that the vision tower attends to, and means of the others
-            (`"fastvid"`, `"flashvid"`, `"visionzip"` and `"holitom"`); or those of a method that
-            `register_compression_method` added. A method reads the settings that its row of the table names.
+            far from a kept one (`"coverage"`); or those of a method that `register_compression_method` added. A method
+            reads the settings that its row of the table names.
         compression_scoring: `"paper"` for Algorithm 1, or for V-CAST, `"released"` for what the authors' published code
             computes.
         compression_rounding: how r_t·M becomes a frame's budget: `"ceil"` as in the paper, `"round"` as in the released
@@ -250,36 +249,19 @@ def checked_setting(name: str, value: Any) -> Any:
 
 
 def check_all_read(settings: Mapping[str, Any]) -> None:
-    """Check that the methods read every setting that is not at its default, and that they go together.
+    """Check that the methods read every setting that is not at its default.
 
     Args:
         settings: all settings by name.
 
     Raises:
-        ValueError: on the first setting that its method does not read, and on a vision method that does not give what
-            the compression method needs.
+        ValueError: on the first setting that its method does not read.
     """
     for setting, table in _TABLES.items():
         method = table[settings[setting]]
         for name, value in settings.items():
             if not method.reads(name) and value != _FIELDS[name].default:
                 raise _unread(name, value, setting, method)
-    method = COMPRESSION_METHODS[settings["compression_method"]]
-    check_gives(VISION_METHODS[settings["vision_method"]], method.needs, f"`compression_method={method.name!r}`")
-
-
-def check_gives(vision_method: VisionMethod, needs: Collection[str], what: str = "the compression method") -> None:
-    """Check that a vision method gives what a compression method needs of the tower.
-
-    Raises:
-        ValueError: if it does not.
-    """
-    for need in needs:
-        if need in vision_method.lacks:
-            raise ValueError(
-                f"`vision_method` is {vision_method.name!r}, which gives no `{need}`, but {what} needs it. Pass "
-                "`vision_method='full'`, or choose another `compression_method`."
-            )
 
 
 def _check_spelled_out(settings: CompressionSettings, given: Collection[str]) -> None:

@@ -20,7 +20,6 @@ class VisionMethod:
         settings: the settings that it reads. Methods that do not read them refuse any value but their default.
         towers: the `model_type` of the vision towers that it can run; None for every tower.
         group_frames: how many consecutive frames of a video it must see in one call. Chunks never split such a group.
-        lacks: what methods may need of the tower, of `TOWER_NEEDS`, and it cannot give.
     """
 
     name: str
@@ -29,7 +28,6 @@ class VisionMethod:
     settings: tuple[str, ...] = ()
     towers: tuple[str, ...] | None = None
     group_frames: int = 1
-    lacks: tuple[str, ...] = ()
 
     def reads(self, setting: str) -> bool:
         """Whether a value of this setting makes a difference, as far as it is for vision methods to say."""
@@ -70,7 +68,6 @@ VISION_METHODS: dict[str, VisionMethod] = {
             # are always computed: 69 % of the operations of SigLIP so400m's layers at 4 frames, 81 % at 8.
             # docs/needle.md measures every fourth frame in full.
             group_frames=4,
-            lacks=("tower_attention",),  # static patches have no queries
         ),
         VisionMethod(
             "skip_repeated",
@@ -78,7 +75,6 @@ VISION_METHODS: dict[str, VisionMethod] = {
             leaves_out=True,
             settings=("vision_tolerance",),
             towers=GROUPED_TOWERS,
-            lacks=("tower_attention",),  # patches that are left out neither pay nor receive any
         ),
     )
 }

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.compression_methods import COMPRESSION_METHODS, NEEDS, CompressionMethod
+from ...configuration.compression_methods import COMPRESSION_METHODS, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 from ...configuration.vision_methods import VISION_METHODS, VisionMethod
 
@@ -21,14 +21,10 @@ from ...configuration.vision_methods import VISION_METHODS, VisionMethod
 from .method_coverage import coverage
 from .method_dycoke import dycoke
 from .method_evs import evs
-from .method_fastvid import fastvid
-from .method_flashvid import flashvid
-from .method_holitom import holitom
 from .method_random import random_tokens
 from .method_uniform_frames import uniform_frames
 from .method_vcast import vcast
 from .method_vidcom2 import vidcom2
-from .method_visionzip import visionzip
 from .token_budgets import compress_within_budget
 from .video_compression import TokenMerge, VideoCompression, VideoTokens
 
@@ -47,14 +43,10 @@ _FUNCTIONS = {
         coverage,
         dycoke,
         evs,
-        fastvid,
-        flashvid,
-        holitom,
         random_tokens,
         uniform_frames,
         vcast,
         vidcom2,
-        visionzip,
     )
 }
 _OWN: dict[str, Method] = {
@@ -88,7 +80,7 @@ def compress(
 
     Args:
         video_tokens: (num_frames, tokens_per_frame, dim) of any float dtype, on any device; or `VideoTokens`, because
-            some methods need more than the tokens.
+            a method may look at more than the tokens.
         retention_ratio: fraction of the tokens to keep, in (0, 1].
         compression_method, compression_scoring, ...: see `CompressionSettings`. `compression_positions` and the
             settings of the vision tower, `vision_...`, are for models, and select nothing.
@@ -99,8 +91,7 @@ def compress(
 
     Raises:
         ValueError: if a setting is outside its accepted set, if the method does not read a setting, if `video_tokens`
-            is not a non-empty 3-D float tensor, if it lacks what the method needs, or if the method cannot keep as few
-            tokens as `max_video_tokens` says.
+            is not a non-empty 3-D float tensor, or if the method cannot keep as few tokens as `max_video_tokens` says.
     """
     settings = CompressionSettings(
         retention_ratio=retention_ratio,
@@ -148,7 +139,6 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
 def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
     _check_video_tokens(video.tokens)
     method = COMPRESSION_METHODS[settings.compression_method]
-    _check_needs(method, video)
     num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
         compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, method, video))
@@ -190,9 +180,7 @@ def _users(method: CompressionMethod, video: VideoTokens, settings: CompressionS
     return compression
 
 
-def register_compression_method(
-    name: str, *, settings: Sequence[str] = (), needs: Sequence[str] = ()
-) -> Callable[[UsersMethod], UsersMethod]:
+def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[UsersMethod], UsersMethod]:
     """Make a function selectable as `compression_method=name`, in every model and in `compress`.
 
     The function receives the `VideoTokens` of one video and the `CompressionSettings` of the call. It runs without
@@ -202,17 +190,16 @@ def register_compression_method(
 
     Args:
         settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default.
-        needs: the fields of `VideoTokens` that it looks at, of `"grid"`, `"tower_states"` and `"tower_attention"`.
 
     Raises:
-        ValueError: if another function has the name, if a setting or a need is not known, or if what is registered is
-            not a function.
+        ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
+            function.
     """
-    check_registration("compression method", name, settings=(settings, SETTING_NAMES), needs=(needs, NEEDS))
+    check_registration("compression method", name, settings=(settings, SETTING_NAMES))
 
     def register(function: UsersMethod) -> UsersMethod:
         require_function(name, function)
-        add_method(CompressionMethod(name, function, tuple(settings), tuple(needs)))
+        add_method(CompressionMethod(name, function, tuple(settings)))
         return function
 
     return register
@@ -290,15 +277,6 @@ def _check_video_tokens(video_tokens: Tensor) -> None:
         raise ValueError(
             f"`video_tokens` has shape {tuple(video_tokens.shape)}: the video is empty. "
             "Pass at least one frame with one token."
-        )
-
-
-def _check_needs(method: CompressionMethod, video: VideoTokens) -> None:
-    missing = [name for name in method.needs if getattr(video, name) is None]
-    if missing:
-        raise ValueError(
-            f"`compression_method={method.name!r}` looks at {' and '.join(f'`{name}`' for name in missing)} of the "
-            "video, which a tensor of tokens does not tell. Pass `VideoTokens` with these fields; models do."
         )
 
 

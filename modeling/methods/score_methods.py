@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.compression_methods import BY_BUDGETS, BY_SIZES, NEEDS, CompressionMethod
+from ...configuration.compression_methods import BY_BUDGETS, BY_SIZES, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
 from .compression import add_method, check_registration, require_function
 from .exact_totals import REMAINDER_NOISE
@@ -27,7 +27,7 @@ UsersScores = TypeVar("UsersScores", bound=Scores)
 
 
 def register_score_method(
-    name: str, *, ranking: str = "frame", settings: Sequence[str] = (), needs: Sequence[str] = ()
+    name: str, *, ranking: str = "frame", settings: Sequence[str] = ()
 ) -> Callable[[UsersScores], UsersScores]:
     """Make a function that scores tokens selectable as `compression_method=name`, in every model and in `compress`.
 
@@ -42,13 +42,12 @@ def register_score_method(
             `compression_temperature`, `compression_rounding` and `compression_frame_score`. With `"video"`, those of
             the whole video: the best ⌊R·T·M⌋ tokens stay, at least one, and a frame may keep nothing.
         settings: names of the settings that the function takes.
-        needs: `"grid"`, `"tower_states"` and `"tower_attention"`, if the function reads these fields of `VideoTokens`.
 
     Raises:
         ValueError: as in `register_compression_method`, and if the ranking is unknown or the function does not take the
             settings.
     """
-    check_registration("compression method", name, settings=(settings, SETTING_NAMES), needs=(needs, NEEDS))
+    check_registration("compression method", name, settings=(settings, SETTING_NAMES))
     if ranking not in RANKINGS:
         raise ValueError(
             f"`ranking` of method {name!r} is {ranking!r}, but must be one of {', '.join(map(repr, RANKINGS))}."
@@ -70,7 +69,7 @@ def register_score_method(
             given = function(video, **{each: getattr(of_call, each) for each in settings})
             return rank(checked_scores(name, given, video), of_call)
 
-        add_method(CompressionMethod(name, compress, tuple(dict.fromkeys((*read, *settings))), tuple(needs), kept))
+        add_method(CompressionMethod(name, compress, tuple(dict.fromkeys((*read, *settings))), kept))
         return function
 
     return register

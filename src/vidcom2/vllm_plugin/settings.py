@@ -148,12 +148,6 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
             "depend on what a video shows, but vLLM counts them before it has seen the video. Set it to "
             """"exact" in config.json, with `--hf-overrides '{"compression_rounding": "exact"}'`, or in the request."""
         )
-    if method.needs_of_tower:
-        needs = " and ".join(f"`{need}`" for need in method.needs_of_tower)
-        raise ValueError(
-            f"`compression_method` is {method.name!r}, which needs {needs}, but vLLM gives no access to the inside of "
-            "its vision tower. Choose another method."
-        )
     if settings.vision_method != "full":
         raise ValueError(
             f"`vision_method` is {settings.vision_method!r}, but vLLM's own vision tower encodes the videos. Set it to "

@@ -4,8 +4,8 @@
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --busy 1 --json compress_busy.json
     PYTHONPATH=src python benchmarks/benchmark_compress.py --size llava-video-7b --method vidcom2 --method vcast
 
-Every method of this project's table runs, with each scoring that it reads. What a method needs of the vision tower is
-random here, of the real sizes. What the tower spends on giving it does not count; `vidcom2 bench` measures that too.
+Every method of this project's table runs, with each scoring that it reads, and those of `benchmarks/methods/`. The
+attention by which these choose is random here, and what reading it from the tower takes does not count.
 
 Any method that compares tokens with their mean must read them at least twice: once for the mean, and once to compare
 each token. The time of two plain sums over the tokens is therefore a lower bound, and `two_pass_bound` says how far a
@@ -45,8 +45,11 @@ from vidcom2.records.provenance import birth_certificate, cpu_name
 
 ROOT = Path(__file__).resolve().parents[1]
 # The baseline is a test helper that the tests pin to the released code's output. It is not part of the package.
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from oracle import released_reference  # noqa: E402
+
+from benchmarks.methods import METHODS, register  # noqa: E402
+from benchmarks.methods.attended_tokens import AttendedTokens  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,11 @@ class Size:
         num_frames: T, as the method sees them: Qwen's families join two frames of the file.
         grid: rows and columns of a frame's tokens.
         dim: channels of a token.
-        tower_grid, tower_dim: rows and columns of a frame's patches in the vision tower, and the channels of its
-            states.
     """
 
     num_frames: int
     grid: tuple[int, int]
     dim: int
-    tower_grid: tuple[int, int]
-    tower_dim: int = 1152
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -73,10 +72,10 @@ class Size:
 
 
 SIZES = {
-    "llava-onevision-7b": Size(32, (14, 14), 3584, (27, 27)),
-    "llava-video-7b": Size(64, (13, 13), 3584, (27, 27)),
-    "qwen3-vl-8b": Size(32, (16, 28), 4096, (32, 56)),  # 64 frames of 896 × 512 pixels
-    "llava-onevision-0.5b": Size(32, (14, 14), 896, (27, 27)),
+    "llava-onevision-7b": Size(32, (14, 14), 3584),
+    "llava-video-7b": Size(64, (13, 13), 3584),
+    "qwen3-vl-8b": Size(32, (16, 28), 4096),  # 64 frames of 896 × 512 pixels
+    "llava-onevision-0.5b": Size(32, (14, 14), 896),
 }
 RETENTION_RATIO = 0.25
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -104,16 +103,10 @@ def make_video(size: Size, dtype: torch.dtype, device: str) -> Tensor:
     return tokens.to(device, dtype)
 
 
-def with_needs(tokens: Tensor, size: Size, needs: Collection[str]) -> vidcom2.VideoTokens:
-    """Return the video with its grids, and random ones of the fields that methods need of the vision tower."""
-    generator = torch.Generator().manual_seed(1)
-    patches = size.num_frames, size.tower_grid[0] * size.tower_grid[1]
-    of_tower: dict[str, Callable[[], Tensor]] = {
-        "tower_states": lambda: torch.randn(*patches, size.tower_dim, generator=generator).to(tokens),
-        "tower_attention": lambda: torch.rand(patches, generator=generator).to(tokens.device),
-    }
-    fields = {name: of_tower[name]() for name in needs if name != "grid"}
-    return vidcom2.VideoTokens(tokens, size.grid, tower_grid=size.tower_grid if fields else None, **fields)
+def attended(tokens: Tensor, size: Size) -> AttendedTokens:
+    """Return the video with its grid, and random attention that its tokens received."""
+    attention = torch.rand(size.shape[:2], generator=torch.Generator().manual_seed(1))
+    return AttendedTokens(tokens, size.grid, attention=attention.to(tokens.device))
 
 
 def settings_of_methods(methods: Collection[str]) -> list[dict[str, str]]:
@@ -153,7 +146,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return a row for each method and scoring, at one size."""
     tokens = make_video(size, DTYPES[dtype], device)
-    video = with_needs(tokens, size, {need for each in methods for need in COMPRESSION_METHODS[each].needs})
+    video = attended(tokens, size)
     contenders: dict[str, Callable[[], Any]] = {
         REFERENCE: lambda: released_reference(tokens, RETENTION_RATIO),
         ONE_PASS: lambda: tokens.sum(),
@@ -211,8 +204,9 @@ def shown(value: Any) -> str:
     return f"{value:.1f}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-def own_methods() -> list[str]:
-    return [name for name, method in COMPRESSION_METHODS.items() if method.is_own]
+def measured_methods() -> list[str]:
+    """Return the names of this project's methods, and of those in `benchmarks/methods/`."""
+    return [*(name for name, method in COMPRESSION_METHODS.items() if method.is_own), *METHODS]
 
 
 def checked(given: list[str] | None, known: Collection[str], option: str) -> list[str]:
@@ -242,7 +236,8 @@ def main(
         raise typer.BadParameter("this machine has no CUDA device. Use --device cpu.", param_hint="--device")
     if threads is not None:
         torch.set_num_threads(threads)
-    sizes, methods = checked(size, SIZES, "--size"), checked(method, own_methods(), "--method")
+    register()
+    sizes, methods = checked(size, SIZES, "--size"), checked(method, measured_methods(), "--method")
     certificate = birth_certificate(
         "random tokens",
         "benchmarks/benchmark_compress.py",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
 from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
-from .saved_with_code import SavedWithCode
 from .method_tables import TABLES, VISION_METHODS, function_of
+from .saved_with_code import SavedWithCode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -11,8 +11,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 
-from ..configuration.method_tables import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..families import FAMILIES, NATIVE_FAMILIES, Family
 from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
 from ..vllm_plugin import SERVED
@@ -249,8 +249,6 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     if model_class.__name__ not in SERVED or attention == "vision":
         return None
     if not method.is_own or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
-        return None
-    if any(need in TOWER_NEEDS for need in method.needs):
         return None
     if config["compression_positions"] == "original" and not model_class.inner_class.uses_mrope:
         return None

@@ -29,13 +29,13 @@ from vidcom2 import (
 )
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
+from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.configuration.method_tables import (
     BY_BUDGETS,
     BY_SIZES,
     COMPRESSION_METHODS,
     READ_BY_EVERY_METHOD,
 )
-from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.explain.explanation import DIMMED, LIGHT, draw_html, draw_png, explain
 from vidcom2.modeling.methods.compression import function_of
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection

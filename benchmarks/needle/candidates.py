@@ -1,5 +1,6 @@
 """The candidates of the needle benchmark: every method of the paper at its ratios, and the paper's ablations."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,8 @@ from vidcom2.answering.generation import Batch
 from vidcom2.toys import Toy
 
 from ..baselines import BASELINES
+from ..methods import register
+from ..methods.attended_tokens import AttendedAnswers
 
 RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
@@ -36,7 +39,7 @@ NEWER_METHODS: dict[str, dict[str, Any]] = {
     "V-CAST": {"compression_method": "vcast"},
     "coverage": {"compression_method": "coverage"},
 }
-METHODS_BY_ATTENTION: dict[str, dict[str, Any]] = {  # of the vision tower
+METHODS_BY_ATTENTION: dict[str, dict[str, Any]] = {  # of the vision tower, in `benchmarks/methods`
     "FastVID": {"compression_method": "fastvid"},
     "FlashVID": {"compression_method": "flashvid"},
     "VisionZip": {"compression_method": "visionzip"},
@@ -86,7 +89,12 @@ def leaderboard_candidates(toy: Toy) -> list[Candidate]:
 
 def attention_candidates(toy: Toy) -> list[Candidate]:
     """Return the methods that choose by the vision tower's attention, for the leaderboard."""
-    return _on_leaderboard(METHODS_BY_ATTENTION)
+    register()
+    answers = AttendedAnswers()
+    return [
+        replace(candidate, answer=partial(answers.answer, overrides=candidate.overrides))
+        for candidate in _on_leaderboard(METHODS_BY_ATTENTION)
+    ]
 
 
 def _on_leaderboard(methods: dict[str, dict[str, Any]]) -> list[Candidate]:

@@ -4,7 +4,7 @@ The towers of these families look at one frame at a time. So their memory need n
 equals the one before it, as in screen recordings and slides, reuses the features of that one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -130,34 +130,29 @@ class FrameBuffers:
         repeated = len(run.shown) > len(run.frames)
         frames[_rows(run.shown)] = encoded[list(run.sources)] if repeated else encoded
 
-    def by_frame(self) -> list[Tensor]:
-        """Return the features (T, M, ...) of each video, if no rows follow them."""
-        return [video.unflatten(0, (length, -1)) for video, length in zip(self.videos, self.plan.lengths, strict=True)]
-
 
 def encode_in_chunks(
-    plan: FramePlan, encode: Callable[[Sequence[Run]], Mapping[str, Sequence[Tensor]]], rows_after: int = 0
-) -> dict[str, FrameBuffers]:
-    """Encode the frames of a plan, one chunk after the other, and return their features by name.
-
-    What `encode` does not return, such as the tower's own states, is freed before the next chunk.
+    plan: FramePlan, encode: Callable[[Sequence[Run]], Sequence[Sequence[Tensor]]], rows_after: int = 0
+) -> list[list[Tensor]]:
+    """Encode the frames of a plan, one chunk after the other.
 
     Args:
-        encode: takes the runs of a chunk, and returns by name the features (n, M, ...) of each run. The name of those
-            that enter the language model is "tokens".
-        rows_after: how many empty rows to leave behind the "tokens" of each video.
+        encode: takes the runs of a chunk, and returns the features (n, M, ...) of each run that enter the language
+            model. In families with deepstack it also returns, for each of the first decoder layers, those that the
+            layer adds.
+        rows_after: how many empty rows to leave behind those of each video that enter the language model.
+
+    Returns:
+        What `encode` does, but a tensor (T·M + rows_after, ...) for each video in place of those of its runs.
     """
-    found: dict[str, FrameBuffers] = {}
-
-    def put(runs: Sequence[Run], features: Mapping[str, Sequence[Tensor]]) -> None:
-        for name, of_runs in features.items():
-            buffers = found.setdefault(name, FrameBuffers(plan, rows_after if name == "tokens" else 0))
-            for run, encoded in zip(runs, of_runs, strict=True):
-                buffers.put(run, encoded)
-
+    found: list[FrameBuffers] = []
     for runs in plan.chunks:
-        put(runs, encode(runs))
-    return found
+        for number, of_runs in enumerate(encode(runs)):
+            if number == len(found):
+                found.append(FrameBuffers(plan, rows_after if number == 0 else 0))
+            for run, encoded in zip(runs, of_runs, strict=True):
+                found[number].put(run, encoded)
+    return [buffers.videos for buffers in found]
 
 
 def _rows(frames: Sequence[int]) -> slice | list[int]:

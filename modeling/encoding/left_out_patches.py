@@ -72,24 +72,24 @@ class Completion:
 
     def __init__(self, computed: Sequence[Tensor], group_patches: int = 1):
         self.computed, self.group_patches = computed, group_patches
-        self.last: dict[str, Tensor] = {}  # The features of the last frame, by name.
+        self.last: dict[int, Tensor] = {}  # The features of the last frame, by layer.
         self.keys_and_values: Mapping[nn.Module, KeysAndValues] = {}  # Those of the last frame, by layer.
 
     def of_run(self, run: Run) -> Tensor:
         """Return which groups of the run's frames are computed, (n, G) bool."""
         return self.computed[run.video][list(run.frames)]
 
-    def complete(self, run: Run, encoded: Tensor, name: str = "") -> Tensor:
+    def complete(self, run: Run, encoded: Tensor, layer: int = 0) -> Tensor:
         """Return the features (n, G, ...) of all groups of a run's frames.
 
         Args:
             run: the next one, in the order of the plan.
             encoded: (N, ...) features of the N computed groups.
-            name: of the features, if there are several.
+            layer: the number of the features, if there are several.
         """
-        before = self.last[name] if run.frames[0] else encoded[:0]
+        before = self.last[layer] if run.frames[0] else encoded[:0]
         completed = torch.cat([encoded, before])[self._sources(run)]
-        self.last[name] = completed[-1]
+        self.last[layer] = completed[-1]
         return completed
 
     def whole_frames(

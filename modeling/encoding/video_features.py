@@ -2,9 +2,9 @@
 
 import copy
 import inspect
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
@@ -12,10 +12,8 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.method_tables import COMPRESSION_METHODS
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.saved_with_code import SavedWithCode
-from ...configuration.method_tables import VISION_METHODS
 from ..hosting.call_arguments import (
     arguments_of_parent,
     check_not_exported,
@@ -26,7 +24,6 @@ from ..hosting.call_arguments import (
 from ..hosting.parent_classes import ParentModel
 from ..methods.compression import compress_with
 from ..methods.video_compression import VideoCompression, VideoTokens
-from .frame_encoding import FrameBuffers
 from .left_out_patches import groups_to_compute
 from .vision_encoding import changes_of_groups
 
@@ -61,47 +58,10 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
         )
 
 
-def features_of_chunks(
-    found: dict[str, FrameBuffers], deepstack_features: list[tuple[Tensor, ...]] | None = None
-) -> tuple[VidCom2VideoFeatures, dict[str, list[Tensor]]]:
-    """Return the features of videos that were encoded in chunks, and by name, a (T, P, ...) of each video, what is
-    needed of the tower. The tower's own output is not among the features.
-
-    Args:
-        found: what `encode_in_chunks` returned, without the features for deepstack: `"tokens"` and the needs.
-    """
-    needed = {name: buffers.by_frame() for name, buffers in found.items() if name != "tokens"}
-    return VidCom2VideoFeatures(pooler_output=found["tokens"].videos, deepstack_features=deepstack_features), needed
-
-
-def video_tokens(
-    tokens: Sequence[Tensor],
-    of_tower: Mapping[str, Sequence[Tensor]],
-    grids: Sequence[tuple[int, int] | None] | None = None,
-    tower_grids: Sequence[tuple[int, int]] | None = None,
-) -> list[VideoTokens]:
-    """Join the scored tokens of each video with what a method needs of the vision tower.
-
-    Args:
-        tokens: (T, M, D) of each video.
-        of_tower: by name, of `TOWER_NEEDS`, a (T, P, ...) of each video.
-        grids, tower_grids: the rows and columns of a frame's M tokens, and of its P patches, in each video; None for
-            square frames. A grid is None if a frame's tokens form none.
-    """
-    videos = []
-    for number, of_video in enumerate(tokens):
-        grid = _square(of_video) if grids is None else grids[number]
-        needed: dict[str, Any] = {name: of_videos[number] for name, of_videos in of_tower.items()}
-        if needed:
-            needed["tower_grid"] = _square(next(iter(needed.values()))) if tower_grids is None else tower_grids[number]
-        videos.append(VideoTokens(of_video, grid, **needed))
-    return videos
-
-
-def _square(of_video: Tensor) -> tuple[int, int]:
-    """Return the rows and columns of the (T, n, ...) values of a video whose frames are square."""
-    side = math.isqrt(of_video.shape[1])
-    return side, side
+def square_frames(tokens: Tensor) -> VideoTokens:
+    """Return the tokens (T, M, D) of a video whose frames are square."""
+    side = isqrt(tokens.shape[1])
+    return VideoTokens(tokens, (side, side))
 
 
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
@@ -125,14 +85,12 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        needs: Collection[str],
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
         """Encode videos as the settings say, and drop nothing.
 
         Args:
             settings: of these, those for the vision tower are read.
-            needs: which fields the tokens must have, of those that methods may name as their `needs`.
             **kwargs: the parent's other arguments.
 
         Returns:
@@ -141,8 +99,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             among the features.
 
         Raises:
-            ValueError: on an empty video, sizes that do not fit, or a need that this tower or the settings for it
-                cannot meet.
+            ValueError: on an empty video, sizes that do not fit, or arguments that do not go with the settings.
         """
         raise NotImplementedError
 
@@ -190,10 +147,6 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # What all families share
     # -----------------------------------------------------------------------------------------------------------------
 
-    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
-        """Return whether `encode_videos` can give a method's needs, with these settings for the vision tower."""
-        return not set(needs) & set(VISION_METHODS[settings.vision_method].lacks)
-
     def computed_groups(
         self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
     ) -> list[Tensor] | None:
@@ -230,8 +183,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         settings = self.config.compression_settings(**pop_settings(kwargs, self.of_parent))
         if settings.may_drop:
             check_not_exported()
-        needs = COMPRESSION_METHODS[settings.compression_method].needs
-        outputs, videos = self.encode_videos(settings=settings, needs=needs, **kwargs)
+        outputs, videos = self.encode_videos(settings=settings, **kwargs)
         return self.compressed_features(outputs, videos, settings)
 
     def compressed_features(
@@ -287,7 +239,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         else:
             names = inspect.signature(super().get_video_features).parameters
             described = {name: inputs[name] for name in names if name in inputs}
-            outputs, _ = self.encode_videos(settings=settings, needs=(), **described)
+            outputs, _ = self.encode_videos(settings=settings, **described)
         outputs.pooler_output = self.with_placeholders(outputs.pooler_output, inputs)
         return outputs
 

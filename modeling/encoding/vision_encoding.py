@@ -1,12 +1,12 @@
 """How a vision tower encodes frames when it does not compute them all as its parent does: the functions that the rows
 of `VISION_METHODS` name, and how users add their own."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings, check_gives
+from ...configuration.compression_settings import CompressionSettings
 from ...configuration.method_tables import GROUPED_TOWERS, VISION_METHODS, VisionMethod
 from ..methods.compression import add_method, check_registration, require_function
 from .vision_changed_patches import changed_patches
@@ -47,18 +47,12 @@ def changes_of_groups(settings: CompressionSettings) -> ChangedGroups | None:
     return _function(settings) if VISION_METHODS[settings.vision_method].leaves_out else None
 
 
-def check_encoding(settings: CompressionSettings, needs: Collection[str], arguments: Mapping[str, Any]) -> None:
+def check_encoding(settings: CompressionSettings, arguments: Mapping[str, Any]) -> None:
     """Check what is asked of a tower that may not run as a whole.
 
-    Args:
-        needs: what a compression method needs of it.
-        arguments: the parent's.
-
     Raises:
-        ValueError: if the vision method does not give a need, or the arguments ask for what only a whole tower has, or
-            describe all of its patches.
+        ValueError: if the parent's arguments ask for what only a whole tower has, or describe all of its patches.
     """
-    check_gives(VISION_METHODS[settings.vision_method], needs)
     if settings.vision_method == "full":
         return
     for name, value in arguments.items():
@@ -91,8 +85,7 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
 
     def register(function: ChangedGroups) -> ChangedGroups:
         require_function(name, function)
-        lacks = VISION_METHODS["skip_repeated"].lacks
-        add_method(VisionMethod(name, function, True, tuple(settings), GROUPED_TOWERS, lacks=lacks))
+        add_method(VisionMethod(name, function, True, tuple(settings), GROUPED_TOWERS))
         return function
 
     return register

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import is_flash_attention_requested
 
-from .tower_attention import queries_keys_values
-
 ARGUMENT = "whole_frames"  # the name of the argument
 KeysAndValues: TypeAlias = tuple[Tensor, ...]  # two of (patches, heads, dim of a head), or none
 
@@ -152,7 +150,11 @@ def _in_qwen(
 
     Rotary positions are a patch's place in its frame, so that the key of an earlier frame needs no other rotation.
     """
-    queries, keys, values = queries_keys_values(attention, hidden_states)
+    if hasattr(attention, "qkv"):
+        projected = attention.qkv(hidden_states).chunk(3, dim=-1)
+    else:  # Qwen2.5-Omni's
+        projected = (attention.q(hidden_states), attention.k(hidden_states), attention.v(hidden_states))
+    queries, keys, values = (each.unflatten(-1, (attention.num_heads, -1)) for each in projected)
     cos, sin = (each[:, None].float() for each in position_embeddings)
 
     def rotated(states: Tensor) -> Tensor:

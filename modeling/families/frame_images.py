@@ -5,18 +5,16 @@ described, and become a video as in other families: `pixel_values_videos`, with 
 of frames and images are joined again, in the order of the prompt, before the parent sees them.
 """
 
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.tower_attention import received_in_frames, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, features_of_chunks, video_tokens
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, square_frames
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings, without
 from ..hosting.parent_classes import ParentFramesModel
@@ -111,7 +109,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     video_arguments = VIDEO_ARGUMENTS
     parent_knows_videos = False
     marks_class: type[FrameMarks]  # how the processor marks frames
-    has_class_token = False  # whether the tower has one before the patches of a frame
 
     # -----------------------------------------------------------------------------------------------------------------
     # Which rows and placeholders are frames
@@ -251,7 +248,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        needs: Collection[str],
         num_frames: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
@@ -263,50 +259,24 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         Returns:
             The parent's features of all tokens, and the scored tokens of each video.
         """
-        check_encoding(settings, needs, kwargs)
+        check_encoding(settings, kwargs)
         lengths = lengths_of(pixel_values_videos, num_frames)
         of_videos = pixel_values_videos.split(lengths)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
-            outputs, of_frames = self._encode_frames(pixel_values_videos, needs, num_frames=num_frames, **kwargs)
-            of_tower = {name: each.split(lengths) for name, each in of_frames.items()}
+            outputs = self.parent_video_features(
+                pixel_values_videos=pixel_values_videos, num_frames=num_frames, **kwargs
+            )
         else:
 
-            def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
-                outputs, of_frames = self._encode_frames(frames_of_runs(of_videos, runs), needs, **kwargs)
-                sizes = [len(run.frames) for run in runs]
-                of_frames["tokens"] = outputs.pooler_output[0].unflatten(0, (sum(sizes), -1))
-                return {name: each.split(sizes) for name, each in of_frames.items()}
+            def of_chunk(runs: Sequence[Run]) -> list[Sequence[Tensor]]:
+                frames = frames_of_runs(of_videos, runs)
+                (tokens,) = self.parent_video_features(pixel_values_videos=frames, **kwargs).pooler_output
+                return [tokens.unflatten(0, (len(frames), -1)).split([len(run.frames) for run in runs])]
 
-            outputs, of_tower = features_of_chunks(encode_in_chunks(plan, of_chunk))
-        frames = [video.unflatten(0, (length, -1)) for video, length in zip(outputs.pooler_output, lengths)]
-        return outputs, video_tokens(frames, of_tower)
-
-    def _encode_frames(
-        self, frames: Tensor, needs: Collection[str], **kwargs: Any
-    ) -> tuple[ParentFeatures, dict[str, Tensor]]:
-        """Return the parent's features of frames, and what is needed of the tower, by name: an (F, P, ...) of each."""
-        of_tower = {}
-        encode = partial(self.parent_video_features, pixel_values_videos=frames, **kwargs)
-        if "tower_attention" in needs:
-            received = partial(received_in_frames, has_class_token=self.has_class_token)
-            attention = self.tower_attention(kwargs.get("vision_feature_layer"))
-            outputs, of_tower["tower_attention"] = with_attention_received(encode, attention, received)
-        else:
-            outputs = encode()
-        if "tower_states" in needs:
-            states = self.tower_states(outputs, kwargs.get("vision_feature_layer"))
-            of_tower["tower_states"] = states[:, self.has_class_token :]
-        return outputs, of_tower
-
-    def tower_attention(self, layer: int | None) -> nn.Module:
-        """Return the attention of the tower's layer that the tokens are made of. `layer` is the caller's
-        `vision_feature_layer`."""
-        raise NotImplementedError
-
-    def tower_states(self, outputs: ParentFeatures, layer: int | None) -> Tensor:
-        """Return the states (F, P, dim) of the tower that the tokens are made of, with those of a class token."""
-        return outputs.last_hidden_state
+            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
+        videos = zip(outputs.pooler_output, lengths, strict=True)
+        return outputs, [square_frames(video.unflatten(0, (length, -1))) for video, length in videos]
 
 
 class FrameImagesGenerationMixin(VidCom2GenerationMixin):

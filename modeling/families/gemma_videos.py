@@ -1,15 +1,15 @@
 """What Gemma's families share: videos whose frames come as patches with their columns and rows, padded to one number,
 and a language model in which the tokens of a frame may attend to each other."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
+from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import types_with_cached
 from ..hosting.transformers_names import CACHE, with_cache_name
@@ -32,29 +32,6 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         """How many rows, and columns, of patches a token stands for."""
         raise NotImplementedError
 
-    def encode_frames(
-        self, patches: Tensor, places: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any
-    ) -> tuple[ParentFeatures, dict[str, Sequence[Tensor]]]:
-        """Return the parent's features of videos, and what is needed of the tower.
-
-        Args:
-            patches: (F, P, values) of all frames.
-            places: (F, P, 2) their columns and rows.
-            grids: of each video.
-            needs: see `VideoFeaturesMixin.encode_videos`.
-            **kwargs: the parent's other arguments.
-
-        Returns:
-            The features, and by its name what is needed: (T, rows · columns, ...) for each video.
-        """
-        outputs = self.parent_video_features(
-            pixel_values_videos=patches,
-            video_position_ids=places,
-            num_frames_per_video=torch.tensor([length for length, _, _ in grids]),
-            **kwargs,
-        )
-        return outputs, {}
-
     # -----------------------------------------------------------------------------------------------------------------
     # What they share
     # -----------------------------------------------------------------------------------------------------------------
@@ -68,7 +45,6 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        needs: Collection[str],
         video_position_ids: Tensor | None = None,
         num_frames_per_video: Tensor | None = None,
         **kwargs: Any,
@@ -77,7 +53,6 @@ class GemmaVideosMixin(VidCom2ModelMixin):
 
         Args:
             pixel_values_videos: (F, P, 3 · patch²) patches of all frames, padded behind each frame's own.
-            settings, needs: see `VideoFeaturesMixin.encode_videos`.
             video_position_ids: (F, P, 2) column and row of each patch, (-1, -1) at the padding.
             num_frames_per_video: (num_videos,) how many of the F frames each video has.
 
@@ -86,22 +61,35 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         """
         grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
         assert video_position_ids is not None
-        check_encoding(settings, needs, kwargs)
+        check_encoding(settings, kwargs)
         lengths = [length for length, _, _ in grids]
         frames = pixel_values_videos.split(lengths)
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
-            outputs, of_tower = self.encode_frames(pixel_values_videos, video_position_ids, grids, needs, **kwargs)
+            outputs = self._encode_frames(pixel_values_videos, video_position_ids, lengths, **kwargs)
         else:
             places = video_position_ids.split(lengths)
-            outputs, of_tower = self._encode_in_chunks(frames, places, grids, plan, needs, **kwargs)
+
+            def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
+                patches, places_of_runs = (frames_of_runs(each, runs) for each in (frames, places))
+                of_runs = [len(run.frames) for run in runs]
+                outputs = self._encode_frames(patches, places_of_runs, of_runs, **kwargs)
+                return [[each.unflatten(0, (n, -1)) for n, each in zip(of_runs, outputs.pooler_output)]]
+
+            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
         size = self.patches_per_side
-        tokens = [
-            video.unflatten(0, (length, -1)) for video, length in zip(outputs.pooler_output, lengths, strict=True)
+        return outputs, [
+            VideoTokens(video.unflatten(0, (length, -1)), (rows // size, columns // size))
+            for video, (length, rows, columns) in zip(outputs.pooler_output, grids, strict=True)
         ]
-        sides = [(rows, columns) for _, rows, columns in grids]
-        of_tokens = [(rows // size, columns // size) for rows, columns in sides]
-        return outputs, video_tokens(tokens, of_tower, of_tokens, sides)
+
+    def _encode_frames(self, patches: Tensor, places: Tensor, lengths: Sequence[int], **kwargs: Any) -> ParentFeatures:
+        """Return the parent's features of videos of these lengths, from the patches of all their frames, and the
+        columns and rows of these."""
+        num_frames = torch.tensor(lengths)
+        return self.parent_video_features(
+            pixel_values_videos=patches, video_position_ids=places, num_frames_per_video=num_frames, **kwargs
+        )
 
     def video_sizes(
         self,
@@ -118,27 +106,6 @@ class GemmaVideosMixin(VidCom2ModelMixin):
     def is_placeholder(self, input_ids: Tensor) -> Tensor:
         """Return which tokens stand for images, videos or sound: bool, of the same shape."""
         return super().is_placeholder(input_ids) | (input_ids == self.config.audio_token_id)
-
-    def _encode_in_chunks(
-        self,
-        videos: Sequence[Tensor],
-        places: Sequence[Tensor],
-        grids: Sequence[Grid],
-        plan: FramePlan,
-        needs: Collection[str],
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return what `encode_frames` does, but encode a few frames of the videos at a time. The tower's own output is
-        left out."""
-
-        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
-            patches, places_of_runs = (frames_of_runs(each, runs) for each in (videos, places))
-            of_runs = [(len(run.frames), *grids[run.video][1:]) for run in runs]
-            outputs, of_tower = self.encode_frames(patches, places_of_runs, of_runs, needs, **kwargs)
-            tokens = [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, outputs.pooler_output)]
-            return {"tokens": tokens, **of_tower}
-
-        return features_of_chunks(encode_in_chunks(plan, of_chunk))
 
     def _grids(self, patches: Tensor, places: Tensor | None, num_frames: Tensor | None) -> list[Grid]:
         """Return the frames of each video, and their rows and columns of patches. The device is read twice.

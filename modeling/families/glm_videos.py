@@ -1,13 +1,12 @@
 """What GLM's families share: the placeholders of videos are those of images, between the marks of a video."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 
-from ..encoding.tower_attention import with_input_of
 from ..encoding.video_features import ParentFeatures
 from ..hosting.parent_classes import ParentGlmModel
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -65,17 +64,6 @@ class GlmVideoModelMixin(QwenVideoModelMixin, ParentGlmModel):
         return (
             super().get_placeholder_mask(self.distinct_ids(input_ids), inputs_embeds, image_features=image_features)[0],
             super().get_placeholder_mask(of_videos, inputs_embeds, video_features=video_features)[1],
-        )
-
-    def with_tower_states(self, encode: Callable[[], ParentFeatures]) -> tuple[ParentFeatures, Tensor]:
-        """Return what `QwenVideoModelMixin` does. The parent's `last_hidden_state` is too late: it comes after the
-        convolution that makes a token of 2 × 2 patches. So the states are what this convolution is given."""
-
-        def of_patches(_module: Any, blocks: Tensor) -> Tensor:  # (Σ t·h·w / 4, V, 2, 2)
-            return blocks.flatten(2).mT.flatten(0, 1)
-
-        return with_input_of(
-            encode, self.visual.downsample, of_patches, "`tower_states`", "convolution after its layers"
         )
 
     def features_of_blocks(

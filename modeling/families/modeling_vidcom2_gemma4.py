@@ -1,19 +1,13 @@
 """Gemma 4 with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import Gemma4ForConditionalGeneration, Gemma4Model
-from transformers.models.gemma4.modeling_gemma4 import Gemma4CausalLMOutputWithPast, apply_multidimensional_rope
+from transformers.models.gemma4.modeling_gemma4 import Gemma4CausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_gemma4 import VidCom2Gemma4Config
-from ..encoding.tower_attention import received_in_padded_frames, with_needs_of_tower
-from ..encoding.video_features import ParentFeatures
-from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin, Grid
+from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin
 
 
 @dataclass
@@ -45,28 +39,6 @@ class VidCom2Gemma4Model(GemmaVideosMixin, Gemma4Model):
     @property
     def patches_per_side(self) -> int:
         return self.config.vision_config.pooling_kernel_size
-
-    def encode_frames(
-        self, patches: Tensor, places: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any
-    ) -> tuple[ParentFeatures, dict[str, Sequence[Tensor]]]:
-        encode = partial(super().encode_frames, patches, places, grids, (), **kwargs)
-        tower: Any = self.vision_tower
-        attention = tower.encoder.layers[-1].self_attn
-        received = partial(received_in_padded_frames, rotate=apply_multidimensional_rope)
-        (outputs, _), read = with_needs_of_tower(encode, needs, attention, received, tower.pooler, _states, "pooler")
-        lengths = [length for length, _, _ in grids]
-        return outputs, {
-            name: [
-                video[:, : rows * columns]
-                for video, (_, rows, columns) in zip(of_frames.split(lengths), grids, strict=True)
-            ]
-            for name, of_frames in read.items()
-        }
-
-
-def _states(_pooler: Any, hidden_states: Tensor, **_: Any) -> Tensor:
-    """Return the tower's states (F, P, V) before it pools patches to tokens, from what its pooler is given."""
-    return hidden_states
 
 
 class VidCom2Gemma4ForConditionalGeneration(GemmaGenerationMixin, Gemma4ForConditionalGeneration):

@@ -1,14 +1,11 @@
 """Gemma 4 Unified with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from transformers import Gemma4UnifiedForConditionalGeneration, Gemma4UnifiedModel
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedCausalLMOutputWithPast
 
-from ...configuration.method_tables import TOWER_NEEDS
-from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_gemma4_unified import VidCom2Gemma4UnifiedConfig
 from .gemma_videos import GemmaGenerationMixin, GemmaVideosMixin
 
@@ -35,8 +32,7 @@ class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
         - types of tokens may be those of the new tokens alone, after a filled KV cache.
 
     There is no vision tower: a token is a projection of its square of pixels (48 × 48 in the released checkpoint). All
-    tokens of a frame are scored, by these projections. The config refuses methods that need a tower's attention or
-    states.
+    tokens of a frame are scored, by these projections.
     """
 
     config: VidCom2Gemma4UnifiedConfig
@@ -44,9 +40,6 @@ class VidCom2Gemma4UnifiedModel(GemmaVideosMixin, Gemma4UnifiedModel):
     @property
     def patches_per_side(self) -> int:
         return 1
-
-    def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
-        return not set(needs) & set(TOWER_NEEDS) and super().can_meet(needs, settings)
 
 
 class VidCom2Gemma4UnifiedForConditionalGeneration(GemmaGenerationMixin, Gemma4UnifiedForConditionalGeneration):

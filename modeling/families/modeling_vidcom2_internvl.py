@@ -1,15 +1,12 @@
 """InternVL with VidCom²: only what differs from the parent classes."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import InternVLForConditionalGeneration, InternVLModel
 from transformers.models.internvl.modeling_internvl import InternVLCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_internvl import VidCom2InternVLConfig
-from ..encoding.video_features import ParentFeatures
 from .frame_images import FrameImagesGenerationMixin, FrameImagesModelMixin
 from .frame_marks import NumberedFrames
 
@@ -40,16 +37,6 @@ class VidCom2InternVLModel(FrameImagesModelMixin, InternVLModel):
 
     config: VidCom2InternVLConfig
     marks_class = NumberedFrames
-    has_class_token = True
-
-    def tower_attention(self, layer: int | None) -> nn.Module:
-        layers: Any = self.vision_tower.encoder.layer
-        chosen: Any = self.config.vision_feature_layer if layer is None else layer
-        return layers[range(len(layers) + 1)[chosen] - 1].attention
-
-    def tower_states(self, outputs: ParentFeatures, layer: int | None) -> Tensor:
-        chosen = self.config.vision_feature_layer if layer is None else layer
-        return outputs.last_hidden_state if chosen == -1 else outputs.hidden_states[chosen]
 
 
 class VidCom2InternVLForConditionalGeneration(FrameImagesGenerationMixin, InternVLForConditionalGeneration):

@@ -1,8 +1,7 @@
 """MiniCPM-V 4.6 with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,8 +12,7 @@ from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.frame_encoding import Run, encode_in_chunks, plan_frames
-from ..encoding.tower_attention import received_in_packed_frames, with_needs_of_tower
-from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings
 from ..hosting.transformers_names import CACHE, CausalLMOutputWithPast
@@ -89,7 +87,6 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        needs: Collection[str],
         downsample_mode: str | None = None,
         target_sizes_videos: Tensor | None = None,
         num_frames_per_video: Tensor | None = None,
@@ -100,47 +97,42 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
 
         Args:
             pixel_values_videos: (1, channels, patch size, patches · patch size), tile after tile.
-            settings, needs: see `VideoFeaturesMixin.encode_videos`.
             downsample_mode: `"16x"` or `"4x"`; None for the config's.
             target_sizes_videos: (tiles, 2) rows and columns of patches of each tile.
             num_frames_per_video: (num_videos,) how many frames each video has; None if all belong to one.
             num_patches_per_frame: (F,) how many tiles each frame has; None for one.
 
         Raises:
-            ValueError: if a video is empty, if its frames have different tiles, if numbers do not fit, or if something
-                of the tower is needed of frames that have slices.
+            ValueError: if a video is empty, if its frames have different tiles, or if numbers do not fit.
         """
         videos = self._videos(pixel_values_videos, target_sizes_videos, num_frames_per_video, num_patches_per_frame)
-        check_encoding(settings, needs, kwargs)
-        of_tower, of_token = self._sides(downsample_mode)
-        self._check_tiles(videos, of_token, needs)
+        check_encoding(settings, kwargs)
+        side = self._side(downsample_mode)
+        self._check_tiles(videos, side)
         patch = self.config.vision_config.patch_size
         pixels = pixel_values_videos[0].split([video.length * video.patches * patch for video in videos], dim=-1)
         frames = [  # (T, channels, patch size, patches · patch size)
             of_video.unflatten(-1, (video.length, -1)).movedim(-2, 0) for of_video, video in zip(pixels, videos)
         ]
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
-        encode = partial(self._encode_frames, needs=needs, downsample_mode=downsample_mode, **kwargs)
         if plan.is_one_call:
-            outputs, found = encode(pixel_values_videos, videos)
+            outputs = self._encode_frames(pixel_values_videos, videos, downsample_mode=downsample_mode, **kwargs)
         else:
 
-            def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
+            def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
                 chosen = [frames[run.video][list(run.frames)].movedim(0, -2).flatten(-2) for run in runs]
                 of_runs = [PackedVideo(len(run.frames), videos[run.video].tiles) for run in runs]
-                outputs, found = encode(torch.cat(chosen, dim=-1)[None], of_runs)
-                tokens = [each.unflatten(0, (run.length, -1)) for each, run in zip(outputs.pooler_output, of_runs)]
-                return {"tokens": tokens, **found}
+                chosen = torch.cat(chosen, dim=-1)[None]
+                outputs = self._encode_frames(chosen, of_runs, downsample_mode=downsample_mode, **kwargs)
+                return [[each.unflatten(0, (run.length, -1)) for each, run in zip(outputs.pooler_output, of_runs)]]
 
-            outputs, found = features_of_chunks(encode_in_chunks(plan, of_chunk))
-        tokens = [
-            video.unflatten(0, (length, -1)) for video, (length, _) in zip(outputs.pooler_output, videos, strict=True)
-        ]
-        sides = [video.tiles[0] for video in videos]
-        of_tokens = [(rows // of_token, columns // of_token) for rows, columns in sides]
-        grids = [None if len(video.tiles) > 1 else grid for video, grid in zip(videos, of_tokens)]
-        tower_grids = [(rows // of_tower, columns // of_tower) for rows, columns in sides]
-        return outputs, video_tokens(tokens, found, grids, tower_grids)
+            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
+        scored = []
+        for features, video in zip(outputs.pooler_output, videos, strict=True):
+            (rows, columns), *slices = video.tiles
+            grid = None if slices else (rows // side, columns // side)
+            scored.append(VideoTokens(features.unflatten(0, (video.length, -1)), grid))
+        return outputs, scored
 
     def video_sizes(
         self,
@@ -153,32 +145,18 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
     ) -> list[int]:
         """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
         videos = self._videos(pixel_values_videos, target_sizes_videos, num_frames_per_video, num_patches_per_frame)
-        of_token = self._sides(downsample_mode)[1]
-        self._check_tiles(videos, of_token)
-        return [video.length * video.patches // of_token**2 for video in videos]
+        side = self._side(downsample_mode)
+        self._check_tiles(videos, side)
+        return [video.length * video.patches // side**2 for video in videos]
 
-    def _encode_frames(
-        self, pixels: Tensor, videos: Sequence[PackedVideo], needs: Collection[str], **kwargs: Any
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return the parent's features of videos, and what is needed of the tower, by name: a (T, P, ...) of each."""
-        layout = layout_of(videos, pixels)
-        encode = partial(self.parent_video_features, pixel_values_videos=pixels, **layout, **kwargs)
-        layers: Any = self.vision_tower.encoder.layers
-        attention, merger = layers[-1].self_attn, self.merger
-        outputs, read = with_needs_of_tower(
-            encode, needs, attention, received_in_packed_frames, merger, _states, "merger"
-        )
-        side = self._sides(kwargs["downsample_mode"])[0]
-        sizes = [video.length * video.patches // side**2 for video in videos]
-        return outputs, {
-            name: [each.unflatten(0, (video.length, -1)) for each, video in zip(of_all.split(sizes), videos)]
-            for name, of_all in read.items()
-        }
+    def _encode_frames(self, pixels: Tensor, videos: Sequence[PackedVideo], **kwargs: Any) -> ParentFeatures:
+        """Return the parent's features of videos."""
+        return self.parent_video_features(pixel_values_videos=pixels, **layout_of(videos, pixels), **kwargs)
 
-    def _sides(self, downsample_mode: str | None) -> tuple[int, int]:
-        """Return how many rows, and columns, of patches a state of the tower's last layer stands for, and a token."""
+    def _side(self, downsample_mode: str | None) -> int:
+        """Return how many rows, and columns, of patches a token stands for."""
         of_tower = 1 if (downsample_mode or self.config.downsample_mode) == "4x" else 2
-        return of_tower, of_tower * self.config.merge_kernel_size[0] ** self.config.merger_times
+        return of_tower * self.config.merge_kernel_size[0] ** self.config.merger_times
 
     def _videos(
         self, pixels: Tensor, sizes: Tensor | None, num_frames: Tensor | None, num_tiles: Tensor | None
@@ -225,24 +203,13 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
             videos.append(PackedVideo(length, of_frames[0]))
         return videos
 
-    def _check_tiles(self, videos: Sequence[PackedVideo], side: int, needs: Collection[str] = ()) -> None:
+    def _check_tiles(self, videos: Sequence[PackedVideo], side: int) -> None:
         for rows, columns in chain.from_iterable(video.tiles for video in videos):
             if rows % side or columns % side:
                 raise ValueError(
                     f"A frame or slice has {rows} × {columns} patches, but {side} must divide both: a token stands for "
                     f"{side} × {side}. Pass the same `downsample_mode` to the processor and the model."
                 )
-        if needs and any(len(video.tiles) > 1 for video in videos):
-            raise ValueError(
-                f"the compression method needs {' and '.join(f'`{need}`' for need in needs)}, which frames with slices "
-                "do not have in one grid. Pass `max_slice_nums=1` to the video processor, or choose another "
-                "`compression_method`."
-            )
-
-
-def _states(merger: Any, hidden_states: Tensor, *_: Any) -> Tensor:
-    """Return what the merger takes: the states of the patches of all tiles (N, dim)."""
-    return hidden_states[0]
 
 
 class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPMV4_6ForConditionalGeneration):

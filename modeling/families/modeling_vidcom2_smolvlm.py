@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import SmolVLMForConditionalGeneration, SmolVLMModel
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMCausalLMOutputWithPast
 
@@ -66,10 +66,6 @@ class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
         # Transformers 5.19 fills the placeholders in blocks of as many tokens, which those of a compressed prompt are
         # not: here a block is one token.
         return tokens[:, None]
-
-    def tower_attention(self, layer: int | None) -> nn.Module:
-        layers: Any = self.vision_model.encoder.layers
-        return layers[-1].self_attn
 
 
 class VidCom2SmolVLMForConditionalGeneration(FrameImagesGenerationMixin, SmolVLMForConditionalGeneration):

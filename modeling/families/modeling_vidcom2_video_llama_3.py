@@ -1,8 +1,7 @@
 """VideoLLaMA3 with VidCom²: only what differs from the parent classes."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ from transformers.models.video_llama_3.modeling_video_llama_3 import VideoLlama3
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
-from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.tower_attention import received_in_parts, with_needs_of_tower
-from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
+from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..encoding.vision_encoding import check_encoding
 from ..methods.video_compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -56,7 +54,6 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        needs: Collection[str],
         video_grid_thw: Tensor | None = None,
         video_merge_sizes: Tensor | None = None,
         video_compression_mask: Tensor | None = None,
@@ -66,7 +63,6 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
 
         Args:
             pixel_values_videos: (Σ t·h·w, 3 · patch²) patches of all videos.
-            settings, needs: see `VideoFeaturesMixin.encode_videos`.
             video_grid_thw: (num_videos, 3) grids (t, h, w) of the videos, in patches.
             video_merge_sizes: (num_videos,) how many rows, and columns, of patches make a token.
             video_compression_mask: (Σ T·M,) bool: which tokens have a placeholder in the prompt; None if all have.
@@ -76,18 +72,27 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
         masks = _masks(video_compression_mask, grids)
-        check_encoding(settings, needs, kwargs)
+        check_encoding(settings, kwargs)
         of_videos = pixel_values_videos.split([t * h * w for t, h, w, _ in grids])
         frames = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(of_videos, grids)]
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
-            outputs, of_tower = self._encode_frames(pixel_values_videos, grids, needs, **kwargs)
+            outputs = self._encode_frames(pixel_values_videos, grids, **kwargs)
         else:
-            outputs, of_tower = self._encode_in_chunks(frames, grids, plan, needs, **kwargs)
-        tokens = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(outputs.pooler_output, grids, strict=True)]
-        of_tokens, sides = [(h // size, w // size) for _, h, w, size in grids], [(h, w) for _, h, w, _ in grids]
-        videos = video_tokens(tokens, of_tower, of_tokens, sides)
-        return outputs, [_with_mask(video, mask) for video, mask in zip(videos, masks, strict=True)]
+
+            def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
+                patches = torch.cat([frames_of_runs(frames, [run]).flatten(0, 1) for run in runs])
+                of_runs = [(len(run.frames), *grids[run.video][1:]) for run in runs]
+                outputs = self._encode_frames(patches, of_runs, **kwargs)
+                return [[each.unflatten(0, (t, -1)) for each, (t, *_) in zip(outputs.pooler_output, of_runs)]]
+
+            outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
+        return outputs, [
+            VideoTokens(
+                video.unflatten(0, (t, -1)), (h // size, w // size), None if mask is None else mask.to(video.device)
+            )
+            for video, (t, h, w, size), mask in zip(outputs.pooler_output, grids, masks, strict=True)
+        ]
 
     def video_sizes(
         self,
@@ -110,60 +115,15 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         of_videos = mask.to(features[0].device).split(lengths)
         return tuple(video[stays] for video, stays in zip(features, of_videos))
 
-    def _encode_frames(
-        self, patches: Tensor, grids: Sequence[Grid], needs: Collection[str], **kwargs: Any
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return the parent's features of videos, and what is needed of the tower, by name: a (t, h·w, ...) of each."""
+    def _encode_frames(self, patches: Tensor, grids: Sequence[Grid], **kwargs: Any) -> ParentFeatures:
+        """Return the parent's features of videos with these grids."""
         *sizes, merge_sizes = torch.tensor(grids, device=patches.device).unbind(dim=1)
-        encode = partial(
-            self.parent_video_features,
+        return self.parent_video_features(
             pixel_values_videos=patches,
             video_grid_thw=torch.stack(sizes, dim=1),
             video_merge_sizes=merge_sizes,
             **kwargs,
         )
-        tower: Any = self.vision_model
-        attention, norm = tower.encoder.layers[-1].self_attn, tower.post_layernorm
-        outputs, read = with_needs_of_tower(encode, needs, attention, received_in_parts, norm, _states, "last norm")
-        of_tower = {name: _row_by_row(of_patches, grids) for name, of_patches in read.items()}
-        if "tower_attention" in of_tower:  # a mean over the frame's patches that pay it
-            of_tower["tower_attention"] = [video / video.shape[1] for video in of_tower["tower_attention"]]
-        return outputs, of_tower
-
-    def _encode_in_chunks(
-        self,
-        videos: Sequence[Tensor],
-        grids: Sequence[Grid],
-        plan: FramePlan,
-        needs: Collection[str],
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return what `_encode_frames` does, but encode a few frames of the videos at a time. The tower's own output is
-        left out."""
-
-        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
-            patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
-            of_runs = [(len(run.frames), *grids[run.video][1:]) for run in runs]
-            outputs, of_tower = self._encode_frames(patches, of_runs, needs, **kwargs)
-            tokens = [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, outputs.pooler_output)]
-            return {"tokens": tokens, **of_tower}
-
-        return features_of_chunks(encode_in_chunks(plan, of_chunk))
-
-
-def _states(norm: Any, hidden_states: Tensor) -> Tensor:
-    """Return the tower's states (Σ t·h·w, V) before it pools patches to tokens, from what its last norm is given."""
-    return norm.forward(hidden_states)  # A call of the module would call the hook that reads its input once more.
-
-
-def _row_by_row(of_patches: Tensor, grids: Sequence[Grid]) -> list[Tensor]:
-    """Put values (Σ t·h·w, ...) of patches in order, row by row: (t, h·w, ...) for each video. The tower has the
-    patches of a token one after the other."""
-    videos = []
-    for video, (t, h, w, size) in zip(of_patches.split([t * h * w for t, h, w, _ in grids]), grids, strict=True):
-        blocks = video.unflatten(0, (t, h // size, w // size, size, size))
-        videos.append(blocks.transpose(2, 3).flatten(0, 4).unflatten(0, (t, h * w)))
-    return videos
 
 
 def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None, merge_sizes: Tensor | None) -> list[Grid]:
@@ -210,10 +170,6 @@ def _masks(mask: Tensor | None, grids: Sequence[Grid]) -> list[Tensor | None]:
         None if count == length else video.unflatten(0, (t, -1))
         for video, count, length, (t, _, _, _) in zip(of_videos, left, lengths, grids, strict=True)
     ]
-
-
-def _with_mask(video: VideoTokens, in_prompt: Tensor | None) -> VideoTokens:
-    return video if in_prompt is None else replace(video, in_prompt=in_prompt.to(video.tokens.device))
 
 
 def _check_length(mask: Tensor, num_tokens: int) -> None:

@@ -1,21 +1,18 @@
 """What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.vision_utils import get_vision_window_index
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.left_out_patches import Completion, arguments_of_blocks, attentions_of_blocks, window_of_blocks
-from ..encoding.tower_attention import received_in_parts, with_attention_received
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, features_of_chunks, video_tokens
+from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
 from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
@@ -57,7 +54,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         self,
         pixel_values_videos: Tensor,
         settings: CompressionSettings,
-        needs: Collection[str],
         video_grid_thw: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:
@@ -66,7 +62,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         Args:
             pixel_values_videos: (Σ t·h·w, values) patches of all videos, each with all its values: channels · patch² of
                 every frame of the file that it shows.
-            settings, needs: see `VideoFeaturesMixin.encode_videos`.
             video_grid_thw: (num_videos, 3) grids (t, h, w) of the videos, in patches.
 
         Raises:
@@ -74,18 +69,21 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw)
         assert video_grid_thw is not None
-        check_encoding(settings, needs, kwargs)
+        check_encoding(settings, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)
         computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw=video_grid_thw)
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed=computed)
         if plan.is_one_call and computed is None:
-            outputs, of_tower = self._encode_frames(pixel_values_videos, video_grid_thw, needs, **kwargs)
+            outputs = self.parent_video_features(
+                pixel_values_videos=pixel_values_videos, video_grid_thw=video_grid_thw, **kwargs
+            )
         else:
-            outputs, of_tower = self._encode_in_chunks(frames, video_grid_thw, plan, needs, computed, **kwargs)
+            outputs = self._encode_in_chunks(frames, video_grid_thw, plan, computed, **kwargs)
         size = self.config.vision_config.spatial_merge_size
-        tokens = [video.unflatten(0, (t, -1)) for video, (t, _, _) in zip(outputs.pooler_output, grids, strict=True)]
-        sides = [(h, w) for _, h, w in grids]
-        return outputs, video_tokens(tokens, of_tower, [(h // size, w // size) for h, w in sides], sides)
+        return outputs, [
+            VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
+            for video, (t, h, w) in zip(outputs.pooler_output, grids, strict=True)
+        ]
 
     def video_sizes(
         self, pixel_values_videos: Tensor, video_grid_thw: Tensor | None = None, **described: Any
@@ -94,43 +92,15 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         size = self.config.vision_config.spatial_merge_size
         return [t * h * w // size**2 for t, h, w in _checked_grids(pixel_values_videos, video_grid_thw)]
 
-    def _encode_frames(
-        self, patches: Tensor, grid_thw: Tensor, needs: Collection[str], **kwargs: Any
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return the parent's features of videos, and what is needed of the tower, by name: a (t, h·w, ...) of each."""
-        of_tower = {}
-        encode = partial(self.parent_video_features, pixel_values_videos=patches, video_grid_thw=grid_thw, **kwargs)
-        with_states = partial(self.with_tower_states, encode) if "tower_states" in needs else lambda: (encode(), None)
-        if "tower_attention" in needs:
-            (outputs, states), received = with_attention_received(with_states, self.last_attention(), received_in_parts)
-            videos = self._row_by_row(received[:, None], grid_thw)
-            of_tower["tower_attention"] = [video[..., 0] / video.shape[1] for video in videos]  # a mean over the frame
-        else:
-            outputs, states = with_states()
-        if states is not None:
-            of_tower["tower_states"] = self._row_by_row(states, grid_thw)
-        return outputs, of_tower
-
-    def last_attention(self) -> nn.Module:
-        """Return the attention of the tower's last layer."""
-        return self.visual.blocks[-1].attn
-
-    def with_tower_states(self, encode: Callable[[], ParentFeatures]) -> tuple[ParentFeatures, Tensor]:
-        """Return the features that `encode` returns, and the tower's states (Σ t·h·w, V), in its order, before they are
-        merged to tokens."""
-        outputs = encode()
-        return outputs, outputs.last_hidden_state
-
     def _encode_in_chunks(
         self,
         videos: Sequence[Tensor],
         video_grid_thw: Tensor,
         plan: FramePlan,
-        needs: Collection[str],
         computed: Sequence[Tensor] | None,
         **kwargs: Any,
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return what `_encode_frames` does, but encode the patches (t, h·w, ...) of each video a few frames at a time,
+    ) -> ParentFeatures:
+        """Return the parent's features of videos, but encode the patches (t, h·w, ...) of each a few frames at a time,
         and of these only the computed blocks, (t, h·w / 4) bool for each video, unless this is None.
 
         The tower's own output is left out.
@@ -139,25 +109,22 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         size = self.visual.spatial_merge_size**2
         completion = None if computed is None else Completion(computed, size)
 
-        def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
+        def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
-            if completion is None:
-                outputs, of_tower = self._encode_frames(patches, grid, needs, **kwargs)
-            else:
-                outputs, of_tower = self._encode_blocks(patches, grid, runs, completion, needs, **kwargs)
-            layers = outputs.get("deepstack_features") or ()
-            features = {"tokens": outputs.pooler_output, **{f"deepstack {i}": each for i, each in enumerate(layers)}}
-            of_frames = {
-                name: [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, of_runs, strict=True)]
-                for name, of_runs in features.items()
-            }
-            return {**of_frames, **of_tower}
+            if completion is not None:
+                return self._encode_blocks(patches, grid, runs, completion, **kwargs)
+            outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid, **kwargs)
+            return [
+                [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, of_runs, strict=True)]
+                for of_runs in (outputs.pooler_output, *(outputs.get("deepstack_features") or ()))
+            ]
 
-        found, layers = encode_in_chunks(plan, of_chunk), None
-        if hasattr(self.visual, "deepstack_merger_list"):  # what each of the first decoder layers adds
-            layers = [tuple(found.pop(name).videos) for name in list(found) if name.startswith("deepstack")]
-        return features_of_chunks(found, layers)
+        tokens, *layers = encode_in_chunks(plan, of_chunk)
+        has_layers = hasattr(self.visual, "deepstack_merger_list")  # what each of the first decoder layers adds
+        return VidCom2VideoFeatures(
+            pooler_output=tokens, deepstack_features=list(map(tuple, layers)) if has_layers else None
+        )
 
     def patch_groups(
         self, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **described: Any
@@ -169,15 +136,10 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             yield video.unflatten(1, (-1, size)).flatten(2), window_of_blocks(self.visual, grid)
 
     def _encode_blocks(
-        self,
-        patches: Tensor,
-        grid_thw: Tensor,
-        runs: Sequence[Run],
-        completion: Completion,
-        needs: Collection[str],
-        **kwargs: Any,
-    ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return what `_encode_frames` does, but let the tower compute only some of the blocks of patches.
+        self, patches: Tensor, grid_thw: Tensor, runs: Sequence[Run], completion: Completion, **kwargs: Any
+    ) -> list[list[Tensor]]:
+        """Return the features of runs of frames, as `encode_in_chunks` takes them, but let the tower compute only some
+        of the blocks of patches.
 
         Args:
             patches: (Σ n·h·w, ...) of the frames of all runs.
@@ -189,31 +151,15 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         computed = torch.cat([each.flatten() for each in of_runs])
         described = arguments_of_blocks(self.visual, grid_thw, computed)
         patches = patches.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
-        at_windows = described.get("window_index")
-        whole_frames = completion.whole_frames(self.visual, runs, attentions_of_blocks(self.visual), at_windows)
+        attentions, at_windows = attentions_of_blocks(self.visual), described.get("window_index")
+        whole_frames = completion.whole_frames(self.visual, runs, attentions, at_windows)
         described |= {"whole_frames": whole_frames, **kwargs}
-        encode = partial(self.features_of_blocks, patches, grid_thw, of_runs, **described)
-        outputs, states = self.with_tower_states(encode) if "tower_states" in needs else (encode(), None)
+        outputs = self.features_of_blocks(patches, grid_thw, of_runs, **described)
         completion.carry_on(whole_frames)
-
-        def complete(of_layer: Sequence[Tensor], name: str) -> tuple[Tensor, ...]:
-            return tuple(completion.complete(run, encoded, name) for run, encoded in zip(runs, of_layer, strict=True))
-
-        layers, of_tower = outputs.get("deepstack_features"), {}
-        if states is not None:
-            blocks = self._in_raster_order(states, at_windows).split([len(each) for each in outputs.pooler_output])
-            states = [each.flatten(0, 1).flatten(0, 1) for each in complete(blocks, "states")]
-            of_tower["tower_states"] = self._rows_of_blocks(torch.cat(states).unflatten(0, (-1, size**2)), grid_thw)
-        features = VidCom2VideoFeatures(
-            pooler_output=tuple(each.flatten(0, 1) for each in complete(outputs.pooler_output, "tokens")),
-            deepstack_features=None
-            if layers is None
-            else [
-                tuple(each.flatten(0, 1) for each in complete(layer, f"deepstack {number}"))
-                for number, layer in enumerate(layers)
-            ],
-        )
-        return features, of_tower
+        return [
+            [completion.complete(run, encoded, number) for run, encoded in zip(runs, of_layer, strict=True)]
+            for number, of_layer in enumerate((outputs.pooler_output, *(outputs.get("deepstack_features") or ())))
+        ]
 
     def features_of_blocks(
         self, patches: Tensor, grid_thw: Tensor, computed: Sequence[Tensor], **described: Any
@@ -230,42 +176,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         size = self.visual.spatial_merge_size
         grids = grid_thw.new_tensor([[1, size, size * int(each.sum())] for each in computed])
         return self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grids, **described)
-
-    def _row_by_row(self, states: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
-        """Put the tower's states (Σ t·h·w, V) in order, row by row: (t, h·w, V) for each video."""
-        blocks = self._in_raster_order(states, self._tower_order(video_grid_thw))
-        return self._rows_of_blocks(blocks, video_grid_thw)
-
-    def _in_raster_order(self, states: Tensor, order: Tensor | None) -> Tensor:
-        """Return the tower's states (N, V) as blocks (N / 4, 4, V) in raster order.
-
-        In the tower's own order, the patches of a block follow each other.
-
-        Args:
-            order: which block, counted in raster order, the tower has at each place; None for the raster order.
-        """
-        blocks = states.unflatten(0, (-1, self.config.vision_config.spatial_merge_size**2))
-        return blocks if order is None else blocks[order.to(blocks.device).argsort()]
-
-    def _rows_of_blocks(self, blocks: Tensor, video_grid_thw: Tensor) -> list[Tensor]:
-        """Put blocks (Σ t·h·w / 4, 4, V) of patches in order, row by row: (t, h·w, V) for each video."""
-        size = self.config.vision_config.spatial_merge_size
-        grids = video_grid_thw.tolist()
-        of_videos = blocks.split([t * h * w // size**2 for t, h, w in grids])
-        return [
-            of_video.reshape(t, h // size, w // size, size, size, -1).transpose(2, 3).reshape(t, h * w, -1)
-            for of_video, (t, h, w) in zip(of_videos, grids, strict=True)
-        ]
-
-    def _tower_order(self, video_grid_thw: Tensor) -> Tensor | None:
-        """Return which block, counted in raster order, the tower has at each place: (Σ t·h·w / 4,) int64.
-
-        A tower with window attention has them window by window. None means that it keeps the raster order.
-        """
-        tower = self.visual
-        if not hasattr(tower, "window_size"):
-            return None
-        return get_vision_window_index(video_grid_thw, tower.spatial_merge_size, tower.window_size, tower.patch_size)[0]
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parent's positions of the full prompt, counted from `start`, and that of a text token after it.

@@ -4,7 +4,6 @@ A method with weights and a total of its own can use `shares_of_total` too.
 """
 
 import math
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -63,9 +62,3 @@ def exact_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) 
     """Return K of `compression_rounding="exact"`: ⌊R·T·M⌋, but at least one token per frame."""
     num_tokens = num_frames * tokens_per_frame
     return max(num_frames, min(num_tokens, math.floor(retention_ratio * num_tokens + 1e-6)))
-
-
-def equal_shares(total: int, num_frames: int) -> list[int]:
-    """Divide K among frames alike. Where K is no multiple of T, the frames with one more are evenly spaced in time."""
-    ends = [total * frame // num_frames for frame in range(num_frames + 1)]
-    return [end - start for start, end in pairwise(ends)]

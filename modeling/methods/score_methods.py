@@ -13,8 +13,8 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.method_tables import BY_BUDGETS, BY_SIZES, CompressionMethod
 from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
+from ...configuration.method_tables import BY_BUDGETS, BY_SIZES, CompressionMethod
 from .compression import check_registration, enter
 from .exact_totals import REMAINDER_NOISE
 from .frame_budgets import FRAME_BUDGET_SETTINGS, frame_budgets

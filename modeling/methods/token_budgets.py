@@ -10,8 +10,8 @@ T is the number of frames, M that of the scored tokens of a frame.
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...configuration.method_tables import COMPRESSION_METHODS
 from ...configuration.compression_settings import CompressionSettings
+from ...configuration.method_tables import COMPRESSION_METHODS
 from .exact_totals import exact_total
 from .video_compression import VideoCompression
 

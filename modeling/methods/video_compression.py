@@ -4,13 +4,11 @@ Shapes: T frames, M tokens per frame, D channels, K kept tokens. A frame here is
 families two, which share their tokens.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .token_ranking import mask_of
 
@@ -25,52 +23,14 @@ class VideoTokens:
         tokens: (T, M, D), any float dtype: the tokens that would enter the language model, without structure tokens
             such as newlines.
         grid: rows and columns of a frame's tokens; M = rows · columns, and token m is in row m // columns. None if not
-            known.
-        tower_states: (T, P, V) the vision tower's state of each patch of a frame, row by row, before the states are
-            projected and pooled to tokens. None unless the method's registration asks for them.
-        tower_attention: (T, P) float32, how much attention each patch of a frame receives in the last layer of the
-            vision tower whose output the model uses: its weights, a mean over the heads and over the frame's patches
-            that pay it. In a tower with a class token, CLIP's, it is what the class token pays. Row by row, and None
-            unless the method's registration asks for it. `per_token` turns it into values of tokens.
-        tower_grid: rows and columns of a frame's patches, P = rows · columns; None if nothing of the tower is given.
+            known, and for frames with slices, whose tokens form no grid.
         in_prompt: (T, M) bool, which tokens have a placeholder in the prompt, where a processor leaves out some that
             repeat what the frame before shows. None if all have. Methods choose among all.
     """
 
     tokens: Tensor
     grid: tuple[int, int] | None = None
-    tower_states: Tensor | None = None
-    tower_grid: tuple[int, int] | None = None
-    tower_attention: Tensor | None = None
     in_prompt: Tensor | None = None
-
-    def per_token(self, of_patches: Tensor) -> Tensor:
-        """Pool a value of each patch, (T, P), to one of each token, (T, M) float32, as the model pools patches.
-
-        A token has the mean of the block of patches that it stands for. Rows and columns of patches that are left over
-        at the end belong to no token. Where the sides of the grids have no such ratio, as 27 patches and 14 tokens,
-        the model interpolates, and so does this.
-
-        Raises:
-            ValueError: if `grid` or `tower_grid` is not known, or does not fit.
-        """
-        if (
-            self.grid is None
-            or self.tower_grid is None
-            or of_patches.shape != (len(self.tokens), prod(self.tower_grid))
-        ):
-            raise ValueError(
-                f"`of_patches` has shape {tuple(of_patches.shape)}, but must be (T, P) for a video of "
-                f"{len(self.tokens)} frames with `grid` {self.grid} and `tower_grid` {self.tower_grid}, which must be "
-                "known. Pass `VideoTokens` with both grids; models do."
-            )
-        of_patches = of_patches.float().unflatten(1, self.tower_grid)[:, None]
-        block = max(1, self.tower_grid[0] // self.grid[0])
-        if self.grid == tuple(side // block for side in self.tower_grid):
-            pooled = nn.functional.avg_pool2d(of_patches, block)
-        else:
-            pooled = nn.functional.interpolate(of_patches, size=self.grid, mode="bilinear")
-        return pooled.flatten(1)
 
 
 class TokenMerge(NamedTuple):
@@ -86,55 +46,6 @@ class TokenMerge(NamedTuple):
     """
 
     outputs: Tensor
-    inputs: Tensor
-    weights: Tensor
-
-    @classmethod
-    def mean(cls, assignment: Tensor) -> "TokenMerge":
-        """Make each kept token the mean of the tokens that are assigned to it.
-
-        Args:
-            assignment: (T·M,) int64: for each token of the video, the number of the kept token that it enters, in
-                [0, K) in the order of `indices`; -1 if it enters none. Assign a kept token to itself if it should count
-                in its own mean.
-
-        Raises:
-            ValueError: if `assignment` is no such tensor, or leaves out a number below the largest one.
-        """
-        what = (
-            f"{assignment.dtype} of shape {tuple(assignment.shape)}"
-            if isinstance(assignment, Tensor)
-            else f"a {type(assignment).__name__}"
-        )
-        if isinstance(assignment, Tensor) and assignment.dtype == torch.int64 and assignment.ndim == 1:
-            inputs = (assignment >= 0).nonzero().flatten()
-            outputs = assignment[inputs]
-            counts = outputs.bincount()
-            if len(inputs) and bool((counts > 0).all()) and bool((assignment >= -1).all()):
-                return cls(outputs, inputs, 1 / counts[outputs].float())
-            what = "int64 that assigns no token"
-            if bool((assignment < -1).any()):
-                what = f"int64 down to {int(assignment.min())}"
-            elif len(inputs):
-                what = f"int64 that leaves out {int(counts.argmin())}"
-        raise ValueError(
-            f"`assignment` is {what}, but must be int64 (T·M,): for each token the number of a kept token, counted "
-            "from 0 without gaps, or -1 for none."
-        )
-
-
-class TokenMeans(NamedTuple):
-    """Weighted means of tokens, each of which takes the place of a token. `VideoCompression.of_means` keeps them.
-
-    There are N entries in any order. In entry n, token `inputs[n]` enters the mean at the place of token `places[n]`
-    with weight `weights[n]`. The weights at each place add up to 1.
-
-    Attributes:
-        places, inputs: (N,) int64 in [0, T·M).
-        weights: (N,) float32.
-    """
-
-    places: Tensor
     inputs: Tensor
     weights: Tensor
 
@@ -169,21 +80,6 @@ class VideoCompression:
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
         """Make a compression from a bool mask (T, M) of the tokens that stay, and other fields by name."""
         return cls(kept.flatten().nonzero().flatten(), kept.sum(dim=1), **scores)
-
-    @classmethod
-    def of_means(cls, unchanged: Tensor, means: Iterable[TokenMeans], **scores: Any) -> "VideoCompression":
-        """Make a compression that keeps some tokens as they are, and means in the places of others.
-
-        Args:
-            unchanged: (T, M) bool: the tokens that stay as they are. No mean takes their place.
-            **scores: other fields by name.
-        """
-        own = unchanged.flatten().nonzero().flatten()
-        parts = [TokenMeans(own, own, torch.ones_like(own, dtype=torch.float32)), *means]
-        places, inputs, weights = map(torch.cat, zip(*parts, strict=True))
-        kept = mask_of(places, unchanged)
-        number_of = kept.flatten().cumsum(0) - 1  # the number that a kept token has among all kept ones
-        return cls.of_mask(kept, merge=TokenMerge(number_of[places], inputs, weights), **scores)
 
     def within(self, in_prompt: Tensor | None) -> "VideoCompression":
         """Keep only what has a placeholder in the prompt, (T, M) bool, or all if that is None. If nothing has, keep the

@@ -11,8 +11,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checks import check_settings, whole_number
-from ..configuration.method_tables import COMPRESSION_METHODS
 from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..errors import OptionError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
-from ..configuration.method_tables import COMPRESSION_METHODS
 from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..modeling.methods.video_compression import VideoCompression
 from ..modeling.prompt.prompt_positions import positions_made_for
 from ..video.reading import Video

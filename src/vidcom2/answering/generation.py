@@ -5,7 +5,7 @@ prompts about them.
 are compressed. To measure, it passes a `StageHook`, which is told when each stage ends.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..configuration.method_tables import COMPRESSION_METHODS, TOWER_NEEDS
 from ..configuration.compression_settings import CompressionSettings
-from ..configuration.method_tables import VISION_METHODS
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.video_compression import VideoTokens
 from .prompting import video_arguments
@@ -73,9 +71,8 @@ class EncodedVideos:
         )
         tokens = []
         for video in self.tokens:
-            names = ("tokens", "in_prompt", *TOWER_NEEDS)
-            moved = {name: value.to(device) for name in names if (value := getattr(video, name)) is not None}
-            tokens.append(replace(video, **moved))
+            in_prompt = None if video.in_prompt is None else video.in_prompt.to(device)
+            tokens.append(replace(video, tokens=video.tokens.to(device), in_prompt=in_prompt))
         return replace(self, inputs={}, outputs=outputs, tokens=tokens)
 
 
@@ -98,24 +95,19 @@ def encode(
     model: "VidCom2GenerationMixin",
     inputs: Mapping[str, Any],
     settings: CompressionSettings,
-    methods: Iterable[str] = (),
     hook: StageHook = NO_HOOK,
 ) -> EncodedVideos:
     """Run the vision tower over videos.
 
     Args:
         inputs: the processor's outputs, or at least those that describe videos, on the model's device.
-        settings: how the vision tower runs, and one way in which the videos will be compressed.
-        methods: other methods that they will be compressed with, so that what these need is kept.
+        settings: how the vision tower runs. The others are not read.
 
     Raises:
         ValueError: on a video that the model refuses.
     """
     described = video_arguments(model, inputs)
-    compared = (settings.compression_method, *methods)
-    needs = {need for method in compared for need in COMPRESSION_METHODS[method].needs}
-    needs -= {*VISION_METHODS[settings.vision_method].lacks}  # the methods that need these refuse the videos later
-    outputs, tokens = model.model.encode_videos(settings=settings, needs=needs, **described)
+    outputs, tokens = model.model.encode_videos(settings=settings, **described)
     # Drop the tower's own states, which would fill the memory for a batch of videos.
     kept = VidCom2VideoFeatures(
         pooler_output=outputs.pooler_output, deepstack_features=outputs.get("deepstack_features")

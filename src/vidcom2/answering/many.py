@@ -335,8 +335,7 @@ class _Answering:
         kept: dict[tuple[Any, ...], VidCom2VideoFeatures | ValueError] = {}
         try:
             on_device = BatchFeature(group.video).to(self.model.device)
-            methods = {each.compression_method for each in settings_of_each}
-            video = encode(self.model, on_device, self.model.config.compression_settings(), methods)
+            video = encode(self.model, on_device, self.model.config.compression_settings())
             for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
                 key = tuple(settings.as_dict().items())
                 if key not in kept:

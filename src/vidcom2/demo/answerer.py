@@ -24,7 +24,6 @@ from ..answering.generation import EncodedVideos, compress, encode
 from ..answering.prompting import check_prompt, prepare_inputs, video_arguments, without_pixels
 from ..answering.stopwatch import Stopwatch
 from ..checkpoints import Checkpoint
-from ..configuration.method_tables import COMPRESSION_METHODS
 from ..configuration.compression_settings import CompressionSettings
 from ..explain.explanation import Explanation, explanation_of
 from ..video.reading import Video, read_video
@@ -104,11 +103,6 @@ class Answerer:
         """Return the model's settings, changed by those of a call. Raises a ValueError if these are refused."""
         return self.model.config.compression_settings(**overrides)
 
-    def methods(self, settings: CompressionSettings) -> list[str]:
-        """Return the methods that the model can run on clips that are encoded with these settings."""
-        model = self.model.model
-        return [name for name, method in COMPRESSION_METHODS.items() if model.can_meet(method.needs, settings)]
-
     # -----------------------------------------------------------------------------------------------------------------
     # Clips
     # -----------------------------------------------------------------------------------------------------------------
@@ -173,7 +167,7 @@ class Answerer:
             on_device["pixel_values_videos"] = on_device["pixel_values_videos"].to(self.model.dtype)
             for each in settings:
                 watch = Stopwatch(self.model)
-                videos = encode(self.model, on_device, each, self.methods(each), watch)
+                videos = encode(self.model, on_device, each, watch)
                 results.append((videos.on(CPU), watch.seconds()["vision"]))
         return results
 

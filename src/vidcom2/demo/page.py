@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 import jinja2
 
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
@@ -106,7 +107,7 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 min_width=260,
             )
             method = gr.Dropdown(
-                answerer.methods(at_first),
+                list(COMPRESSION_METHODS),
                 value=at_first.compression_method,
                 label="Compression method",
                 info="It chooses which tokens are kept.",

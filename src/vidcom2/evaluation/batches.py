@@ -113,9 +113,8 @@ class ShownFrames:
         model = self.checkpoint.model
         inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
         if encoded is None:
-            methods = filter(None, (each.settings.get("compression_method") for each in self.candidates))
             watch = Stopwatch(model)
-            of_video = encode(model, inputs, model.config.compression_settings(), methods, watch)
+            of_video = encode(model, inputs, model.config.compression_settings(), watch)
             encoded = of_video, watch.seconds()["vision"]
             self.held = question.video, video, encoded
         return PreparedQuestion(question, without_pixels(inputs), encoded[0], len(video.frames), encoded[1])

@@ -226,7 +226,7 @@ def compare(
     model = checkpoint.model
     every = [model.config.compression_settings(**candidate) for candidate in candidates]
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
-    encoded = encode(model, inputs, every[0], methods=[each.compression_method for each in every])
+    encoded = encode(model, inputs, every[0])
     compressions = [compress(model, encoded, each).video_compressions[0] for each in every]
     computed = model.model.computed_groups(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding
     return [

@@ -13,7 +13,6 @@ import torch
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
 from vllm.transformers_utils.config import uses_mrope
 
-from ..configuration.method_tables import COMPRESSION_METHODS
 from ..configuration.compression_settings import (
     ALL_TOKENS,
     NO_BUDGET,
@@ -21,6 +20,7 @@ from ..configuration.compression_settings import (
     CompressionSettings,
     checked_setting,
 )
+from ..configuration.method_tables import COMPRESSION_METHODS
 from ..modeling.methods.compression import compress_with
 from ..modeling.methods.video_compression import VideoTokens
 
@@ -147,12 +147,6 @@ def check_engine_can_keep(settings: CompressionSettings, has_mrope: bool) -> Non
             f"`compression_rounding` is {settings.compression_rounding!r}, which makes the number of kept tokens "
             "depend on what a video shows, but vLLM counts them before it has seen the video. Set it to "
             """"exact" in config.json, with `--hf-overrides '{"compression_rounding": "exact"}'`, or in the request."""
-        )
-    if method.needs_of_tower:
-        needs = " and ".join(f"`{need}`" for need in method.needs_of_tower)
-        raise ValueError(
-            f"`compression_method` is {method.name!r}, which needs {needs}, but vLLM gives no access to the inside of "
-            "its vision tower. Choose another method."
         )
     if settings.vision_method != "full":
         raise ValueError(

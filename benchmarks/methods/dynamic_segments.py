@@ -11,7 +11,7 @@ FastVID's paper is arXiv 2503.11187, where this is called DySeg; the constants a
 import torch
 from torch import Tensor
 
-from .method_vidcom2 import cosine_similarity
+from vidcom2.modeling.methods.method_vidcom2 import cosine_similarity
 
 MIN_SEGMENTS = 8
 CUT_BELOW = 0.9

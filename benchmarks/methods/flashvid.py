@@ -1,4 +1,4 @@
-"""`compression_method="flashvid"`: FlashVID before the language model (Fan et al., ICLR 2026, arXiv 2602.08024).
+"""`"flashvid"`: FlashVID before the language model (Fan et al., ICLR 2026, arXiv 2602.08024).
 
     DySeg   cuts the video into segments of similar frames (`dynamic_segments.py`).
     ADTS    keeps in each frame, as α = 70 % of its tokens, those that are unlike one another, receive much of the
@@ -40,14 +40,16 @@ import math
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from vidcom2 import CompressionSettings, VideoCompression, VideoTokens
+from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.methods.method_vidcom2 import cosine_similarity
+from vidcom2.modeling.methods.token_blocks import clear_tokens, float32_blocks, frame_means, token_centre_products
+from vidcom2.modeling.methods.token_ranking import most_unique_tokens_of_video
+
+from .attended_tokens import attention_of
 from .density_peaks import density_peaks
 from .dynamic_segments import dynamic_segments
-from .exact_totals import equal_shares, exact_total
-from .method_vidcom2 import cosine_similarity
-from .token_blocks import clear_tokens, float32_blocks, frame_means, token_centre_products
-from .token_ranking import most_unique_tokens_of_video
-from .video_compression import TokenMeans, VideoCompression, VideoTokens
+from .token_means import TokenMeans, compression_of_means, equal_shares
 
 SELECTED_SHARE = 0.7  # α of the paper: the part of a frame's kept tokens that ADTS selects
 LINKED_ABOVE = 0.8  # the cosine similarity above which a token joins one of the frame before
@@ -60,8 +62,7 @@ def flashvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompress
     """Keep each frame's diverse, attended tokens, and the means of clusters of trees of all others."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
-    assert video.tower_attention is not None  # as the method's row says
-    attention = video.per_token(video.tower_attention)
+    attention = attention_of(video)
     norms, finite, means = frame_means(video.tokens)
     segments = dynamic_segments(means)
     shares = equal_shares(total, num_frames)
@@ -250,4 +251,4 @@ def merged_compression(selected: Tensor, finite: Tensor, roots: Tensor, centres:
     members = ((centre_of >= 0) & finite.flatten()).nonzero().flatten()
     places = centre_of[members]
     weights = 1 / (trees_of[places] * tokens_of[roots[members]]).float()
-    return VideoCompression.of_means(unchanged, [TokenMeans(places, members, weights)])
+    return compression_of_means(unchanged, [TokenMeans(places, members, weights)])

@@ -1,4 +1,4 @@
-"""`compression_method="visionzip"`: VisionZip (Yang et al., CVPR 2025, arXiv 2412.04467), in each frame on its own.
+"""`"visionzip"`: VisionZip (Yang et al., CVPR 2025, arXiv 2412.04467), in each frame on its own.
 
     dominant     27 of 32 tokens that a frame keeps are those that receive most of the vision tower's attention.
     contextual   The other 5 of 32 are targets, evenly spaced among the frame's remaining tokens. Every token that is
@@ -30,11 +30,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ...configuration.compression_settings import CompressionSettings
-from .exact_totals import equal_shares, exact_total
-from .token_blocks import float32_blocks
-from .token_ranking import mask_of, most_unique_tokens
-from .video_compression import TokenMerge, VideoCompression, VideoTokens
+from vidcom2 import CompressionSettings, TokenMerge, VideoCompression, VideoTokens, most_unique_tokens
+from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.methods.token_blocks import float32_blocks
+from vidcom2.modeling.methods.token_ranking import mask_of
+
+from .attended_tokens import attention_of
+from .token_means import equal_shares
 
 DOMINANT_SHARE = 54 / 64
 
@@ -42,13 +44,12 @@ DOMINANT_SHARE = 54 / 64
 def visionzip(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most attended tokens, and evenly spaced others with what is merged into them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
-    assert video.tower_attention is not None  # as the method's row says
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
     budgets = equal_shares(total, num_frames)
     num_dominant = [math.floor(budget * DOMINANT_SHARE) for budget in budgets]
     num_targets = [budget - dominant for budget, dominant in zip(budgets, num_dominant, strict=True)]
     finite = torch.cat([block.isfinite().all(dim=-1) for _, block in float32_blocks(video.tokens)])
-    attention = video.per_token(video.tower_attention).nan_to_num(nan=-1.0).masked_fill(~finite, -math.inf)
+    attention = attention_of(video).nan_to_num(nan=-1.0).masked_fill(~finite, -math.inf)
 
     k, k_dominant, k_targets = (
         torch.tensor(each, device=finite.device) for each in (budgets, num_dominant, num_targets)

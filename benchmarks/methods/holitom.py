@@ -1,4 +1,4 @@
-"""`compression_method="holitom"`: HoliTom before the language model (Shao et al., NeurIPS 2025, arXiv 2505.21334).
+"""`"holitom"`: HoliTom before the language model (Shao et al., NeurIPS 2025, arXiv 2505.21334).
 
     segments   A token is static in a segment if at its place, from frame to frame, the tokens have a cosine similarity
                above τ = 0.8. A static token is needed once. The video is cut so that most tokens are saved, by dynamic
@@ -34,12 +34,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, most_unique_tokens
+from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.methods.temporal_uniqueness import temporal_uniqueness
+from vidcom2.modeling.methods.token_ranking import mask_of, most_unique_tokens_of_video
+
+from .attended_tokens import attention_of
 from .density_peaks import density_peaks
-from .exact_totals import exact_total
-from .temporal_uniqueness import temporal_uniqueness
-from .token_ranking import mask_of, most_unique_tokens, most_unique_tokens_of_video
-from .video_compression import TokenMeans, VideoCompression, VideoTokens
+from .token_means import TokenMeans, compression_of_means
 
 STATIC_ABOVE = 0.8  # τ of the paper
 CENTRE_WEIGHT = 0.6  # β
@@ -66,9 +68,8 @@ class Clusters(NamedTuple):
 def holitom(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most attended dynamic tokens, and each segment's static tokens in clusters."""
     num_frames, tokens_per_frame, _ = video.tokens.shape
-    assert video.tower_attention is not None  # as the method's row says
     u = temporal_uniqueness(video.tokens, [None, *range(num_frames - 1)])
-    attention = video.per_token(video.tower_attention).nan_to_num(nan=-1.0).masked_fill(u == -math.inf, LAST)
+    attention = attention_of(video).nan_to_num(nan=-1.0).masked_fill(u == -math.inf, LAST)
     alike = (u[1:] < -STATIC_ABOVE) & (u[1:] > -math.inf)  # each token with that of the frame before
     segments, is_static = static_segments(alike.cpu())
     num_static = [int(is_static[segment.start].sum()) for segment in segments]
@@ -92,7 +93,7 @@ def holitom(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
             clusters = clustered(video.tokens[segment], places, number)
             means.append(cluster_means(clusters, segment, selected))
     scores = attention.masked_fill(u == -math.inf, -math.inf)
-    return VideoCompression.of_means(selected, means, token_uniqueness=scores)
+    return compression_of_means(selected, means, token_uniqueness=scores)
 
 
 def static_segments(alike: Tensor) -> tuple[list[slice], Tensor]:

@@ -1,4 +1,4 @@
-"""`compression_method="fastvid"`: FastVID (Shen et al., NeurIPS 2025, arXiv 2503.11187).
+"""`"fastvid"`: FastVID (Shen et al., NeurIPS 2025, arXiv 2503.11187).
 
     DySeg   cuts the video into segments of similar frames (`dynamic_segments.py`).
     ATS     keeps in each frame the tokens that receive most of the vision tower's attention: 60 % of what stays.
@@ -35,13 +35,15 @@ import math
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, most_unique_tokens
+from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.methods.token_blocks import clear_tokens, frame_means, token_centre_products
+from vidcom2.modeling.methods.token_ranking import mask_of, most_unique_tokens_of_video
+
+from .attended_tokens import attention_of
 from .density_peaks import density_peaks
 from .dynamic_segments import dynamic_segments
-from .exact_totals import equal_shares, exact_total
-from .token_blocks import clear_tokens, frame_means, token_centre_products
-from .token_ranking import mask_of, most_unique_tokens, most_unique_tokens_of_video
-from .video_compression import TokenMeans, VideoCompression, VideoTokens
+from .token_means import TokenMeans, compression_of_means, equal_shares
 
 ANCHOR_SHARE = 0.4  # d in their scripts: the part of the kept tokens that are anchors
 ANCHOR_INTERVAL = 4  # p: every how many frames of a segment there are anchors
@@ -55,8 +57,7 @@ def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
     total = exact_total(num_frames, tokens_per_frame, settings.retention_ratio)
     if total == num_frames * tokens_per_frame:  # An anchor would still take in the other anchors of its segment.
         return VideoCompression.of_mask(torch.ones_like(video.tokens[..., 0], dtype=torch.bool))
-    assert video.tower_attention is not None  # as the method's row says
-    attention = video.per_token(video.tower_attention)
+    attention = attention_of(video)
     _, finite, means = frame_means(video.tokens)
     segments = dynamic_segments(means)
     salient_budgets, anchor_budgets = segment_budgets(segments, equal_shares(total, num_frames), tokens_per_frame)
@@ -69,7 +70,7 @@ def fastvid(video: VideoTokens, settings: CompressionSettings) -> VideoCompressi
         for frame in range(segment.start, segment.stop)
         if anchor_budgets[frame]
     ]
-    return VideoCompression.of_means(salient, anchors)
+    return compression_of_means(salient, anchors)
 
 
 def segment_budgets(segments: list[slice], shares: list[int], tokens_per_frame: int) -> tuple[list[int], list[int]]:

@@ -1,0 +1,20 @@
+"""FastVID, FlashVID, HoliTom and VisionZip, registered as a user's methods are, for the needle leaderboard.
+
+Published methods that choose by the attention of the vision tower. They are behind this project's own methods at every
+ratio on both toys, so they are no part of the package. `attended_tokens.py` reads the attention from the tower.
+"""
+
+from vidcom2 import register_compression_method
+
+from .fastvid import fastvid
+from .flashvid import flashvid
+from .holitom import holitom
+from .visionzip import visionzip
+
+METHODS = {function.__name__: function for function in (fastvid, flashvid, holitom, visionzip)}
+
+
+def register() -> None:
+    """Make the four selectable as `compression_method`. Importing them alone changes nothing for the rest."""
+    for name, function in METHODS.items():
+        register_compression_method(name)(function)

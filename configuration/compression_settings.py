@@ -23,10 +23,6 @@ def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
     return {"normalize": normalize, "accepted": accepted}
 
 
-def _is_share(value: float) -> bool:
-    return 0 < value <= 1
-
-
 def _weight() -> dict[str, Any]:
     return _number("a finite number, at most 1e30 in size", lambda v: abs(v) <= 1e30)  # scores are float32
 
@@ -107,8 +103,9 @@ class CompressionSettings:
             as at the lower ratio that keeps this many, and by a method with frame budgets as with
             `compression_rounding="exact"`. All other videos are compressed as without a budget.
         vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"skip_repeated"`
-            leaves out the patches that repeat what the tower computed last at their place; or a method that `register_vision_method` added. The config of a family whose tower a method
-            cannot run refuses it. Models read it where they encode videos; it selects no tokens.
+            leaves out the patches that repeat what the tower computed last at their place; or a method that
+            `register_vision_method` added. The config of a family whose tower a method cannot run refuses it. Models
+            read it where they encode videos; it selects no tokens.
         vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
             at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
             file.
@@ -123,7 +120,7 @@ class CompressionSettings:
 
     retention_ratio: float = field(
         default=0.25,
-        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", _is_share),
+        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", lambda v: 0 < v <= 1),
     )
     compression_method: str = field(
         default="vidcom2",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
 from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
-from .method_tables import TABLES, VISION_METHODS, function_of
+from .method_tables import GROUPED_TOWERS, TABLES, VISION_METHODS, function_of
 from .saved_with_code import SavedWithCode
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
             fitting = " or ".join(repr(other.name) for other in VISION_METHODS.values() if other.fits(tower))
             raise ValueError(
                 f"`vision_method` is {method.name!r}, but the vision tower of this {self.model_type!r} is of type "
-                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, method.towers or ()))}. Set it to "
+                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, GROUPED_TOWERS))}. Set it to "
                 f"{fitting}."
             )
         return settings

@@ -68,14 +68,8 @@ class CompressionMethod(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class VisionMethod(Method):
-    """A row of the table of vision methods. Its function tells which groups of patches the tower computes anew
-    (`register_vision_method`); `"full"`, the parent's own computation, has none.
-
-    Attributes:
-        towers: the `model_type` of the vision towers that it can run; None for every tower.
-    """
-
-    towers: tuple[str, ...] | None = None
+    """A row of the table of vision methods, whose functions say how the tower runs on a part of a video's patches, or
+    return None where it runs as a whole. `"full"`, the parent's own computation, has no function."""
 
     def reads(self, setting: str) -> bool:
         """Whether a value of this setting makes a difference, as far as it is for vision methods to say."""
@@ -83,7 +77,7 @@ class VisionMethod(Method):
 
     def fits(self, tower: str | None) -> bool:
         """Whether it can run a vision tower of this `model_type`. None: there is no tower."""
-        return self.towers is None or tower in self.towers
+        return self.name == "full" or tower in GROUPED_TOWERS
 
 
 COMPRESSION_METHODS = {
@@ -129,9 +123,7 @@ VISION_METHODS = {
     method.name: method
     for method in (
         VisionMethod(name="full"),
-        VisionMethod(
-            name="skip_repeated", file="vision_skip_repeated", settings=("vision_tolerance",), towers=GROUPED_TOWERS
-        ),
+        VisionMethod(name="skip_repeated", file="vision_skip_repeated", settings=("vision_tolerance",)),
     )
 }
 # The settings that choose a row of a table.

@@ -61,5 +61,3 @@ def compress(
         vision_tolerance=vision_tolerance,
     )
     return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))
-
-

@@ -4,7 +4,7 @@ others get their features.
 A group is what is left out together: a patch in the towers of LLaVA's families, and in the others a token's patches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,10 +18,42 @@ from transformers.vision_utils import (
 
 from ...configuration.compression_settings import CompressionSettings
 from .frame_encoding import Run
+from .video_features import ParentFeatures
 from .vision_encoding import ChangedGroups
 from .whole_frame_attention import KeysAndValues, WholeFrames
 
+WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")
 WHOLE_FROM = 0.9  # a frame of which this share changed is computed whole, since leaving out the rest would save little
+
+
+def partial_encoding(
+    changed: ChangedGroups,
+    model: Any,
+    pixel_values_videos: Tensor,
+    settings: CompressionSettings,
+    arguments: Mapping[str, Any],
+    **described: Any,
+) -> "PartialFrames | PartialBlocks | None":
+    """Return what runs the tower on the groups of patches that changed; None if it must compute all of them.
+
+    Args:
+        changed: the vision method.
+        model: an inner model of this project.
+        arguments, described: as in the model's `partial_encoding`.
+
+    Raises:
+        ValueError: if the arguments ask for what only a whole tower has, or describe all of its patches.
+    """
+    for name, value in arguments.items():
+        if (name in WHOLE_TOWER_ARGUMENTS and value) or name.startswith("video_"):
+            raise ValueError(
+                f"`{name}` is {value!r}, but with `vision_method={settings.vision_method!r}` the vision tower does not "
+                "run as a whole, and cannot take it. Leave it out, or pass `vision_method='full'`."
+            )
+    kind = PartialFrames if described.get("video_grid_thw") is None else PartialBlocks
+    videos = kind.groups(model, pixel_values_videos, **described)
+    computed = [groups_to_compute(groups, changed, settings, units) for groups, units in videos]
+    return None if torch.cat([each.flatten() for each in computed]).all() else kind(model, computed)
 
 
 @torch.no_grad()
@@ -144,26 +176,27 @@ class Completion:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def patches_of_frames(tower: Any, frames: Tensor) -> Tensor:
-    """Cut frames (T, channels, height, width) into the tower's patches, (T, patches, channels · size²), row by row."""
-    size = tower.config.patch_size
-    patches = frames.unfold(2, size, size).unfold(3, size, size)  # (T, channels, rows, columns, size, size)
-    return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
-
-
 class PartialFrames:
     """Encodes frames of which only some patches are computed, run after run.
 
     Args:
-        tower: the parent's vision tower.
+        model: an inner model of LLaVA's families.
         computed: (T, patches) bool for each video.
     """
 
-    def __init__(self, tower: Any, computed: Sequence[Tensor]):
-        self.tower = tower
+    def __init__(self, model: Any, computed: Sequence[Tensor]):
+        self.tower, self.computed = model.vision_tower, computed
         # A class token, which stands before the patches, is computed in every frame.
-        class_token = int(hasattr(tower.embeddings, "class_embedding"))
+        class_token = int(hasattr(self.tower.embeddings, "class_embedding"))
         self.completion = Completion([nn.functional.pad(each, (class_token, 0), value=True) for each in computed])
+
+    @staticmethod
+    def groups(model: Any, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, None]]:
+        """Yield the patches (T, patches, channels · size²) of each video, row by row."""
+        size = model.vision_tower.config.patch_size
+        for frames in pixel_values_videos:
+            patches = frames.unfold(2, size, size).unfold(3, size, size)  # (T, channels, rows, columns, size, size)
+            yield patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2), None
 
     def states(self, runs: Sequence[Run], frames: Tensor, feature_layers: Sequence[int]) -> Tensor:
         """Return the tower's hidden states (F, patches, len(feature_layers) · dim).
@@ -171,7 +204,8 @@ class PartialFrames:
         Args:
             runs: consecutive frames of one video each, in the order of the plan.
             frames: (F, channels, height, width) pixels of all of them.
-            feature_layers: see `EncodeFrames`.
+            feature_layers: whose states to return, beside each other: 0 for the embeddings, n for the n-th layer's
+                output, -1 for the last layer's.
         """
         embedded = self.tower.embeddings(frames)
         if hasattr(self.tower, "pre_layrnorm"):
@@ -198,6 +232,74 @@ class PartialFrames:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+class PartialBlocks:
+    """Encodes frames of which only some blocks of 2 × 2 patches are computed, run after run.
+
+    Args:
+        model: an inner model of Qwen's or GLM's families.
+        computed: (t, h·w / 4) bool for each video.
+    """
+
+    def __init__(self, model: Any, computed: Sequence[Tensor]):
+        self.model, self.computed = model, computed
+        self.completion = Completion(computed, model.visual.spatial_merge_size**2)
+
+    @staticmethod
+    def groups(
+        model: Any, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **described: Any
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the blocks (t, h·w / 4, values) of each video, in raster order, and their windows: int64 (h·w / 4,), or
+        None if the tower has none."""
+        size = model.visual.spatial_merge_size**2
+        for patches, grid in zip(pixel_values_videos.split(video_grid_thw.prod(dim=1).tolist()), video_grid_thw):
+            yield patches.unflatten(0, (int(grid[0]), -1, size)).flatten(2), window_of_blocks(model.visual, grid)
+
+    def features(self, patches: Tensor, grid_thw: Tensor, runs: Sequence[Run], **kwargs: Any) -> list[list[Tensor]]:
+        """Return the features of runs of frames, as `encode_in_chunks` takes them.
+
+        Args:
+            patches: (Σ n·h·w, ...) of the frames of all runs.
+            grid_thw: (num_runs, 3) their grids.
+        """
+        tower, size = self.model.visual, self.model.visual.spatial_merge_size
+        of_runs = [self.completion.of_run(run) for run in runs]
+        computed = torch.cat([each.flatten() for each in of_runs])
+        described = arguments_of_blocks(tower, grid_thw, computed)
+        patches = patches.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
+        at_frames = getattr(tower, "fullatt_block_indexes", range(len(tower.blocks)))  # The others look within windows.
+        attentions = {block.attn: number in at_frames for number, block in enumerate(tower.blocks)}
+        whole_frames = self.completion.whole_frames(tower, runs, attentions, described.get("window_index"))
+        outputs = self._encode(patches, grid_thw, of_runs, whole_frames=whole_frames, **described, **kwargs)
+        self.completion.carry_on(whole_frames)
+        return [
+            [self.completion.complete(run, encoded, number) for run, encoded in zip(runs, of_layer, strict=True)]
+            for number, of_layer in enumerate((outputs.pooler_output, *(outputs.get("deepstack_features") or ())))
+        ]
+
+    def _encode(
+        self, patches: Tensor, grid_thw: Tensor, computed: Sequence[Tensor], **described: Any
+    ) -> ParentFeatures:
+        """Return the parent's features of some blocks of patches, with one entry of `pooler_output` per run of frames.
+
+        Args:
+            patches: (N, ...) of the blocks that are computed.
+            computed: (n, h·w / 4) bool of each run: which blocks are computed.
+            described: tells the tower where each patch belongs.
+        """
+        tower, size = self.model.visual, self.model.visual.spatial_merge_size
+        if hasattr(tower, "downsample"):
+            # The learned place of a patch in GLM's towers depends on the size of its whole frame, so the tower is given
+            # the true grid of each frame that has a block to compute.
+            frames = torch.stack([each.any(dim=1).sum() for each in computed])  # of each run
+            grids = nn.functional.pad(grid_thw[:, 1:], (1, 0), value=1).repeat_interleave(frames, dim=0)
+            outputs = tower(patches.type(tower.dtype), grid_thw=grids, return_dict=True, **described)
+            outputs.pooler_output = outputs.pooler_output.split([int(each.sum()) for each in computed])
+            return outputs
+        # Otherwise the grids only say how many blocks a run has.
+        grids = grid_thw.new_tensor([[1, size, size * int(each.sum())] for each in computed])
+        return self.model.parent_video_features(pixel_values_videos=patches, video_grid_thw=grids, **described)
+
+
 def window_of_blocks(tower: Any, grid: Tensor) -> Tensor | None:
     """Return the window of each block of patches of one frame, int64 in raster order; None if the tower has none.
 
@@ -211,12 +313,6 @@ def window_of_blocks(tower: Any, grid: Tensor) -> Tensor | None:
     sizes = ends.diff().to(grid.device) // tower.spatial_merge_size**2
     windows = torch.arange(len(sizes), device=grid.device).repeat_interleave(sizes)
     return torch.empty_like(windows).index_copy(0, order.to(grid.device), windows)
-
-
-def attentions_of_blocks(tower: Any) -> dict[nn.Module, bool]:
-    """Return the attention of each layer of a tower, and whether it looks at whole frames, not within windows."""
-    at_frames = getattr(tower, "fullatt_block_indexes", range(len(tower.blocks)))
-    return {block.attn: number in at_frames for number, block in enumerate(tower.blocks)}
 
 
 def arguments_of_blocks(tower: Any, grid_thw: Tensor, computed: Tensor) -> dict[str, Tensor]:

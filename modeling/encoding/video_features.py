@@ -2,9 +2,10 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, cast
 
 import torch
@@ -13,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
 from ...configuration.compression_settings import CompressionSettings
+from ...configuration.method_tables import function_of
 from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.call_arguments import (
     arguments_of_parent,
@@ -24,8 +26,6 @@ from ..hosting.call_arguments import (
 from ..hosting.parent_classes import ParentModel
 from ..methods.compression import compress_with
 from ..methods.video_compression import VideoCompression, VideoTokens
-from .left_out_patches import groups_to_compute
-from .vision_encoding import changes_of_groups
 
 # A `ModelOutput` with `pooler_output`. Transformers declares that as possibly None, and the whole as possibly a tuple.
 ParentFeatures: TypeAlias = Any
@@ -114,15 +114,6 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         """
         raise NotImplementedError
 
-    def patch_groups(self, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield the pixels (T, G, values) of each video's groups of patches, which the tower can leave out, and the
-        numbers (G,) int64 of what it computes together, or None if that is each group by itself.
-
-        Args:
-            **described: the parent's other arguments that describe the videos.
-        """
-        raise NotImplementedError
-
     def scored_placeholders(self, compression: VideoCompression) -> Tensor:
         """Return the placeholder of each scored token among those of its video, int64 (T·M,)."""
         return torch.arange(compression.num_tokens, device=compression.indices.device)
@@ -147,23 +138,22 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     # What all families share
     # -----------------------------------------------------------------------------------------------------------------
 
-    def computed_groups(
-        self, pixel_values_videos: Tensor, settings: CompressionSettings, **described: Any
-    ) -> list[Tensor] | None:
-        """Return which groups of patches the tower computes with a vision method that leaves out others.
+    def partial_encoding(
+        self,
+        pixel_values_videos: Tensor,
+        settings: CompressionSettings,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+        **described: Any,
+    ) -> Any:
+        """Return what runs the tower on a part of the patches of videos, as the vision method says, and knows which
+        part that is: its `computed` is (T, G) bool for each video. None if the tower runs as a whole.
 
         Args:
+            arguments: the encoder's other arguments, which must not ask for what only a whole tower has.
             **described: the parent's other arguments that describe the videos.
-
-        Returns:
-            (T, G) bool for each video, or None if the tower computes all of them.
         """
-        changed = changes_of_groups(settings)
-        if changed is None:
-            return None
-        videos = self.patch_groups(pixel_values_videos, **described)
-        computed = [groups_to_compute(groups, changed, settings, units) for groups, units in videos]
-        return None if torch.cat([each.flatten() for each in computed]).all() else computed
+        encoding = function_of("vision_method", settings.vision_method)
+        return None if encoding is None else encoding(self, pixel_values_videos, settings, arguments, **described)
 
     @can_return_tuple
     def get_video_features(self, **kwargs: Any) -> VidCom2VideoFeatures:

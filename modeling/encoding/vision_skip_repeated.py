@@ -11,8 +11,10 @@ of the changes around it.
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
+from .vision_encoding import register_vision_method
 
 
+@register_vision_method("skip_repeated")
 def changed_groups(groups: Tensor, computed: Tensor, settings: CompressionSettings) -> Tensor:
     """Tell which groups changed, as a `ChangedGroups` does; reads `vision_tolerance`.
 

@@ -15,7 +15,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, square_frames
-from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings, without
 from ..hosting.parent_classes import ParentFramesModel
 from ..hosting.transformers_names import CACHE
@@ -259,7 +258,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         Returns:
             The parent's features of all tokens, and the scored tokens of each video.
         """
-        check_encoding(settings, kwargs)
         lengths = lengths_of(pixel_values_videos, num_frames)
         of_videos = pixel_values_videos.split(lengths)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs)

@@ -1,13 +1,11 @@
 """What GLM's families share: the placeholders of videos are those of images, between the marks of a video."""
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import GenerationMixin
 
-from ..encoding.video_features import ParentFeatures
 from ..hosting.parent_classes import ParentGlmModel
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
@@ -65,17 +63,6 @@ class GlmVideoModelMixin(QwenVideoModelMixin, ParentGlmModel):
             super().get_placeholder_mask(self.distinct_ids(input_ids), inputs_embeds, image_features=image_features)[0],
             super().get_placeholder_mask(of_videos, inputs_embeds, video_features=video_features)[1],
         )
-
-    def features_of_blocks(
-        self, patches: Tensor, grid_thw: Tensor, computed: Sequence[Tensor], **described: Any
-    ) -> ParentFeatures:
-        """Return what `QwenVideoModelMixin` does. The learned place of a patch depends on the size of its whole frame,
-        so the tower is given the true grid of each frame that has a block to compute."""
-        frames = torch.stack([each.any(dim=1).sum() for each in computed])  # of each run
-        grids = nn.functional.pad(grid_thw[:, 1:], (1, 0), value=1).repeat_interleave(frames, dim=0)
-        outputs = self.visual(patches.type(self.visual.dtype), grid_thw=grids, return_dict=True, **described)
-        outputs.pooler_output = outputs.pooler_output.split([int(each.sum()) for each in computed])
-        return outputs
 
 
 class GlmGenerationMixin(VidCom2GenerationMixin):

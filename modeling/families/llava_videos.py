@@ -1,24 +1,17 @@
 """What LLaVA's families share: pixels of the shape (num_videos, num_frames, channels, height, width), a vision tower
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from ...configuration.method_tables import VISION_METHODS
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, square_frames
-from ..encoding.vision_encoding import check_encoding, frames_encoder
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
-
-# (runs, frames, feature_layers) -> states: what encodes the frames (F, channels, height, width) of runs when the parent
-# does not, and returns the tower's hidden states (F, patches, len(feature_layers) · dim) of these layers.
-EncodeRuns: TypeAlias = Callable[[Sequence[Run], Tensor, Sequence[int]], Tensor]
 
 
 class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
@@ -57,16 +50,13 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             The parent's features of all tokens, and the scored tokens of each video.
         """
         _check_shape(pixel_values_videos)
-        method = VISION_METHODS[settings.vision_method]
-        check_encoding(settings, kwargs)
         num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
-        computed = self.computed_groups(pixel_values_videos, settings)
-        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, method.group_frames, computed)
-        encode = self._encoder(settings, computed)
-        if plan.is_one_call and encode is None:
+        partial = self.partial_encoding(pixel_values_videos, settings, kwargs)
+        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, partial)
+        if plan.is_one_call and partial is None:
             outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
         else:
-            outputs = self._encode_in_chunks(pixel_values_videos, plan, encode, **kwargs)
+            outputs = self._encode_in_chunks(pixel_values_videos, plan, partial, **kwargs)
         return outputs, [square_frames(self.frames_of(video, num_frames)) for video in outputs.pooler_output]
 
     def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
@@ -75,36 +65,21 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         num_videos, num_frames = pixel_values_videos.shape[:2]
         return [num_frames * self.side_of_frame**2] * num_videos
 
-    def patch_groups(self, pixel_values_videos: Tensor, **described: Any) -> Iterator[tuple[Tensor, None]]:
-        """Yield the patches (T, patches, values) of each video, row by row, as in `VideoFeaturesMixin`."""
-        for video in pixel_values_videos:
-            yield patches_of_frames(self.vision_tower, video), None
-
-    def _encoder(self, settings: CompressionSettings, computed: Sequence[Tensor] | None) -> EncodeRuns | None:
-        """Return what encodes runs of frames when the parent does not: (runs, their frames, layers) -> states."""
-        if computed is not None:
-            return PartialFrames(self.vision_tower, computed).states
-        encode = frames_encoder(settings)
-        if encode is None:
-            return None
-        return lambda runs, frames, layers: encode(
-            self.vision_tower, frames, [len(run.frames) for run in runs], settings, layers
-        )
-
     def _encode_in_chunks(
-        self, pixel_values_videos: Tensor, plan: FramePlan, encode: EncodeRuns | None, **kwargs: Any
+        self, pixel_values_videos: Tensor, plan: FramePlan, partial: Any, **kwargs: Any
     ) -> ParentFeatures:
-        """Return the parent's features of videos, but for the tower's output. Encode one chunk of frames at a time."""
+        """Return the parent's features of videos, but for the tower's output. Encode one chunk of frames at a time, and
+        of each frame only a part, unless `partial` is None."""
         layers, strategy = self._read_layers(**kwargs)
         end = -1 if self.ends_with_newline else None
 
         def of_chunk(runs: Sequence[Run]) -> list[Sequence[Tensor]]:
             frames = frames_of_runs(pixel_values_videos.unbind(), runs)
-            if encode is None:
+            if partial is None:
                 (video,) = self.parent_video_features(pixel_values_videos=frames[None], **kwargs).pooler_output
                 tokens = video[:end].unflatten(0, (len(frames), -1))
             else:
-                states = encode(runs, frames, layers)
+                states = partial.states(runs, frames, layers)
                 # As the parent does, `"default"` leaves out the first state, which is the class token's.
                 tokens = self.tokens_of_patches(states[:, 1:] if strategy == "default" else states)
             return [tokens.split([len(run.frames) for run in runs])]

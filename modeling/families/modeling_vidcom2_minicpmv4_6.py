@@ -13,7 +13,6 @@ from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.frame_encoding import Run, encode_in_chunks, plan_frames
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import pop_settings
 from ..hosting.transformers_names import CACHE, CausalLMOutputWithPast
 from ..methods.video_compression import VideoTokens
@@ -106,7 +105,6 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
             ValueError: if a video is empty, if its frames have different tiles, or if numbers do not fit.
         """
         videos = self._videos(pixel_values_videos, target_sizes_videos, num_frames_per_video, num_patches_per_frame)
-        check_encoding(settings, kwargs)
         side = self._side(downsample_mode)
         self._check_tiles(videos, side)
         patch = self.config.vision_config.patch_size

@@ -13,7 +13,6 @@ from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
 from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..encoding.vision_encoding import check_encoding
 from ..methods.video_compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -72,7 +71,6 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
         masks = _masks(video_compression_mask, grids)
-        check_encoding(settings, kwargs)
         of_videos = pixel_values_videos.split([t * h * w for t, h, w, _ in grids])
         frames = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(of_videos, grids)]
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)

@@ -1,7 +1,7 @@
 """What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.left_out_patches import Completion, arguments_of_blocks, attentions_of_blocks, window_of_blocks
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..encoding.vision_encoding import check_encoding
 from ..hosting.call_arguments import is_2d
 from ..hosting.parent_classes import ParentQwenModel
 from ..hosting.transformers_names import CausalLMOutputWithPast
@@ -69,16 +67,15 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw)
         assert video_grid_thw is not None
-        check_encoding(settings, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)
-        computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw=video_grid_thw)
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed=computed)
-        if plan.is_one_call and computed is None:
+        partial = self.partial_encoding(pixel_values_videos, settings, kwargs, video_grid_thw=video_grid_thw)
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, partial)
+        if plan.is_one_call and partial is None:
             outputs = self.parent_video_features(
                 pixel_values_videos=pixel_values_videos, video_grid_thw=video_grid_thw, **kwargs
             )
         else:
-            outputs = self._encode_in_chunks(frames, video_grid_thw, plan, computed, **kwargs)
+            outputs = self._encode_in_chunks(frames, video_grid_thw, plan, partial, **kwargs)
         size = self.config.vision_config.spatial_merge_size
         return outputs, [
             VideoTokens(video.unflatten(0, (t, -1)), (h // size, w // size))
@@ -97,23 +94,18 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         videos: Sequence[Tensor],
         video_grid_thw: Tensor,
         plan: FramePlan,
-        computed: Sequence[Tensor] | None,
+        partial: Any,
         **kwargs: Any,
     ) -> ParentFeatures:
         """Return the parent's features of videos, but encode the patches (t, h·w, ...) of each a few frames at a time,
-        and of these only the computed blocks, (t, h·w / 4) bool for each video, unless this is None.
-
-        The tower's own output is left out.
-        """
+        and of these only a part, unless `partial` is None. The tower's own output is left out."""
         grids = video_grid_thw.tolist()
-        size = self.visual.spatial_merge_size**2
-        completion = None if computed is None else Completion(computed, size)
 
         def of_chunk(runs: Sequence[Run]) -> list[list[Tensor]]:
             patches = torch.cat([frames_of_runs(videos, [run]).flatten(0, 1) for run in runs])
             grid = video_grid_thw.new_tensor([[len(run.frames), *grids[run.video][1:]] for run in runs])
-            if completion is not None:
-                return self._encode_blocks(patches, grid, runs, completion, **kwargs)
+            if partial is not None:
+                return partial.features(patches, grid, runs, **kwargs)
             outputs = self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grid, **kwargs)
             return [
                 [each.unflatten(0, (len(run.frames), -1)) for run, each in zip(runs, of_runs, strict=True)]
@@ -125,57 +117,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         return VidCom2VideoFeatures(
             pooler_output=tokens, deepstack_features=list(map(tuple, layers)) if has_layers else None
         )
-
-    def patch_groups(
-        self, pixel_values_videos: Tensor, *, video_grid_thw: Tensor, **described: Any
-    ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield the blocks of 2 × 2 patches (t, h·w / 4, values) of each video, in raster order, and their windows, as
-        in `VideoFeaturesMixin`."""
-        size = self.visual.spatial_merge_size**2
-        for video, grid in zip(_frames_of_videos(pixel_values_videos, video_grid_thw.tolist()), video_grid_thw):
-            yield video.unflatten(1, (-1, size)).flatten(2), window_of_blocks(self.visual, grid)
-
-    def _encode_blocks(
-        self, patches: Tensor, grid_thw: Tensor, runs: Sequence[Run], completion: Completion, **kwargs: Any
-    ) -> list[list[Tensor]]:
-        """Return the features of runs of frames, as `encode_in_chunks` takes them, but let the tower compute only some
-        of the blocks of patches.
-
-        Args:
-            patches: (Σ n·h·w, ...) of the frames of all runs.
-            grid_thw: (num_runs, 3) their grids.
-            completion: knows which blocks are computed.
-        """
-        size = self.visual.spatial_merge_size
-        of_runs = [completion.of_run(run) for run in runs]
-        computed = torch.cat([each.flatten() for each in of_runs])
-        described = arguments_of_blocks(self.visual, grid_thw, computed)
-        patches = patches.unflatten(0, (-1, size**2))[computed].flatten(0, 1)
-        attentions, at_windows = attentions_of_blocks(self.visual), described.get("window_index")
-        whole_frames = completion.whole_frames(self.visual, runs, attentions, at_windows)
-        described |= {"whole_frames": whole_frames, **kwargs}
-        outputs = self.features_of_blocks(patches, grid_thw, of_runs, **described)
-        completion.carry_on(whole_frames)
-        return [
-            [completion.complete(run, encoded, number) for run, encoded in zip(runs, of_layer, strict=True)]
-            for number, of_layer in enumerate((outputs.pooler_output, *(outputs.get("deepstack_features") or ())))
-        ]
-
-    def features_of_blocks(
-        self, patches: Tensor, grid_thw: Tensor, computed: Sequence[Tensor], **described: Any
-    ) -> ParentFeatures:
-        """Return the parent's features of some blocks of patches, with one entry of `pooler_output` per run of frames.
-
-        Args:
-            patches: (N, ...) of the blocks that are computed.
-            grid_thw: (num_runs, 3) grids of the runs' frames.
-            computed: (n, h·w / 4) bool of each run: which blocks are computed.
-            described: tells the tower where each patch belongs.
-        """
-        # So the grids that it is given only say how many blocks a run has.
-        size = self.visual.spatial_merge_size
-        grids = grid_thw.new_tensor([[1, size, size * int(each.sum())] for each in computed])
-        return self.parent_video_features(pixel_values_videos=patches, video_grid_thw=grids, **described)
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parent's positions of the full prompt, counted from `start`, and that of a text token after it.

@@ -64,7 +64,8 @@ from .modeling.families.modeling_vidcom2_video_llama_3 import (
     VidCom2VideoLlama3Config,
     VidCom2VideoLlama3ForConditionalGeneration,
 )
-from .modeling.methods.compression import compress, register_compression_method
+from .modeling.compress import compress
+from .modeling.methods.compression import register_compression_method
 from .modeling.methods.frame_budgets import frame_budgets
 from .modeling.methods.score_methods import register_score_method
 from .modeling.methods.token_ranking import most_unique_tokens

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..checkpoints import Checkpoint
     from ..measuring.bench import Series
 
-METHODS = tuple(each for method in COMPRESSION_METHODS.values() for each in method.bench)
+METHODS = (*COMPRESSION_METHODS, "vidcom2:compression_scoring=released")
 FOLDER = Path("vidcom2-bench")
 # The values that `--quick` gives to options that the user left out.
 QUICK: dict[str, Any] = {

@@ -228,10 +228,10 @@ def compare(
     inputs = prepare_inputs(checkpoint.processor, "", video, model)
     encoded = encode(model, inputs, every[0])
     compressions = [compress(model, encoded, each).video_compressions[0] for each in every]
-    computed = model.model.computed_groups(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding
+    partial = model.model.partial_encoding(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding
     return [
         explanation_of(
-            checkpoint, video, each, compression, name=name, computed=None if computed is None else computed[0]
+            checkpoint, video, each, compression, name=name, computed=None if partial is None else partial.computed[0]
         )
         for each, compression in zip(every, compressions)
     ]
@@ -254,7 +254,7 @@ def explanation_of(
         frames: `Explanation.frames`, if an earlier explanation of the same video made them.
         pixels: the longer side of a picture.
         name: the name of the clip, for the drawing.
-        computed: (T, G) bool, what the model's `computed_groups` returned for the video.
+        computed: (T, G) bool, which groups of patches the tower computed; None for all.
     """
     model = checkpoint.model
     num_frames = len(compression.frame_budgets)

@@ -27,8 +27,8 @@ class UnshippableMethodError(ValueError):
 
 
 def sources_of_methods(held: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """Return the sources by which a repo's files differ from the checkout's: the file that imports the methods which the
-    repo holds, and the users' modules among these.
+    """Return the sources by which a repo's files differ from the checkout's: the file that imports the methods that
+    the repo holds, and the users' modules among these.
 
     A user's module is unchanged except for its imports from `vidcom2`, which name the repo's own files instead.
 

@@ -131,7 +131,8 @@ class RequestBounds:
         if self == RequestBounds(self.min_ratio):
             return dict(ALL_TOKENS)
         # Whatever method a request names, it keeps as many as V-CAST, or for a low ratio the tokens of one frame.
-        method = {"compression_method": "vcast"} if COMPRESSION_METHODS[engine.compression_method].file is not None else {}
+        is_own = COMPRESSION_METHODS[engine.compression_method].file is not None
+        method = {"compression_method": "vcast"} if is_own else {}
         ratio = max(self.max_ratio or 1.0, min(1.0, 2 / max(num_frames, 1)))
         # That every frame keeps a token may take more than the budget. Requests with such a video are refused.
         budget = NO_BUDGET if self.max_video_tokens is None else max(self.max_video_tokens, num_frames)

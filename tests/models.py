@@ -165,7 +165,7 @@ class ModelCase:
     # Whether the processor scales frames to a number of tokens, and pads their patches. Such a processor, Gemma 4's,
     # also takes sound.
     padded_frames: bool = False
-    has_tower: bool = True  # whether frames pass through a vision tower, whose states and attention methods may need
+    has_tower: bool = True  # whether frames pass through a vision tower
     # Whether the vision tower reads the weights of its places from outside the module that has them, so that
     # accelerate's hooks do not see to them.
     reads_outside: bool = False

@@ -15,7 +15,6 @@ from transformers import BatchFeature, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, compress
-from vidcom2.configuration.method_tables import NEEDS
 
 
 def kept_features(compression: VideoCompression, tokens: Tensor) -> list[Tensor]:
@@ -71,9 +70,7 @@ def compressed_embeddings(
         scored = is_scored.nonzero().flatten()
         frames = VideoTokens(video[is_scored].reshape(-1, family.case.tokens_per_frame, video.shape[-1]))
         if settings:
-            _, seen = family.model.model.encode_videos(
-                settings=CompressionSettings(), needs=NEEDS, **family.videos_of(inputs)
-            )
+            _, seen = family.model.model.encode_videos(settings=CompressionSettings(), **family.videos_of(inputs))
             frames = replace(seen[number], tokens=frames.tokens)
         compression = compress(frames, retention_ratio, **settings)
         if kept_by is not None:

@@ -1,6 +1,6 @@
-"""`"visionzip"` and `"holitom"` beside their authors' code, and by hand.
+"""VisionZip and HoliTom of benchmarks/methods beside their authors' code, and by hand.
 
-`test_segment_methods.py` compares them with plain loops, in all families, and has what such methods promise."""
+`test_segment_methods.py` compares them with plain loops, and has what such methods promise."""
 
 import json
 from pathlib import Path
@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from test_compression import DeviceReads
 from test_segment_methods import compressed, of_case
 
-from vidcom2 import CompressionSettings
-from vidcom2.modeling.methods import method_holitom
-from vidcom2.modeling.methods.method_holitom import shares, static_segments
+from benchmarks.methods import method_holitom, register
+from benchmarks.methods.method_holitom import shares, static_segments
 
 DATA = Path(__file__).parent / "data"
 VISIONZIP = json.loads((DATA / "released_visionzip.json").read_text("utf-8"))["cases"]
 HOLITOM = json.loads((DATA / "released_holitom.json").read_text("utf-8"))["cases"]
+
+
+@pytest.fixture(autouse=True)
+def _registered(methods_restored: None) -> None:
+    register()
+
 
 # -- beside the authors' code -----------------------------------------------------------------------------------------
 
@@ -100,21 +104,3 @@ def test_holitom_keeps_static_tokens_of_later_frames_where_the_budget_is_larger_
     assert got.indices.tolist() == [0, 1, 3] and got.frame_budgets.tolist() == [2, 1, 0]
     expected = torch.tensor([[1.1, 0.1], [0.1, 1.1], [0.1, 1.1]])
     torch.testing.assert_close(got.kept(tokens.flatten(0, 1)), expected)
-
-
-def test_visionzip_reads_nothing_from_the_device() -> None:
-    with DeviceReads() as reads:
-        compressed(torch.randn(12, 9, 6), torch.rand(12, 9), 0.3, "visionzip")
-    assert reads.count == 0
-
-
-# -- in models ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["visionzip", "holitom", "fastvid", "flashvid"])
-def test_a_vision_method_that_gives_no_attention_is_refused(method: str) -> None:
-    reason = (
-        rf"`vision_method` is 'changed_patches', which gives no `tower_attention`, but `compression_method='{method}'"
-    )
-    with pytest.raises(ValueError, match=reason + r"` needs it\. Pass `vision_method='full'`, or choose another"):
-        CompressionSettings(compression_method=method, vision_method="changed_patches")

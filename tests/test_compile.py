@@ -41,7 +41,7 @@ def backend() -> CountingBackend:
     "settings",
     [EXACT, EXACT | {"compression_scoring": "released"}]
     + [EXACT | {"compression_window": 4}, EXACT | {"max_video_tokens": 20}]
-    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "vcast", "visionzip")]
+    + [{"compression_method": name} for name in ("uniform_frames", "dycoke", "evs", "vcast")]
     + [{"compression_method": "vcast", "compression_scoring": "released"}],
     ids=lambda settings: ",".join(map(str, settings.values())),
 )

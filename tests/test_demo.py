@@ -291,16 +291,6 @@ def test_a_method_gets_only_the_settings_that_it_reads(answerer: Answerer) -> No
         assert overrides["compression_positions"] == "original"
 
 
-def test_only_methods_whose_needs_the_tower_meets_are_offered(
-    answerer: Answerer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert answerer.methods(answerer.settings({})) == list(COMPRESSION_METHODS)
-    monkeypatch.setattr(answerer.model.config, "vision_method", "changed_patches")
-    offered = answerer.methods(answerer.settings({}))
-    assert set(COMPRESSION_METHODS) - set(offered) >= {"fastvid", "holitom"} and "vidcom2" in offered
-    assert answerer.clip(CLIPS[0].path, 4).encoded["few"].tokens[0].tower_attention is None
-
-
 def test_the_page_offers_positions_only_if_the_model_reads_them(family: Family) -> None:
     controls = controls_of(Checkpoint("tiny", family.model, family.processor))
     assert (POSITIONS in controls) == (not family.case.mrope)

@@ -207,8 +207,7 @@ def tower_runs(family: Family) -> Iterator[list[int]]:
 def test_answers_equal_those_of_each_question_alone_and_the_tower_runs_once_per_video(
     family: Family, tower_runs: list[int], tmp_path: Path
 ) -> None:
-    users = ["vidcom2", use_method("merged_in_time")]
-    users += [use_method("inner_contrast")] if family.case.has_tower else []
+    users = ["vidcom2", use_method("merged_in_time"), use_method("inner_contrast")]
     candidates = [candidate for method in users for candidate in candidates_of(method, "0.5,0.2")]
     questions = asked("0 8", "0 8", "1 6", "1 6", "1 6", "2 8")
     with_processor = Checkpoint("tiny", family.model, family.processor)

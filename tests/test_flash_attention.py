@@ -86,7 +86,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "chunks of a padded batch": ("padded_batch", {"prefill_chunk_size": 16} | ORIGINAL),
     "prompt lookup": ("one_video", {"prompt_lookup_num_tokens": 3, "max_new_tokens": 12} | ORIGINAL),
     "assistant": ("one_video", {"assistant_model": None, "max_new_tokens": 12} | ORIGINAL),
-    "attention of the tower": ("two_videos", {"compression_method": "visionzip", "vision_chunk_frames": 1} | ORIGINAL),
     "changed patches": ("padded_batch", {"vision_method": "changed_patches"} | ORIGINAL),
 }
 
@@ -114,7 +113,6 @@ def exists(family: Any, way: str) -> bool:
         return CHUNKS_FEATURES
     drafts = not family.recurrent
     applies = {
-        "attention of the tower": family.has_tower,
         "prompt lookup": drafts,
         "assistant": drafts and not family.mrope,
         "changed patches": family.siglip,

@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
-from vidcom2.configuration.method_tables import TOWER_NEEDS
 from vidcom2.modeling.encoding.frame_encoding import plan_frames
 from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures
 
@@ -63,28 +62,11 @@ def test_encoding_in_chunks_gives_the_parents_features(family: Family, chunk: in
     expected = family.stock.model.get_video_features(**inputs, return_dict=True)
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), needs=(), **inputs
+            settings=CompressionSettings(vision_chunk_frames=chunk), **inputs
         )
     assert seen == split([len(video.tokens) for video in videos], chunk)
     for ours, theirs in zip(all_features(outputs), all_features(expected), strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
-
-
-@only(lambda family: family.has_tower)
-@torch.no_grad()
-def test_encoding_in_chunks_gives_the_towers_states_and_attention_too(family: Family) -> None:
-    inputs = family.videos_of(two_videos(family))
-    (_, whole), (_, parts) = (
-        family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), needs=("tower_states", "tower_attention"), **inputs
-        )
-        for chunk in (None, 3)
-    )
-    for ours, theirs in zip(parts, whole, strict=True):
-        assert (ours.grid, ours.tower_grid) == (theirs.grid, theirs.tower_grid)
-        torch.testing.assert_close(ours.tower_states, theirs.tower_states, **CLOSE)
-        torch.testing.assert_close(ours.tower_attention, theirs.tower_attention, **CLOSE)
-        torch.testing.assert_close(ours.tokens, theirs.tokens, **CLOSE)
 
 
 @pytest.mark.parametrize("chunk", [2, None])
@@ -97,15 +79,14 @@ def test_repeated_frames_are_encoded_once(family: Family, chunk: int | None) -> 
     again = np.concatenate([first, first, third, third, third, third, third])
     prompt = family.inputs(family.prompt("?", videos=2), videos=[slides, again])
     inputs, expected = family.videos_of(prompt), family.parents_features(prompt)
-    needs = TOWER_NEEDS if family.case.has_tower else ()
     with frames_per_call(family) as seen:
         outputs, videos = family.model.model.encode_videos(
-            settings=CompressionSettings(vision_chunk_frames=chunk), needs=needs, **inputs
+            settings=CompressionSettings(vision_chunk_frames=chunk), **inputs
         )
     assert seen == split([4, 2], chunk)
     for ours, theirs, video in zip(outputs.pooler_output, expected, videos, strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
-        assert {len(getattr(video, name)) for name in ("tokens", *needs)} == {7}
+        assert len(video.tokens) == 7
 
 
 def test_repeated_frames_are_each_encoded_in_training(family: Family) -> None:
@@ -124,7 +105,7 @@ def test_training_in_chunks_gives_the_gradients_of_one_call(family: Family) -> N
     gradients = []
     for chunk in (3, None):
         model.zero_grad()
-        outputs, _ = model.encode_videos(settings=CompressionSettings(vision_chunk_frames=chunk), needs=(), **inputs)
+        outputs, _ = model.encode_videos(settings=CompressionSettings(vision_chunk_frames=chunk), **inputs)
         sum(video.square().sum() for video in outputs.pooler_output).backward()
         gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
     assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > (10 if family.case.has_tower else 9)

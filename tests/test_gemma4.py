@@ -14,7 +14,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from vidcom2 import (
     VidCom2Gemma4ForConditionalGeneration,
-    VidCom2Gemma4UnifiedConfig,
     VidCom2Gemma4UnifiedForConditionalGeneration,
     apply,
 )
@@ -241,45 +240,3 @@ def test_frames_without_a_common_grid_are_refused(text: dict[str, Any] | None, g
     ):
         with pytest.raises(ValueError, match=error):
             pair.model.get_video_features(**videos | bad)
-
-
-@torch.no_grad()
-def test_the_towers_attention_and_states_are_those_of_its_last_layer() -> None:
-    """The eager tower returns its weights; ours are computed beside it, without the padding of frames."""
-    pair = Pair(E2B)
-    videos = {name: pair.inputs()[name] for name in VIDEO}
-    tower = pair.stock.model.vision_tower
-    tower.set_attn_implementation("eager")
-    states, weights = [], []
-    hooks = [
-        tower.pooler.register_forward_pre_hook(lambda *call: states.append(call[2]["hidden_states"]), with_kwargs=True),
-        tower.encoder.layers[-1].self_attn.register_forward_hook(lambda *call: weights.append(call[2][1])),
-    ]
-    pair.stock.model.get_video_features(**videos)
-    for hook in hooks:
-        hook.remove()
-    patches = int((videos["video_position_ids"][0] != -1).all(dim=-1).sum())
-    expected = weights[0][:, :, :patches, :patches].mean(dim=(1, 2))
-    settings = pair.model.config.compression_settings
-    for chunk in (None, 3):
-        _, (seen,) = pair.model.model.encode_videos(
-            settings=settings(vision_chunk_frames=chunk), needs=("tower_attention", "tower_states"), **videos
-        )
-        assert seen.tower_grid == (21, 27)
-        torch.testing.assert_close(seen.tower_attention, expected, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(seen.tower_states, states[0][:, :patches], rtol=1e-4, atol=1e-4)
-
-
-def test_methods_that_need_a_tower_are_refused_by_gemma_4_unified() -> None:
-    pair = Pair(UNIFIED)
-    videos = {name: pair.inputs()[name] for name in VIDEO}
-    refused = r"`compression_method` is 'visionzip', which needs `tower_attention`, .* no vision tower.*'vidcom2'"
-    for call in (
-        lambda: pair.model.get_video_features(**videos, compression_method="visionzip"),
-        lambda: VidCom2Gemma4UnifiedConfig(compression_method="visionzip"),
-    ):
-        with pytest.raises(ValueError, match=refused):
-            call()
-    needs_nothing = pair.model.config.compression_settings()
-    assert pair.model.model.can_meet((), needs_nothing) and pair.model.model.can_meet(("grid",), needs_nothing)
-    assert not pair.model.model.can_meet(("tower_states",), needs_nothing)

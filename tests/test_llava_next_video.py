@@ -46,17 +46,12 @@ def states_of(tower: CLIPVisionModel, frames: Tensor, layers: int | list[int], *
 
 @pytest.mark.parametrize("chunk", [None, 3])
 @torch.no_grad()
-def test_tower_states_leave_out_the_class_token_and_tokens_are_pooled_from_them(
-    variant: Family, chunk: int | None
-) -> None:
+def test_tokens_are_pooled_from_the_towers_states_without_the_class_token(variant: Family, chunk: int | None) -> None:
     model, mode = variant.model.model, variant.stock.config.spatial_pool_mode
     pixels = variant.one_video()["pixel_values_videos"]
-    outputs, (video,) = model.encode_videos(
-        pixels, settings=CompressionSettings(vision_chunk_frames=chunk), needs=("tower_states",)
-    )
+    outputs, (video,) = model.encode_videos(pixels, settings=CompressionSettings(vision_chunk_frames=chunk))
     expected = states_of(variant.stock.model.vision_tower, pixels[0], variant.stock.config.vision_feature_layer)
-    assert (video.grid, video.tower_grid) == ((3, 3), (6, 6))
-    torch.testing.assert_close(video.tower_states, expected, **CLOSE)
+    assert video.grid == (3, 3)
     for t, states in enumerate(expected):
         for token in range(9):
             top, left = 2 * (token // 3), 2 * (token % 3)
@@ -82,9 +77,9 @@ def test_frames_of_another_size_have_their_own_grid(variant: Family) -> None:
     """Frames of 112 × 112 pixels have 8 × 8 patches, for a tower of 6 × 6."""
     pixels = torch.randn(1, 4, 3, 112, 112)
     _, (video,) = variant.model.model.encode_videos(
-        pixels, settings=CompressionSettings(), needs=("tower_states",), interpolate_pos_encoding=True
+        pixels, settings=CompressionSettings(), interpolate_pos_encoding=True
     )
-    assert (video.grid, video.tower_grid) == ((4, 4), (8, 8))
+    assert video.grid == (4, 4)
     whole = variant.stock.get_video_features(pixels, interpolate_pos_encoding=True).pooler_output[0]
     assert torch.equal(video.tokens.flatten(), whole.flatten())
 

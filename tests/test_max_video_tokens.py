@@ -37,9 +37,8 @@ def videos() -> dict[str, VideoTokens]:
     cut, broken = still.clone(), noise.clone()
     cut[5] = -3 * noise[5]
     broken[2:5] = math.nan
-    attention = torch.rand(T, M, generator=generator)
     every = {"noise": noise, "still": still, "cut": cut, "zeros": torch.zeros_like(noise), "broken": broken}
-    return {name: VideoTokens(tokens, GRID, tokens, GRID, attention) for name, tokens in every.items()}
+    return {name: VideoTokens(tokens, GRID) for name, tokens in every.items()}
 
 
 def of_method(name: str, rounding: str | None) -> dict[str, Any]:

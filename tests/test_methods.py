@@ -43,10 +43,7 @@ from vidcom2.shipping.shipped_files import shipped_files
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
 
-pytestmark = [
-    pytest.mark.usefixtures("methods_restored"),
-    only(lambda family, method: family.has_tower or method != "inner_contrast"),  # which looks at the tower
-]
+pytestmark = pytest.mark.usefixtures("methods_restored")
 OWN = {name: row for name, row in COMPRESSION_METHODS.items() if row.is_own}
 METHODS = ("longest_in_frame", "best_of_video", "whole_frames", "merged_in_time", "inner_contrast")
 
@@ -65,13 +62,7 @@ def test_torchs_default_dtype_changes_nothing(name: str) -> None:
     """Scripts set it before they load a model, and some never set it back."""
     torch.manual_seed(0)
     width = SKETCH + 1  # wide enough that each step of each method runs
-    video = VideoTokens(
-        torch.randn(8, 9, width),
-        grid=(3, 3),
-        tower_grid=(6, 6),
-        tower_attention=torch.rand(8, 36),
-        tower_states=torch.randn(8, 36, 5),
-    )
+    video = VideoTokens(torch.randn(8, 9, width), grid=(3, 3))
     projection.cache_clear()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -112,7 +103,7 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
 def test_methods_differ_from_one_another(family: Family) -> None:
     inputs = family.videos_of(family.one_video())
     seen = {}
-    for method in METHODS if family.case.has_tower else METHODS[:-1]:
+    for method in METHODS:
         use_method(method)
         features = family.model.get_video_features(**inputs, retention_ratio=0.5, compression_method=method)
         seen[method] = torch.cat(features.pooler_output)
@@ -276,10 +267,6 @@ def test_a_taken_name_is_refused_even_to_a_function_of_the_same_name() -> None:
             r"`settings` of .* is \('temperature',\).*retention",
         ),
         ({"name": "mine", "settings": "retention_ratio"}, "`settings` of method 'mine' is 'retention_ratio'"),
-        (
-            {"name": "mine", "needs": ("pixels",)},
-            r"`needs` of method 'mine' is \('pixels',\).*grid, tower_states, tower_attention",
-        ),
     ],
 )
 def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
@@ -300,7 +287,7 @@ def test_the_row_of_a_method_of_this_project_is_true() -> None:
         assert row.bench, f"`vidcom2 bench` leaves out {row.name!r}"
 
 
-@pytest.mark.parametrize("name", ["dycoke", "evs", "vcast", "coverage", "fastvid", "flashvid", "visionzip", "holitom"])
+@pytest.mark.parametrize("name", ["dycoke", "evs", "vcast", "coverage"])
 def test_the_name_of_a_method_of_this_project_stands_only_in_its_row(name: str) -> None:
     """Exceptions are vLLM's own flag, which has a value "evs", and the settings that are recommended."""
     root = Path(__file__).parents[1]
@@ -329,7 +316,7 @@ def test_a_method_reads_only_the_settings_that_its_row_declares(name: str) -> No
     read: set[str] = set()
     for rounding in ("ceil", "exact"):
         settings = CompressionSettings.as_dict(CompressionSettings()) | {"compression_rounding": rounding}
-        video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 36, 5), (6, 6), torch.rand(4, 36))
+        video = VideoTokens(video_tokens(), (3, 3))
         function_of(OWN[name])(video, Recorder(read=read, **settings))
     # Frame Compression Adjustment reads two settings that have no effect on frames with equal scores.
     read -= {"compression_temperature", "compression_frame_score"} if name == "random" else set()
@@ -478,16 +465,6 @@ def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
     register_compression_method("careful")(lambda video, settings: VideoCompression(**GOOD, merge=GOOD_MERGE))
     got = compress(VideoTokens(video_tokens(), grid=(3, 3)), compression_method="careful")
     assert got.merge is GOOD_MERGE and got.grid == (3, 3)
-
-
-def test_a_method_that_needs_more_than_a_tensor_refuses_a_tensor() -> None:
-    use_method("inner_contrast")
-    with pytest.raises(
-        ValueError, match=r"'inner_contrast'` looks at `grid` and `tower_states` and `tower_attention`.*Pass"
-    ):
-        compress(video_tokens(), compression_method="inner_contrast")
-    video = VideoTokens(video_tokens(), (3, 3), torch.randn(4, 49, 5), (7, 7), torch.rand(4, 49))
-    assert compress(video, compression_method="inner_contrast").frame_budgets.tolist() == [2] * 4
 
 
 # -- drawings ---------------------------------------------------------------------------------------------------------

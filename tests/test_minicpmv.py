@@ -142,13 +142,12 @@ def test_the_other_downsample_mode_has_four_times_as_many_tokens() -> None:
     pair.model.config.compression_rounding = "exact"
     inputs = pair.inputs(f"{VIDEO}What?", lengths=(4,), downsample_mode="4x")
     numbers = {"num_frames_per_video": torch.tensor([4])}
-    for method in ("vidcom2", "visionzip"):
-        settings = {"retention_ratio": 0.5, "compression_method": method, "downsample_mode": "4x"}
-        features = pair.model.get_video_features(**videos_of(inputs), **numbers, **settings)
-        assert len(features.pooler_output[0]) == 4 * 48 // 2
-        assert features.video_compressions[0].grid == (6, 8)
-        cache = pair.model(**inputs, **settings, use_cache=True).past_key_values
-        assert cache.get_seq_length() == inputs["input_ids"].shape[1] - 4 * 48 // 2
+    settings = {"retention_ratio": 0.5, "downsample_mode": "4x"}
+    features = pair.model.get_video_features(**videos_of(inputs), **numbers, **settings)
+    assert len(features.pooler_output[0]) == 4 * 48 // 2
+    assert features.video_compressions[0].grid == (6, 8)
+    cache = pair.model(**inputs, **settings, use_cache=True).past_key_values
+    assert cache.get_seq_length() == inputs["input_ids"].shape[1] - 4 * 48 // 2
 
 
 def test_two_videos_with_nothing_between_them_count_as_one() -> None:
@@ -161,12 +160,6 @@ def test_two_videos_with_nothing_between_them_count_as_one() -> None:
 
 
 # -- refused ----------------------------------------------------------------------------------------------------------
-
-
-def test_methods_that_need_the_tower_refuse_slices(sliced: Pair) -> None:
-    inputs = sliced.inputs(f"{VIDEO}?", lengths=(4,))
-    with pytest.raises(ValueError, match=r"which frames with slices do not have .*`max_slice_nums=1`"):
-        sliced.model(**inputs, compression_method="visionzip")
 
 
 def test_frames_of_different_sizes_are_refused() -> None:

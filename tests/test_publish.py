@@ -419,7 +419,6 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
         ({"compression_method": "evs"}, "`vllm serve org/model --trust-remote-code`"),
         ({"compression_positions": "original"}, None),
         ({"vision_method": "changed_patches"}, None),
-        ({"compression_method": "fastvid"}, None),
     ],
 )
 def test_the_card_says_how_vllm_serves_it(

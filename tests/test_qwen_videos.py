@@ -61,88 +61,20 @@ def seen_positions(model: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-# -- tower states -----------------------------------------------------------------------------------------------------
+# -- grids ------------------------------------------------------------------------------------------------------------
 
 
-def videos_of_two_shapes(family: Family) -> tuple[list[np.ndarray], dict[str, Tensor]]:
-    """Return a wide and a high video (T, 3, H, W) that the processor does not resize, and its output for them."""
+@torch.no_grad()
+def test_each_video_has_the_grid_of_its_own_shape(family: Family) -> None:
     rng, side = np.random.default_rng(0), family.processor.video_processor.patch_size
     videos = [
         rng.integers(0, 256, (frames, 3, height * side, width * side), dtype=np.uint8)
         for frames, height, width in ((4, 6, 8), (6, 8, 6))
     ]
     inputs = family.videos_of(family.inputs(family.prompt("?", videos=2), videos=videos))
-    num_frames = [family.case.scored_frames(len(video)) for video in videos]
-    assert inputs["video_grid_thw"].tolist() == [[num_frames[0], 6, 8], [num_frames[1], 8, 6]]
-    return videos, inputs
-
-
-@torch.no_grad()
-def test_tower_states_are_the_patches_row_by_row(family: Family) -> None:
-    """A tower without blocks only embeds patches, which is a convolution over the whole video."""
-    model = copy.deepcopy(family.model.model)
-    model.visual.blocks = nn.ModuleList()
-    if hasattr(model.visual, "pos_embed"):
-        nn.init.zeros_(model.visual.pos_embed.weight)
-    if hasattr(model.visual, "downsample"):  # GLM's
-        nn.init.zeros_(model.visual.embeddings.position_embedding.weight)
-        model.visual.post_conv_layernorm = model.visual.post_layernorm = nn.Identity()
-    if hasattr(model.visual, "encoder"):  # Cosmos 3 Edge's
-        nn.init.zeros_(model.visual.embeddings.position_embedding.weight)
-        model.visual.encoder.layers, model.visual.post_layernorm = nn.ModuleList(), nn.Identity()
-    pixels, inputs = videos_of_two_shapes(family)
-    _, videos = model.encode_videos(settings=CompressionSettings(), needs=("tower_states",), **inputs)
-    processor = family.processor.video_processor
-    if hasattr(model.visual, "encoder"):
-        linear = model.visual.embeddings.patch_embedding
-        side = model.visual.embeddings.patch_size
-        weight, bias = linear.weight.view(-1, 1, side, side, 3).permute(0, 4, 1, 2, 3), linear.bias
-    else:
-        weight, bias = model.visual.patch_embed.proj.weight, model.visual.patch_embed.proj.bias
-    mean, std = (torch.tensor(value).view(3, 1, 1, 1) for value in (processor.image_mean, processor.image_std))
-    for video, frames in zip(videos, pixels, strict=True):
-        normalized = (torch.from_numpy(frames).transpose(0, 1) / 255 - mean) / std
-        expected = nn.functional.conv3d(normalized[None], weight, bias, stride=weight.shape[2:])[0]  # (V, t, h, w)
-        assert video.tower_grid == tuple(expected.shape[2:])
-        torch.testing.assert_close(video.tower_states, expected.flatten(2).permute(1, 2, 0), rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_tokens_are_merged_from_the_tower_states(family: Family) -> None:
-    model, (_, inputs) = family.model.model, videos_of_two_shapes(family)
-
-    def merged(blocks: list[Tensor]) -> Tensor:  # each (4, V)
-        states = torch.stack(blocks)
-        if hasattr(model.visual, "downsample"):  # GLM's
-            states = model.visual.downsample(states.view(-1, 2, 2, states.shape[-1]).permute(0, 3, 1, 2)).flatten(1)
-        return (model.projector if hasattr(model, "projector") else model.visual.merger)(states)
-
-    outputs, videos = model.encode_videos(settings=CompressionSettings(), needs=("tower_states",), **inputs)
-    for video, pooled in zip(videos, outputs.pooler_output, strict=True):
-        (rows, columns), (height, width) = video.grid, video.tower_grid
-        assert (height, width) == (2 * rows, 2 * columns)
-        for t, states in enumerate(video.tower_states):
-            blocks = [
-                states[y * width + x]
-                for row in range(rows)
-                for column in range(columns)
-                for y in (2 * row, 2 * row + 1)
-                for x in (2 * column, 2 * column + 1)
-            ]
-            torch.testing.assert_close(merged(blocks), video.tokens[t], rtol=0, atol=1e-6)
-        assert torch.equal(video.tokens.flatten(0, 1), pooled)
-
-
-@torch.no_grad()
-def test_tower_states_are_returned_on_request_and_change_no_token(family: Family) -> None:
-    inputs = family.videos_of(family.one_video())
-    (with_states,), (without,) = (
-        family.model.model.encode_videos(settings=CompressionSettings(), needs=needs, **inputs)[1]
-        for needs in (("tower_states",), ())
-    )
-    assert without.tower_states is None and without.tower_grid is None
-    assert torch.equal(with_states.tokens, without.tokens)
-    assert not any(module._forward_pre_hooks for module in family.model.model.visual.modules())
+    _, encoded = family.model.model.encode_videos(settings=CompressionSettings(), **inputs)
+    assert [video.grid for video in encoded] == [(3, 4), (4, 3)]
+    assert [video.tokens.shape[:2] for video in encoded] == [(family.case.scored_frames(n), 12) for n in (4, 6)]
 
 
 # -- deepstack features -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from oracle import frame_score, whole_budgets
 from test_cli import vidcom2
 from torch import Tensor
 
-from vidcom2 import CompressionSettings, TokenMerge, VideoCompression, VideoTokens, compress, register_score_method
+from vidcom2 import CompressionSettings, VideoTokens, compress, register_score_method
 from vidcom2.configuration.method_tables import COMPRESSION_METHODS
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
@@ -140,7 +140,6 @@ def test_a_function_that_does_not_return_a_score_per_token_is_refused(function: 
     [
         ({"ranking": "row"}, len, "`ranking` of method 'mine' is 'row', but must be one of 'frame', 'video'."),
         ({"settings": ("window",)}, len, "`settings` of method 'mine' is ('window',)"),
-        ({"needs": ("pixels",)}, len, "`needs` of method 'mine' is ('pixels',)"),
         ({}, len, "method 'mine' is a builtin_function_or_method, but must be a function"),
         ({}, lambda video, settings: 0, "cannot be called with a `VideoTokens` and the settings () that it is"),
         ({"settings": ("compression_window",)}, lambda video: 0, "the settings ('compression_window',) that it is"),
@@ -159,31 +158,3 @@ def test_the_command_line_imports_a_score_method_from_a_file(tmp_path: Path) -> 
     COMPRESSION_METHODS.pop("longest_in_frame", None)  # another test may have registered another module's
     code, out, error = vidcom2(*method, "explain", "--compression-method", "longest_in_frame", "-o", tmp_path / "x.png")
     assert code == 0 and "longest_in_frame keeps" in out, error
-
-
-# -- merging by a mean ------------------------------------------------------------------------------------------------
-
-
-def test_a_mean_is_over_the_tokens_assigned_to_a_kept_one() -> None:
-    assignment = torch.tensor([0, -1, 1, 0, 1, 1])
-    features = torch.randn(6, 3, 2)
-    merged = VideoCompression(torch.tensor([0, 4]), torch.tensor([1, 1]), merge=TokenMerge.mean(assignment))
-    expected = [features[[0, 3]].mean(0), features[[2, 4, 5]].mean(0)]
-    torch.testing.assert_close(merged.kept(features), torch.stack(expected))
-
-
-@pytest.mark.parametrize(
-    ("assignment", "got"),
-    [
-        ([0, 1], "a list"),
-        (torch.tensor([0.0]), "torch.float32 of shape (1,)"),
-        (torch.tensor([[0]]), "torch.int64 of shape (1, 1)"),
-        (torch.tensor([0, -2]), "int64 down to -2"),
-        (torch.tensor([0, 2]), "int64 that leaves out 1"),
-        (torch.tensor([-1, -1]), "int64 that assigns no token"),
-    ],
-)
-def test_a_bad_assignment_is_refused(assignment: object, got: str) -> None:
-    with pytest.raises(ValueError) as refused:
-        TokenMerge.mean(assignment)
-    assert f"`assignment` is {got}, but must be" in str(refused.value)

@@ -1,32 +1,27 @@
-"""`"fastvid"` and `"flashvid"`: beside their authors' code, beside plain loops, and what both promise."""
+"""FastVID and FlashVID of benchmarks/methods beside their authors' code, and what they, VisionZip and HoliTom promise,
+beside plain loops."""
 
-import itertools
 import json
 import math
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attention_oracles import oracle_holitom, oracle_visionzip
-from conftest import Family, only
 from oracle import expected_exact_total
-from reference import new_tokens
 from scenes import scenes
 from segment_oracles import oracle_fastvid, oracle_flashvid
-from test_cli import vidcom2
-from test_shipped_methods import check_alone
 from torch import Tensor
 
-from vidcom2 import VideoCompression, VideoTokens, compress
-from vidcom2.hub_upload.verification import WORKER
-from vidcom2.modeling.methods import method_fastvid, method_flashvid, token_blocks, video_compression
-from vidcom2.modeling.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
-from vidcom2.modeling.methods.dynamic_segments import dynamic_segments
-from vidcom2.modeling.methods.exact_totals import equal_shares
+from benchmarks.methods import method_fastvid, method_flashvid, register
+from benchmarks.methods.attended_tokens import AttendedTokens
+from benchmarks.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
+from benchmarks.methods.dynamic_segments import dynamic_segments
+from benchmarks.methods.token_means import equal_shares
+from vidcom2 import VideoCompression, compress
+from vidcom2.modeling.methods import token_blocks, video_compression
 from vidcom2.modeling.methods.token_blocks import frame_means
-from vidcom2.shipping.shipped_code import code_of
 
 DATA = Path(__file__).parent / "data"
 FASTVID = json.loads((DATA / "released_fastvid.json").read_text("utf-8"))
@@ -48,10 +43,13 @@ def of_case(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return scenes(*(case[name] for name in SIZES), **{name: case[name] for name in CONTENT})
 
 
+@pytest.fixture(autouse=True)
+def _registered(methods_restored: None) -> None:
+    register()
+
+
 def compressed(tokens: Tensor, attention: Tensor, ratio: float, method: str) -> VideoCompression:
-    grid = (1, tokens.shape[1])
-    video = VideoTokens(tokens, grid, tower_attention=attention, tower_grid=grid)
-    return compress(video, ratio, compression_method=method)
+    return compress(AttendedTokens(tokens, attention=attention), ratio, compression_method=method)
 
 
 def lengths_of(segments: list[slice]) -> list[int]:
@@ -307,7 +305,7 @@ def test_a_selection_is_the_same_in_every_call_and_for_any_size_of_blocks(
 
 @every_method
 def test_a_tensor_without_the_towers_attention_is_refused(method: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{method}'` looks at `grid` and `tower_attention` of the video"):
+    with pytest.raises(ValueError, match="the video is a VideoTokens, but this method chooses by the attention"):
         compress(torch.randn(4, 4, 3), 0.5, compression_method=method)
 
 
@@ -315,57 +313,3 @@ def test_a_tensor_without_the_towers_attention_is_refused(method: str) -> None:
 def test_settings_of_other_methods_are_refused(method: str) -> None:
     with pytest.raises(ValueError, match=rf"`compression_rounding` is 'exact', but .*'{method}'` does not read it"):
         compress(torch.randn(4, 4, 3), 0.5, compression_method=method, compression_rounding="exact")
-
-
-def test_verify_compares_the_number_of_kept_tokens_with_the_ratio() -> None:
-    bounds = runpy.run_path(str(WORKER))["bounds"]
-    tokens, attention = scenes(8, 9, 4, seed=0, num_scenes=2, common=1.0, change=0.5)
-    for method, ratio in itertools.product(ORACLES, (0.02, 0.25, 0.77)):
-        kept = len(compressed(tokens, attention, ratio, method).indices)
-        least, most = bounds(method, ratio, 8, 9)
-        assert least <= kept <= most
-
-
-# -- in models --------------------------------------------------------------------------------------------------------
-
-
-@only(lambda family: family.has_tower)
-@every_method
-def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family, method: str) -> None:
-    inputs, call = family.one_video(), {"max_new_tokens": 4, "do_sample": False}
-    settings = {"compression_method": method}
-    got = family.model.generate(**inputs, retention_ratio=0.5, **settings, **call)
-    expected = new_tokens(family, inputs, 0.5, settings=settings, **call)
-    assert got[0, inputs["input_ids"].shape[1] :].tolist() == expected[0].tolist()
-    features = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=0.5, **settings)
-    frames, per_frame = family.case.scored_frames(8), family.case.tokens_per_frame
-    compression = features.video_compressions[0]
-    assert len(compression.indices) == expected_exact_total(frames, per_frame, 0.5)
-    assert compression.merge is not None
-
-
-# Each case starts a process, which takes long, so each method runs in one family.
-PAIRS = {
-    "fastvid": "qwen3_vl",
-    "flashvid": "llava_onevision",
-    "visionzip": "llava_next_video",
-    "holitom": "llava_video",
-}
-
-
-@pytest.mark.slow
-@only(lambda family, method: PAIRS[method] == family.name)
-@every_method
-def test_a_saved_model_contains_the_code_of_its_method(family: Family, method: str, tmp_path: Path) -> None:
-    folder, again = tmp_path / "repo", tmp_path / "again"
-    model = family.load(compression_method=method, retention_ratio=0.5)
-    model.save_pretrained(folder)
-    assert {f"method_{method}.py", "dynamic_segments.py", "density_peaks.py"} <= set(code_of(type(model), method))
-    inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
-    check_alone(model, inputs, folder, again)
-
-
-def test_explain_draws_the_selection(tmp_path: Path) -> None:
-    code, out, error = vidcom2("explain", "--compression-method", "flashvid", "-o", tmp_path / "x.png")
-    assert code == 0, error
-    assert "flashvid keeps 100 of 400 video tokens (25.0%)" in out and (tmp_path / "x.png").exists()

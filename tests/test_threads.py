@@ -43,13 +43,13 @@ def video_tokens(family: Family, inputs: Any, **settings: Any) -> Callable[[], T
 
 
 def test_calls_in_several_threads_give_the_results_of_each_alone(family: Family, methods_restored: None) -> None:
-    looks_at_tower = {"compression_method": use_method("inner_contrast")} if family.case.has_tower else {}
+    users = {"compression_method": use_method("inner_contrast")}
     short, long, other = (family.one_video(seed=seed, num_frames=frames) for seed, frames in ((0, 4), (1, 8), (2, 8)))
     calls = [
-        video_tokens(family, short, **looks_at_tower),
-        video_tokens(family, long, **looks_at_tower),
-        logits(family, other, **looks_at_tower, vision_chunk_frames=2),
-        answers(family, long, **looks_at_tower, retention_ratio=0.5),
+        video_tokens(family, short, **users),
+        video_tokens(family, long, **users),
+        logits(family, other, **users, vision_chunk_frames=2),
+        answers(family, long, **users, retention_ratio=0.5),
         answers(family, other, retention_ratio=0.1),
         answers(family, short, retention_ratio=1.0),
         answers(family, make_prompt(family, "image_and_video")),

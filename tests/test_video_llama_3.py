@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import use_method
 from models import chat_prompt, make_image
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel
@@ -22,7 +23,6 @@ from vidcom2 import (
     compress,
     register_compression_method,
 )
-from vidcom2.configuration.method_tables import NEEDS
 from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
 from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
 
@@ -69,7 +69,7 @@ class Pair:
         described = self.videos_of(inputs)
         mask = described.pop("video_compression_mask").tolist()
         every = self.stock.model.get_video_features(**described).pooler_output
-        _, seen = self.model.model.encode_videos(settings=CompressionSettings(), needs=NEEDS, **described)
+        _, seen = self.model.model.encode_videos(settings=CompressionSettings(), **described)
         videos = []
         for tokens, of_tower in zip(every, seen, strict=True):
             assert torch.equal(of_tower.tokens.flatten(0, 1), tokens)
@@ -135,12 +135,15 @@ def test_the_processor_leaves_out_a_part_of_these_videos(pair: Pair) -> None:
     assert int((inputs["input_ids"] == pair.stock.config.video_token_id).sum()) == left
 
 
-METHODS = ["vidcom2", "dycoke", "random", "uniform_frames", "fastvid", "flashvid", "visionzip"]
+METHODS = ["vidcom2", "dycoke", "random", "uniform_frames", "merged_in_time"]
 
 
+@pytest.mark.usefixtures("methods_restored")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_of_the_chosen_tokens_those_stay_that_have_a_placeholder(pair: Pair, method: str, chunk: int | None) -> None:
+    if method == "merged_in_time":
+        use_method(method)
     inputs = pair.inputs(1, 2, videos=2)
     settings = {"compression_method": method}
     found = pair.model.get_video_features(**pair.videos_of(inputs), vision_chunk_frames=chunk, **settings)

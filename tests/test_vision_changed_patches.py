@@ -175,8 +175,8 @@ def test_every_fourth_frame_and_the_frames_at_a_cut_are_references(
     """Reference frames are those computed in full."""
     pixels = pixels_of(siglip, 10, cut=cut)
     encode, settings = siglip.model.model.encode_videos, CompressionSettings(**changed_patches(0.1))
-    _, videos = encode(pixels, settings=settings, needs=())
-    _, whole = encode(pixels, settings=CompressionSettings(), needs=())
+    _, videos = encode(pixels, settings=settings)
+    _, whole = encode(pixels, settings=CompressionSettings())
     same = [torch.allclose(a, b, **CLOSE) for a, b in zip(videos[0].tokens, whole[0].tokens, strict=True)]
     assert [number for number, each in enumerate(same) if each] == references
 
@@ -292,15 +292,6 @@ def test_repeated_frames_are_encoded_once_and_groups_hold_the_other_frames(sigli
 
 
 # -- in a model -------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_a_method_sees_the_towers_updated_states(siglip: Family) -> None:
-    pixels = pixels_of(siglip, 8)
-    settings = CompressionSettings(vision_chunk_frames=4, **changed_patches(0.2))
-    _, videos = siglip.model.model.encode_videos(pixels, settings=settings, needs=("tower_states",))
-    expected = patch_states(siglip.model.model.vision_tower, pixels[0], [4, 4], 0.2, [-1])
-    torch.testing.assert_close(videos[0].tower_states, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("ratio", [0.25, 1.0])

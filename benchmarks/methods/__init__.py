@@ -6,10 +6,10 @@ ratio on both toys, so they are no part of the package. `attended_tokens.py` rea
 
 from vidcom2 import register_compression_method
 
-from .fastvid import fastvid
-from .flashvid import flashvid
-from .holitom import holitom
-from .visionzip import visionzip
+from .method_fastvid import fastvid
+from .method_flashvid import flashvid
+from .method_holitom import holitom
+from .method_visionzip import visionzip
 
 METHODS = {function.__name__: function for function in (fastvid, flashvid, holitom, visionzip)}
 

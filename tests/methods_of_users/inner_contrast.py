@@ -1,7 +1,6 @@
-"""Keep the tokens whose patches differ most among themselves or receive much attention, those inside the frame's border
-first.
+"""Keep the tokens whose channels differ most among themselves, those inside the frame's border first.
 
-The method reads the vision tower's states and attention, and the grid."""
+The method reads the grid."""
 
 import math
 
@@ -16,17 +15,13 @@ from vidcom2 import (
 )
 
 
-@register_compression_method("inner_contrast", needs=("grid", "tower_states", "tower_attention"))
+@register_compression_method("inner_contrast")
 def inner_contrast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    (rows, columns), (patch_rows, patch_columns) = video.grid, video.tower_grid
-    states = video.tower_states.float().unflatten(1, (patch_rows, patch_columns))
-    high, wide = patch_rows // rows, patch_columns // columns
-    states = states[:, : rows * high, : columns * wide].unflatten(2, (columns, wide)).unflatten(1, (rows, high))
-    contrast = states.transpose(2, 3).flatten(3, 4).std(dim=3).mean(dim=-1)  # (T, rows, columns)
-    inside = torch.zeros(rows, columns, dtype=torch.bool, device=contrast.device)
+    if video.grid is None:
+        raise ValueError("`inner_contrast` reads `grid`, which is None. Pass `VideoTokens` with a grid; models do.")
+    inside = torch.zeros(video.grid, dtype=torch.bool, device=video.tokens.device)
     inside[1:-1, 1:-1] = True
-    attention = video.per_token(video.tower_attention)
-    contrast = (contrast + 1e3 * inside).flatten(1) + attention / attention.mean()
-    per_frame = max(1, math.floor(settings.retention_ratio * rows * columns))
+    contrast = video.tokens.float().std(dim=-1) + 1e3 * inside.flatten()
+    per_frame = max(1, math.floor(settings.retention_ratio * contrast.shape[1]))
     budgets = torch.full((len(contrast),), per_frame, device=contrast.device)
     return VideoCompression(most_unique_tokens(contrast, budgets, per_frame * len(budgets)), budgets, None, contrast)

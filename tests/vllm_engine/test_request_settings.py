@@ -31,10 +31,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_video_tokens": 0}, "`max_video_tokens` is 0, but must be"),
     ({"max_video_tokens": 2}, "`max_video_tokens` is 2, but `compression_method='vidcom2'` needs [48] of the"),
     ({"max_video_token": 20}, "`max_video_token` .* Did you mean `max_video_tokens`"),
-    (
-        {"compression_method": "visionzip"},
-        "`compression_method` is 'visionzip', which needs `tower_attention`, but vLLM",
-    ),
     ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches' .* vision tower"),
     ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
     ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),

@@ -11,8 +11,7 @@ READ_BY_EVERY_METHOD = (
     "compression_positions",
     "vision_method",
     "vision_chunk_frames",
-    "vision_update_ratio",  # the vision method says whether it does
-    "vision_tolerance",  # likewise
+    "vision_tolerance",  # the vision method says whether it does
 )
 # Of these fields of `VideoTokens`, a method names those that it looks at. The tower gives what is its own on request.
 TOWER_NEEDS = ("tower_states", "tower_attention")

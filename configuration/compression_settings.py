@@ -24,10 +24,6 @@ def _number(accepted: str, holds: Callable[[Any], bool]) -> dict[str, Any]:
     return {"normalize": normalize, "accepted": accepted}
 
 
-def _is_share(value: float) -> bool:
-    return 0 < value <= 1
-
-
 def _weight() -> dict[str, Any]:
     return _number("a finite number, at most 1e30 in size", lambda v: abs(v) <= 1e30)  # scores are float32
 
@@ -108,17 +104,13 @@ class CompressionSettings:
             video by itself, and does not count structure tokens. A video of which the ratio keeps more is compressed
             as at the lower ratio that keeps this many, and by a method with frame budgets as with
             `compression_rounding="exact"`. All other videos are compressed as without a budget.
-        vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"changed_patches"`
-            computes only the patches that changed, in the SigLIP towers of LLaVA-OneVision and LLaVA-Video;
-            `"skip_repeated"` leaves out the patches that repeat what the tower computed last at their place, in all
-            families; or a method that `register_vision_method` added. The config of a family whose tower a method
-            cannot run refuses it. Models read it where they encode videos; it selects no tokens.
+        vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"skip_repeated"`
+            leaves out the patches that repeat what the tower computed last at their place; or a method that
+            `register_vision_method` added. The config of a family whose tower a method cannot run refuses it. Models
+            read it where they encode videos; it selects no tokens.
         vision_chunk_frames: how many frames the vision tower encodes at a time, which bounds its memory; None for all
             at once. Models read it where they compress; it selects nothing. In Qwen's families a frame is two of the
             file.
-        vision_update_ratio: for `"changed_patches"`, the share of a frame's patches that the tower computes in frames
-            between reference frames: those that changed most. The other patches reuse what it computed for the
-            reference frame. At 1.0 it computes all of them.
         vision_tolerance: for `"skip_repeated"`, how far the pixels of a group of patches may be from those that the
             tower computed last at their place: the root of their mean squared difference, in the units of
             `pixel_values_videos`. 0 asks for equal pixels.
@@ -130,7 +122,7 @@ class CompressionSettings:
 
     retention_ratio: float = field(
         default=0.25,
-        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", _is_share),
+        metadata=_number("a number in (0, 1]; 0.25 keeps a quarter of the video tokens, 1.0 all", lambda v: 0 < v <= 1),
     )
     compression_method: str = field(
         default="vidcom2",
@@ -150,10 +142,6 @@ class CompressionSettings:
         metadata=_method_name(VISION_METHODS, own=" (a method of your own is known once its module is imported)"),
     )
     vision_chunk_frames: int | None = field(default=32, metadata=_count_or_none("frames", none="all frames at once"))
-    vision_update_ratio: float = field(
-        default=0.25,
-        metadata=_number("a number in (0, 1]; the share of the patches that the vision tower computes", _is_share),
-    )
     vision_tolerance: float = field(
         default=0.0, metadata=_number("a finite number >= 0; 0 leaves out only what repeats exactly", lambda v: v >= 0)
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
 from .registered_methods import METHODS as METHODS  # registers those that a repo brings along
 from .saved_with_code import SavedWithCode
-from .vision_methods import VISION_METHODS
+from .vision_methods import GROUPED_TOWERS, VISION_METHODS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -69,7 +69,7 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
             fitting = " or ".join(repr(other.name) for other in VISION_METHODS.values() if other.fits(tower))
             raise ValueError(
                 f"`vision_method` is {method.name!r}, but the vision tower of this {self.model_type!r} is of type "
-                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, method.towers or ()))}. Set it to "
+                f"{tower!r}, and the method needs one of type {' or '.join(map(repr, GROUPED_TOWERS))}. Set it to "
                 f"{fitting}."
             )
         return settings

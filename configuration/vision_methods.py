@@ -12,23 +12,16 @@ class VisionMethod:
 
     Attributes:
         name: value of the setting `vision_method`.
-        function: how it encodes frames, an `EncodeFrames`; or how it tells which groups of patches changed, a
-            `ChangedGroups`. For this project's own methods it is the name "file.function" in `modeling/encoding/`. None
-            for the parent's own computation.
-        leaves_out: whether the function is a `ChangedGroups`: the tower computes the groups that changed, and the
-            others take the features of the last computed group at their place.
+        function: how it tells which groups of patches changed, a `ChangedGroups`. The tower computes these, and the
+            others take the features of the last computed group at their place. For this project's own method it is the
+            name "file.function" in `modeling/encoding/`. None for the parent's own computation.
         settings: the settings that it reads. Methods that do not read them refuse any value but their default.
-        towers: the `model_type` of the vision towers that it can run; None for every tower.
-        group_frames: how many consecutive frames of a video it must see in one call. Chunks never split such a group.
         lacks: what methods may need of the tower, of `TOWER_NEEDS`, and it cannot give.
     """
 
     name: str
     function: str | Callable[..., Any] | None
-    leaves_out: bool = False
     settings: tuple[str, ...] = ()
-    towers: tuple[str, ...] | None = None
-    group_frames: int = 1
     lacks: tuple[str, ...] = ()
 
     def reads(self, setting: str) -> bool:
@@ -37,7 +30,7 @@ class VisionMethod:
 
     def fits(self, tower: str | None) -> bool:
         """Whether it can run a vision tower of this `model_type`. None: there is no tower."""
-        return self.towers is None or tower in self.towers
+        return self.function is None or tower in GROUPED_TOWERS
 
 
 # The towers of which groups of patches can be left out. They look at one frame at a time, and tell places by what is
@@ -62,22 +55,9 @@ VISION_METHODS: dict[str, VisionMethod] = {
     for method in (
         VisionMethod("full", None),
         VisionMethod(
-            "changed_patches",
-            "vision_changed_patches.changed_patches",
-            settings=("vision_update_ratio",),
-            towers=("siglip_vision_model",),
-            # The first of a group is computed in full. A longer group saves more, up to the keys of all patches, which
-            # are always computed: 69 % of the operations of SigLIP so400m's layers at 4 frames, 81 % at 8.
-            # docs/needle.md measures every fourth frame in full.
-            group_frames=4,
-            lacks=("tower_attention",),  # static patches have no queries
-        ),
-        VisionMethod(
             "skip_repeated",
             "vision_skip_repeated.changed_groups",
-            leaves_out=True,
             settings=("vision_tolerance",),
-            towers=GROUPED_TOWERS,
             lacks=("tower_attention",),  # patches that are left out neither pay nor receive any
         ),
     )

@@ -114,7 +114,7 @@ def test_visionzip_reads_nothing_from_the_device() -> None:
 @pytest.mark.parametrize("method", ["visionzip", "holitom", "fastvid", "flashvid"])
 def test_a_vision_method_that_gives_no_attention_is_refused(method: str) -> None:
     reason = (
-        rf"`vision_method` is 'changed_patches', which gives no `tower_attention`, but `compression_method='{method}'"
+        rf"`vision_method` is 'skip_repeated', which gives no `tower_attention`, but `compression_method='{method}'"
     )
     with pytest.raises(ValueError, match=reason + r"` needs it\. Pass `vision_method='full'`, or choose another"):
-        CompressionSettings(compression_method=method, vision_method="changed_patches")
+        CompressionSettings(compression_method=method, vision_method="skip_repeated")

@@ -295,7 +295,7 @@ def test_only_methods_whose_needs_the_tower_meets_are_offered(
     answerer: Answerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert answerer.methods(answerer.settings({})) == list(COMPRESSION_METHODS)
-    monkeypatch.setattr(answerer.model.config, "vision_method", "changed_patches")
+    monkeypatch.setattr(answerer.model.config, "vision_method", "skip_repeated")
     offered = answerer.methods(answerer.settings({}))
     assert set(COMPRESSION_METHODS) - set(offered) >= {"fastvid", "holitom"} and "vidcom2" in offered
     assert answerer.clip(CLIPS[0].path, 4).encoded["few"].tokens[0].tower_attention is None

@@ -87,7 +87,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt lookup": ("one_video", {"prompt_lookup_num_tokens": 3, "max_new_tokens": 12} | ORIGINAL),
     "assistant": ("one_video", {"assistant_model": None, "max_new_tokens": 12} | ORIGINAL),
     "attention of the tower": ("two_videos", {"compression_method": "visionzip", "vision_chunk_frames": 1} | ORIGINAL),
-    "changed patches": ("padded_batch", {"vision_method": "changed_patches"} | ORIGINAL),
+    "repeats": ("padded_batch", {"vision_method": "skip_repeated", "vision_tolerance": 0.5} | ORIGINAL),
 }
 
 
@@ -117,7 +117,7 @@ def exists(family: Any, way: str) -> bool:
         "attention of the tower": family.has_tower,
         "prompt lookup": drafts,
         "assistant": drafts and not family.mrope,
-        "changed patches": family.siglip,
+        "repeats": family.grouped,
     }
     return applies.get(way, True)
 

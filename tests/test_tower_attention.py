@@ -261,8 +261,8 @@ PIXELS = torch.randn(1, 4, 3, 84, 84)
 
 
 def test_a_tower_that_computes_some_of_the_patches_is_refused(onevision: Any) -> None:
-    settings = CompressionSettings(vision_method="changed_patches")
-    with pytest.raises(ValueError, match=r"`vision_method` is 'changed_patches', .* but the compression method needs"):
+    settings = CompressionSettings(vision_method="skip_repeated")
+    with pytest.raises(ValueError, match=r"`vision_method` is 'skip_repeated', .* but the compression method needs"):
         onevision.encode_videos(PIXELS, settings=settings, needs=NEEDS)
 
 

@@ -52,7 +52,6 @@ def plan_frames(
     videos: Sequence[Tensor],
     chunk_frames: int | None,
     arguments: dict[str, Any],
-    group_frames: int = 1,
     computed: Sequence[Tensor] | None = None,
 ) -> FramePlan:
     """Plan how to encode videos of (T, ...) pixels each.
@@ -61,15 +60,13 @@ def plan_frames(
         chunk_frames: how many frames the tower takes at a time; None for all.
         arguments: the encoder's other arguments. If they ask for the tower's own states, or hold something precomputed
             for all frames (`video_cu_seqlens`), the tower takes all frames in one call.
-        group_frames: the size of groups of consecutive frames that are never split between two calls; a video's last
-            group may be smaller. A chunk has room for at least one group.
         computed: (T, G) bool for each video, which groups of patches are computed. A frame of which none is repeats the
             one before it. None: the tower computes all patches of what it encodes.
     """
     whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
     whole = whole or any(name.startswith("video_") for name in arguments)
     chunks: list[list[Run]] = [[]]
-    room = limit = sum(map(len, videos)) if whole or chunk_frames is None else max(chunk_frames, group_frames)
+    room = limit = sum(map(len, videos)) if whole or chunk_frames is None else chunk_frames
     for number, video in enumerate(videos):
         if computed is not None:
             repeats = (~computed[number].any(dim=1)).tolist()
@@ -78,12 +75,10 @@ def plan_frames(
         distinct = [t for t, repeated in enumerate(repeats) if not repeated]
         ranks = list(accumulate(not repeated for repeated in repeats))
         while distinct:
-            fitting = len(distinct) if len(distinct) <= room else room - room % group_frames
-            if not fitting:
+            if not room:
                 chunks.append([])
                 room = limit
-                continue
-            frames, distinct = distinct[:fitting], distinct[fitting:]
+            frames, distinct = distinct[:room], distinct[room:]
             shown = range(frames[0], distinct[0] if distinct else len(video))
             sources = [ranks[t] - ranks[frames[0]] for t in shown]
             chunks[-1].append(Run(number, frames, shown, sources))

@@ -171,7 +171,8 @@ class PartialFrames:
         Args:
             runs: consecutive frames of one video each, in the order of the plan.
             frames: (F, channels, height, width) pixels of all of them.
-            feature_layers: see `EncodeFrames`.
+            feature_layers: whose hidden states to return: 0 for the embeddings, n for the n-th layer's output, -1 for
+                the last layer's. They stand beside each other.
         """
         embedded = self.tower.embeddings(frames)
         if hasattr(self.tower, "pre_layrnorm"):

@@ -7,20 +7,9 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings, check_gives
-from ...configuration.vision_methods import GROUPED_TOWERS, VISION_METHODS, VisionMethod
+from ...configuration.vision_methods import VISION_METHODS, VisionMethod
 from ..methods.compression import add_method, check_registration, require_function
-from .vision_changed_patches import changed_patches
 from .vision_skip_repeated import changed_groups
-
-# (tower, frames, run_lengths, settings, feature_layers) -> states.
-#     tower: the parent's vision tower.
-#     frames: (F, channels, height, width) pixels.
-#     run_lengths: the frames are runs of consecutive frames of one video each; these add up to F.
-#     settings: those of the call.
-#     feature_layers: whose hidden states are wanted: 0 for the embeddings, n for the n-th layer's output, -1 for the
-#         last layer's.
-#     states: (F, patches, len(feature_layers) · dim), the layers beside each other.
-EncodeFrames: TypeAlias = Callable[[Any, Tensor, Sequence[int], CompressionSettings, Sequence[int]], Tensor]
 
 # (groups, computed, settings) -> changed.
 #     groups: (G, values) pixels of the groups of patches of a frame, as the processor returns them.
@@ -31,20 +20,13 @@ ChangedGroups: TypeAlias = Callable[[Tensor, Tensor, CompressionSettings], Tenso
 
 WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")
 
-_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "vision_changed_patches.changed_patches": changed_patches,
-    "vision_skip_repeated.changed_groups": changed_groups,
-}
-
-
-def frames_encoder(settings: CompressionSettings) -> EncodeFrames | None:
-    """Return the function that encodes frames with these settings; None for the parent's own computation."""
-    return None if VISION_METHODS[settings.vision_method].leaves_out else _function(settings)
+_OWN: dict[str, ChangedGroups] = {"vision_skip_repeated.changed_groups": changed_groups}
 
 
 def changes_of_groups(settings: CompressionSettings) -> ChangedGroups | None:
-    """Return the function that tells which groups changed; None for methods that leave out none."""
-    return _function(settings) if VISION_METHODS[settings.vision_method].leaves_out else None
+    """Return the function that tells which groups changed; None for the parent's own computation."""
+    function = VISION_METHODS[settings.vision_method].function
+    return _OWN[function] if isinstance(function, str) else function
 
 
 def check_encoding(settings: CompressionSettings, needs: Collection[str], arguments: Mapping[str, Any]) -> None:
@@ -79,25 +61,18 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
     a patch in LLaVA's families, and in the others the 2 × 2 patches of a token, each of two frames.
 
     Args:
-        settings: names of the settings of vision methods that it reads, of `vision_tolerance` and
-            `vision_update_ratio`. Others must be at their default.
+        settings: `("vision_tolerance",)` if it reads that setting, which otherwise must be at its default.
 
     Raises:
         ValueError: if another function has the name, if a setting is not one of these, or if what is registered is not
             a function.
     """
-    known = sorted({setting for method in VISION_METHODS.values() for setting in method.settings})
-    check_registration("vision method", name, settings=(settings, known))
+    like = VISION_METHODS["skip_repeated"]
+    check_registration("vision method", name, settings=(settings, like.settings))
 
     def register(function: ChangedGroups) -> ChangedGroups:
         require_function(name, function)
-        lacks = VISION_METHODS["skip_repeated"].lacks
-        add_method(VisionMethod(name, function, True, tuple(settings), GROUPED_TOWERS, lacks=lacks))
+        add_method(VisionMethod(name, function, tuple(settings), like.lacks))
         return function
 
     return register
-
-
-def _function(settings: CompressionSettings) -> Callable[..., Tensor] | None:
-    function = VISION_METHODS[settings.vision_method].function
-    return _FUNCTIONS[function] if isinstance(function, str) else function

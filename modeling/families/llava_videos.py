@@ -1,27 +1,22 @@
 """What LLaVA's families share: pixels of the shape (num_videos, num_frames, channels, height, width), a vision tower
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from ...configuration.vision_methods import VISION_METHODS
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
 from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
-from ..encoding.vision_encoding import check_encoding, frames_encoder
+from ..encoding.vision_encoding import check_encoding
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
-
-# (runs, frames, feature_layers) -> states: what encodes the frames (F, channels, height, width) of runs when the parent
-# does not, and returns the tower's hidden states (F, patches, len(feature_layers) · dim) of these layers.
-EncodeRuns: TypeAlias = Callable[[Sequence[Run], Tensor, Sequence[int]], Tensor]
 
 
 class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
@@ -61,16 +56,14 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             The parent's features of all tokens, and the scored tokens of each video.
         """
         _check_shape(pixel_values_videos)
-        method = VISION_METHODS[settings.vision_method]
         check_encoding(settings, needs, kwargs)
         num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
         computed = self.computed_groups(pixel_values_videos, settings)
-        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, method.group_frames, computed)
-        encode = self._encoder(settings, computed)
-        if plan.is_one_call and encode is None:
+        plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, computed)
+        if plan.is_one_call and computed is None:
             outputs, of_tower = self._encode_frames(pixel_values_videos, needs, **kwargs)
         else:
-            outputs, of_tower = self._encode_in_chunks(pixel_values_videos, plan, needs, encode, **kwargs)
+            outputs, of_tower = self._encode_in_chunks(pixel_values_videos, plan, needs, computed, **kwargs)
         return outputs, video_tokens([self.frames_of(video, num_frames) for video in outputs.pooler_output], of_tower)
 
     def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
@@ -83,17 +76,6 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         """Yield the patches (T, patches, values) of each video, row by row, as in `VideoFeaturesMixin`."""
         for video in pixel_values_videos:
             yield patches_of_frames(self.vision_tower, video), None
-
-    def _encoder(self, settings: CompressionSettings, computed: Sequence[Tensor] | None) -> EncodeRuns | None:
-        """Return what encodes runs of frames when the parent does not: (runs, their frames, layers) -> states."""
-        if computed is not None:
-            return PartialFrames(self.vision_tower, computed).states
-        encode = frames_encoder(settings)
-        if encode is None:
-            return None
-        return lambda runs, frames, layers: encode(
-            self.vision_tower, frames, [len(run.frames) for run in runs], settings, layers
-        )
 
     def can_meet(self, needs: Collection[str], settings: CompressionSettings) -> bool:
         if "tower_attention" in needs:
@@ -143,20 +125,22 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
         pixel_values_videos: Tensor,
         plan: FramePlan,
         needs: Collection[str],
-        encode: EncodeRuns | None,
+        computed: Sequence[Tensor] | None,
         **kwargs: Any,
     ) -> tuple[ParentFeatures, dict[str, list[Tensor]]]:
-        """Return what `_encode_frames` returns, but for the tower's output. Encode one chunk of frames at a time."""
+        """Return what `_encode_frames` returns, but for the tower's output. Encode one chunk of frames at a time, and
+        only the patches in `computed` if that is given."""
+        partial_frames = None if computed is None else PartialFrames(self.vision_tower, computed)
         layers, strategy = self._read_layers(**kwargs)
         end = -1 if self.ends_with_newline else None
 
         def of_chunk(runs: Sequence[Run]) -> dict[str, Sequence[Tensor]]:
             frames = frames_of_runs(pixel_values_videos.unbind(), runs)
-            if encode is None:
+            if partial_frames is None:
                 outputs, of_tower = self._encode_frames(frames[None], needs, **kwargs)
                 tokens = outputs.pooler_output[0, :end].unflatten(0, (len(frames), -1))
             else:
-                states = _of_patches(encode(runs, frames, layers), strategy)
+                states = _of_patches(partial_frames.states(runs, frames, layers), strategy)
                 tokens, of_tower = self.tokens_of_patches(states), {}
                 if "tower_states" in needs:
                     of_tower["tower_states"] = [states]

@@ -77,7 +77,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
         check_encoding(settings, needs, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)
         computed = self.computed_groups(pixel_values_videos, settings, video_grid_thw=video_grid_thw)
-        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed=computed)
+        plan = plan_frames(frames, settings.vision_chunk_frames, kwargs, computed)
         if plan.is_one_call and computed is None:
             outputs, of_tower = self._encode_frames(pixel_values_videos, video_grid_thw, needs, **kwargs)
         else:

@@ -81,7 +81,6 @@ def compress(
     max_video_tokens: int | None = None,
     vision_method: str = "full",
     vision_chunk_frames: int | None = 32,
-    vision_update_ratio: float = 0.25,
     vision_tolerance: float = 0.0,
 ) -> VideoCompression:
     """Compress one video: select the tokens that stay, or merge tokens.
@@ -116,7 +115,6 @@ def compress(
         max_video_tokens=max_video_tokens,
         vision_method=vision_method,
         vision_chunk_frames=vision_chunk_frames,
-        vision_update_ratio=vision_update_ratio,
         vision_tolerance=vision_tolerance,
     )
     return compress_with(settings, video_tokens if isinstance(video_tokens, VideoTokens) else VideoTokens(video_tokens))

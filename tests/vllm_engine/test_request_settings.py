@@ -35,7 +35,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"compression_method": "visionzip"},
         "`compression_method` is 'visionzip', which needs `tower_attention`, but vLLM",
     ),
-    ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches' .* vision tower"),
+    ({"vision_method": "skip_repeated"}, "`vision_method` is 'skip_repeated' .* vision tower"),
     ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
     ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),
     ({"retention_rate": 0.5}, "`retention_rate` .* Did you mean `retention_ratio`"),

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vidcom2.configuration.method_tables import VISION_METHODS
 from vidcom2.evaluation.tables import pipes
 from vidcom2.measuring.models import config_and_processor
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
@@ -111,17 +112,17 @@ def memory(rows: list[dict[str, Any]]) -> str:
 
 def towers(rows: list[dict[str, Any]]) -> str:
     """Make the table of `benchmark_towers.py`: how many times as fast each vision method makes a tower, and the share
-    of the groups of patches that it computes."""
+    of the groups of patches that it computes. Some results have a method that this project no longer has."""
     clips = list(dict.fromkeys(row["clip"] for row in rows))
     lines = [["tower of", "vision method", *clips]]
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         name, *values = row["settings"].values()
-        if name == "full":
+        if name == "full" or name not in VISION_METHODS:
             continue
         method = f"`{name}`" + "".join(f", {value:g}" for value in values)
-        computed = "" if row["computed"] is None else f" ({100 * row['computed']:.0f} %)"
-        found.setdefault((row["model"], method), []).append(f"{row['speedup'][0]:.2f}×{computed}")
+        cell = f"{row['speedup'][0]:.2f}× ({100 * row['computed']:.0f} %)"
+        found.setdefault((row["model"], method), []).append(cell)
     lines += [[model, method, *cells] for (model, method), cells in found.items()]
     return pipes(lines)
 

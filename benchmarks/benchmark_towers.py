@@ -24,7 +24,6 @@ from rich.table import Table
 from torch import Tensor
 
 from vidcom2 import CompressionSettings
-from vidcom2.configuration.method_tables import VISION_METHODS
 from vidcom2.measuring.bench import order
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import ModelSize, size_named
@@ -80,11 +79,11 @@ def with_few_layers(size: ModelSize, layers: int) -> ModelSize:
     return dataclasses.replace(size, text=text, vision=vision)
 
 
-def contenders(tower: str) -> list[dict[str, Any]]:
-    """Return the settings to compare: the full tower first."""
-    skipping = [{"vision_method": "skip_repeated", "vision_tolerance": tolerance} for tolerance in TOLERANCES]
-    changed = [{"vision_method": "changed_patches"}] if VISION_METHODS["changed_patches"].fits(tower) else []
-    return [{"vision_method": "full"}, *skipping, *changed]
+# The settings to compare: the full tower first.
+CONTENDERS: list[dict[str, Any]] = [
+    {"vision_method": "full"},
+    *({"vision_method": "skip_repeated", "vision_tolerance": tolerance} for tolerance in TOLERANCES),
+]
 
 
 def features_and_seconds(
@@ -99,7 +98,7 @@ def features_and_seconds(
 
 def computed_share(model: Any, described: Mapping[str, Tensor], settings: Mapping[str, Any]) -> float | None:
     """Return the share of the groups of patches that the tower computes."""
-    if not VISION_METHODS[settings["vision_method"]].leaves_out:
+    if settings["vision_method"] == "full":
         return None
     computed = model.computed_groups(settings=CompressionSettings(**settings), **described)
     return 1.0 if computed is None else float(computed[0].float().mean())
@@ -133,15 +132,14 @@ def measure(
         inputs = processor.video_processor(videos=[frames], return_tensors="pt", do_sample_frames=False)
         described = {key: inputs[key].to(device) for key in ("pixel_values_videos", "video_grid_thw") if key in inputs}
         described["pixel_values_videos"] = described["pixel_values_videos"].to(dtype)
-        compared = contenders(model.config.vision_config.model_type)
-        features = [features_and_seconds(model, described, each)[0] for each in compared]
+        features = [features_and_seconds(model, described, each)[0] for each in CONTENDERS]
         whole = features[0]
         errors = [float((each - whole).norm() / whole.norm()) for each in features]
         rounds: list[list[float]] = []
-        for places in order(len(compared), repeats):
-            taken = {place: features_and_seconds(model, described, compared[place])[1] for place in places}
-            rounds.append([taken[place] for place in range(len(compared))])
-        for place, settings in enumerate(compared):
+        for places in order(len(CONTENDERS), repeats):
+            taken = {place: features_and_seconds(model, described, CONTENDERS[place])[1] for place in places}
+            rounds.append([taken[place] for place in range(len(CONTENDERS))])
+        for place, settings in enumerate(CONTENDERS):
             ratios = [each[0] / each[place] for each in rounds]
             seconds = median(each[place] for each in rounds)
             speedup = (median(ratios), min(ratios), max(ratios))

@@ -219,7 +219,6 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
                 part.save_pretrained(unfinished)
             unfinished.rename(folder)
     stock = load_stock(case, folder)
-    assert case.siglip == VISION_METHODS["changed_patches"].fits(stock.config.vision_config.model_type)
     assert case.grouped == VISION_METHODS["skip_repeated"].fits(stock.config.vision_config.model_type)
     assert case.deepstack == hasattr(getattr(stock.model, "visual", None), "deepstack_merger_list")
     return Family(case, folder, stock, AutoProcessor.from_pretrained(folder))

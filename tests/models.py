@@ -138,7 +138,6 @@ class ModelCase:
     # Whether it stands for its architecture. Tests run all their combinations over such a row, and share the
     # combinations out among the other rows.
     representative: bool = False
-    siglip: bool = False  # whether the vision tower can reuse what it computed for another frame
     # Whether a video has the placeholders of images, between marks. The stock class then refuses a prompt with both,
     # and loses the features of videos where it repeats them for beams or splits them into chunks.
     shares_ids: bool = False
@@ -269,7 +268,6 @@ MODELS = [
         stock_class=LlavaOnevisionForConditionalGeneration,
         build=tiny_llava_onevision,
         representative=True,
-        siglip=True,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
         structure_tokens=1,
@@ -283,7 +281,6 @@ MODELS = [
         model_class=VidCom2LlavaVideoForConditionalGeneration,
         stock_class=LlavaVideoForConditionalGeneration,
         build=tiny_llava_video,
-        siglip=True,
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
         grid=(3, 3),
         structure_tokens=0,

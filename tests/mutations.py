@@ -483,26 +483,10 @@ MUTATIONS = [
     of_the_model(
         "the_vision_method_is_ignored",
         f"{FAMILIES}/llava_videos.py",
-        "if plan.is_one_call and encode is None:",
+        "if plan.is_one_call and computed is None:",
         "if plan.is_one_call:",
         "`vision_method` decides what the tower computes",
-        "vision_changed_patches",
-    ),
-    of_the_model(
-        "too_few_patches_are_dynamic",
-        f"{ENCODING}/vision_changed_patches.py",
-        "max(1, math.ceil(update_ratio * num_patches - 1e-6))",
-        "max(1, math.floor(update_ratio * num_patches))",
-        "the share of dynamic patches is rounded up",
-        "vision_changed_patches",
-    ),
-    of_the_model(
-        "changed_patches_add_to_the_references_states",
-        f"{ENCODING}/vision_changed_patches.py",
-        "states = states + updated(references.attention, ",
-        "states = updated(references.attention, ",
-        "updates are added to each frame's own states",
-        "vision_changed_patches",
+        "vision_skip_repeated",
     ),
     of_the_model(
         "a_drift_is_compared_with_the_frame_before",

@@ -470,7 +470,7 @@ def test_settings_that_are_not_accepted_are_refused(family: Family) -> None:
     assert_refused(model, "`retention_ratio` is 1.5", retention_ratio=1.5)
     assert_refused(model, "'compresion_rounding' is not a setting", compresion_rounding="exact")
     assert_refused(model, "does not read it", compression_method="random", compression_window=4)
-    assert_refused(model, "`vision_update_ratio` is 0.25, but `vision_method='full'`", vision_update_ratio=0.25)
+    assert_refused(model, "`vision_tolerance` is 0.25, but `vision_method='full'`", vision_tolerance=0.25)
     if family.case.name != "llava_video":
         assert_refused(model, "`compression_newlines` is not a setting of the model", compression_newlines="all")
 

@@ -295,18 +295,18 @@ def test_a_vision_method_is_measured_against_the_tower_of_the_stock_model(
     monkeypatch.setattr(
         bench_module, "answer", lambda *args: (encoded.append(args[3].videos.vision_settings), answer(*args))[1]
     )
-    candidates = candidates_of("vidcom2:vision_method=changed_patches", "0.25")
+    candidates = candidates_of("vidcom2:vision_method=skip_repeated", "0.25")
     every = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=1)
     assert [(series.failed, len(series.turns)) for series in every] == [(None, 1)] * 2
-    assert [each["vision_method"] for each in encoded] == ["full", "changed_patches", "changed_patches", "full"]
+    assert [each["vision_method"] for each in encoded] == ["full", "skip_repeated", "skip_repeated", "full"]
 
 
 def test_a_vision_method_that_the_encoding_ignores_becomes_a_row_with_an_error(small: Checkpoint, clip: str) -> None:
     """A past bug: such a setting was silently measured as if nobody had asked for it."""
-    candidates = candidates_of("vidcom2:vision_method=changed_patches", "0.25")
+    candidates = candidates_of("vidcom2:vision_method=skip_repeated", "0.25")
     whole, half = bench(small, candidates, clip, num_frames=[4], max_new_tokens=2, repeats=1, encode_once=True)
     assert whole.failed is None and len(whole.turns) == 1 and not half.turns
-    assert "`vision_method` is 'changed_patches'" in str(half.failed) and "encoded once for all" in str(half.failed)
+    assert "`vision_method` is 'skip_repeated'" in str(half.failed) and "encoded once for all" in str(half.failed)
 
 
 def test_a_bug_is_raised_instead_of_becoming_a_row(
@@ -623,7 +623,7 @@ def test_quick_prints_its_tables(tmp_path: Path) -> None:
         (["--plot-only", "nowhere.json"], "is not a result file of `vidcom2 bench`"),
         (["--spatial-pool-mode", "x"], "No such option"),
         (["--compression-temperature", "0.1", "--method", "random"], "none of random reads it"),
-        (["--vision-method", "changed_patches", "--encode-once"], "share the encoding of the stock model. Leave"),
+        (["--vision-method", "skip_repeated", "--encode-once"], "share the encoding of the stock model. Leave"),
         (["--compression-newlines", "all", "--quick"], "`--compression-newlines` is not a setting of"),
     ],
 )

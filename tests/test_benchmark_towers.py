@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.benchmark_towers import contenders, measure, with_few_layers
+from benchmarks.benchmark_towers import CONTENDERS, measure, with_few_layers
 from benchmarks.clips import CLIPS, decoded, encoded_clip
 from vidcom2.measuring.sizes import ModelSize, size_named
 
@@ -33,7 +33,7 @@ def test_a_row_has_the_share_that_is_computed_and_the_error(monkeypatch) -> None
 
     monkeypatch.setattr("benchmarks.benchmark_towers.size_named", small)
     rows = measure("small", [("lecture", 23)], num_frames=4, side=64, layers=1, repeats=1, device="cpu")
-    assert [row.settings for row in rows] == contenders("siglip_vision_model")
+    assert [row.settings for row in rows] == CONTENDERS
     full, exact, *_ = rows
     assert (full.computed, full.error, full.speedup) == (None, 0.0, (1.0, 1.0, 1.0))
     tolerant = next(row for row in rows if row.settings.get("vision_tolerance") == 0.05)

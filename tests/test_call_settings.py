@@ -27,8 +27,7 @@ CHANGED: dict[str, Any] = {
     "compression_video_weight": -1.0,
     "max_video_tokens": 9,
     "vision_chunk_frames": 1,
-    "vision_method": "changed_patches",
-    "vision_update_ratio": 0.1,
+    "vision_method": "skip_repeated",
     "vision_tolerance": 1.0,
 }
 
@@ -37,18 +36,13 @@ def test_every_setting_is_tried_below() -> None:
     assert set(CHANGED) == set(SETTING_NAMES)
 
 
-NEEDS = {  # settings that only some methods read
-    "vision_update_ratio": {"vision_method": "changed_patches"},
+NEEDS = {  # settings that make no difference by themselves
+    "vision_method": {"vision_tolerance": 0.5},
     "vision_tolerance": {"vision_method": "skip_repeated"},
 }
 
 
-@only(
-    lambda family, name: (
-        (family.siglip or name not in ("vision_method", "vision_update_ratio"))
-        and (family.grouped or name != "vision_tolerance")
-    )
-)
+@only(lambda family, name: family.grouped or name not in ("vision_method", "vision_tolerance"))
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setting_of_one_call_acts_as_in_a_model_loaded_with_it(family: Family, name: str) -> None:
     setting = {name: CHANGED[name], **NEEDS.get(name, {})}

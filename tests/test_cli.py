@@ -306,9 +306,8 @@ SETTINGS = {
     "compression_frame_weight": 0.5,
     "compression_video_weight": 2.0,
     "max_video_tokens": 500,
-    "vision_method": "changed_patches",
+    "vision_method": "skip_repeated",
     "vision_chunk_frames": 4,
-    "vision_update_ratio": 0.5,
     "vision_tolerance": 0.1,
 }
 
@@ -325,8 +324,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
 
     monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
     monkeypatch.setattr("vidcom2.explain.explanation.compare", stop)
-    reader = {"vision_update_ratio": "changed_patches", "vision_tolerance": "skip_repeated"}.get(setting)
-    method = [] if reader is None else ["--vision-method", reader]
+    method = ["--vision-method", "skip_repeated"] if setting == "vision_tolerance" else []
     given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
     vidcom2("explain", "-o", tmp_path / "out.html", *given)

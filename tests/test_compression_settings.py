@@ -32,7 +32,6 @@ DEFAULTS = {
     "max_video_tokens": None,
     "vision_method": "full",
     "vision_chunk_frames": 32,
-    "vision_update_ratio": 0.25,
     "vision_tolerance": 0.0,
 }
 
@@ -56,9 +55,8 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
     "compression_frame_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "compression_video_weight": (WRONG_WEIGHTS, ["finite number", "1e30"]),
     "max_video_tokens": ([*WRONG_FRAMES, "many"], ["None (no budget)", ">= 1"]),
-    "vision_method": (WRONG_NAMES, ["'full'", "'changed_patches'", "'skip_repeated'"]),
+    "vision_method": (WRONG_NAMES, ["'full'", "'skip_repeated'"]),
     "vision_chunk_frames": (WRONG_FRAMES, ["None", ">= 1"]),
-    "vision_update_ratio": (WRONG_RATIOS, ["number", "(0, 1]"]),
     "vision_tolerance": ([-0.1, *WRONG_NUMBERS], ["number", ">= 0"]),
 }
 
@@ -81,17 +79,13 @@ ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
     "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
     "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
     "max_video_tokens": [(None, None), (4, 4), (10**9, 10**9), (np.int64(8), 8)],
-    "vision_method": [("full", "full"), ("changed_patches", "changed_patches")],
+    "vision_method": [("full", "full"), ("skip_repeated", "skip_repeated")],
     "vision_chunk_frames": [(None, None), (1, 1), (64, 64), (np.int64(8), 8)],
-    "vision_update_ratio": [(1, 1.0), (1e-9, 1e-9), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
     "vision_tolerance": [(0, 0.0), (1, 1.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
 }
 
 # Settings that only some methods read -> the method that does.
-READ_BY = {
-    "vision_update_ratio": {"vision_method": "changed_patches"},
-    "vision_tolerance": {"vision_method": "skip_repeated"},
-}
+READ_BY = {"vision_tolerance": {"vision_method": "skip_repeated"}}
 
 ALL_REFUSED = {name: [(name, value) for value in values] for name, (values, _) in REFUSED.items()}
 refused = pytest.mark.parametrize(
@@ -203,20 +197,20 @@ def test_settings_with_another_ratio_do_not_change_the_original() -> None:
 
 
 def test_a_setting_of_a_vision_method_is_refused_beside_another_method() -> None:
-    unread = r"`vision_update_ratio` is {}, but `vision_method='full'` does not read it.*'changed_patches'"
+    unread = r"`vision_tolerance` is {}, but `vision_method='full'` does not read it.*'skip_repeated'"
     with pytest.raises(ValueError, match=unread.format(0.5)):
-        CompressionSettings(vision_update_ratio=0.5)
+        CompressionSettings(vision_tolerance=0.5)
     with pytest.raises(ValueError, match=unread.format(0.5)):
-        compress(video(), vision_update_ratio=0.5)
-    default = DEFAULTS["vision_update_ratio"]
+        compress(video(), vision_tolerance=0.5)
+    default = DEFAULTS["vision_tolerance"]
     with pytest.raises(ValueError, match=unread.format(default)):  # without the method nothing would be saved
-        CompressionSettings().compression_settings(vision_update_ratio=default)
+        CompressionSettings().compression_settings(vision_tolerance=default)
 
 
 def test_another_vision_method_leaves_out_what_it_does_not_read() -> None:
-    settings = CompressionSettings(vision_method="changed_patches", vision_update_ratio=0.5, retention_ratio=0.4)
+    settings = CompressionSettings(vision_method="skip_repeated", vision_tolerance=0.5, retention_ratio=0.4)
     assert settings.compression_settings(vision_method="full") == CompressionSettings(retention_ratio=0.4)
-    assert settings.vision_settings() == {"vision_method": "changed_patches", "vision_update_ratio": 0.5}
+    assert settings.vision_settings() == {"vision_method": "skip_repeated", "vision_tolerance": 0.5}
     assert CompressionSettings().vision_settings() == {"vision_method": "full"}
 
 

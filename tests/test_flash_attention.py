@@ -86,7 +86,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "chunks of a padded batch": ("padded_batch", {"prefill_chunk_size": 16} | ORIGINAL),
     "prompt lookup": ("one_video", {"prompt_lookup_num_tokens": 3, "max_new_tokens": 12} | ORIGINAL),
     "assistant": ("one_video", {"assistant_model": None, "max_new_tokens": 12} | ORIGINAL),
-    "changed patches": ("padded_batch", {"vision_method": "changed_patches"} | ORIGINAL),
+    "repeats": ("padded_batch", {"vision_method": "skip_repeated", "vision_tolerance": 0.5} | ORIGINAL),
 }
 
 
@@ -115,7 +115,7 @@ def exists(family: Any, way: str) -> bool:
     applies = {
         "prompt lookup": drafts,
         "assistant": drafts and not family.mrope,
-        "changed patches": family.siglip,
+        "repeats": family.grouped,
     }
     return applies.get(way, True)
 

@@ -418,7 +418,7 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
         ({"compression_rounding": "exact"}, "`vllm serve org/model --trust-remote-code`"),
         ({"compression_method": "evs"}, "`vllm serve org/model --trust-remote-code`"),
         ({"compression_positions": "original"}, None),
-        ({"vision_method": "changed_patches"}, None),
+        ({"vision_method": "skip_repeated"}, None),
     ],
 )
 def test_the_card_says_how_vllm_serves_it(

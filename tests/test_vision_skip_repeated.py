@@ -12,8 +12,9 @@ from conftest import Family, only
 from flash_attention import put_in_place_of_the_package
 from models import make_video
 from torch import Tensor
+from transformers import Dinov2Config
 
-from vidcom2 import CompressionSettings, register_vision_method
+from vidcom2 import CompressionSettings, VidCom2LlavaOnevisionConfig, register_vision_method
 from vidcom2.configuration.method_tables import VISION_METHODS
 from vidcom2.modeling.encoding.frame_encoding import Run
 from vidcom2.modeling.encoding.left_out_patches import Completion, groups_to_compute
@@ -354,6 +355,16 @@ def hooks(tower: torch.nn.Module) -> list[Any]:
 
 @only(lambda family: family.representative)
 @torch.no_grad()
+def test_weights_that_are_elsewhere_are_in_place_when_they_are_needed(family: Family) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    offloaded = accelerate.cpu_offload(family.load(), execution_device="cpu")
+    assert all(weight.is_meta for weight in offloaded.parameters())
+    call = dict(family.one_video()) | SKIP | {"vision_tolerance": 0.8}
+    assert torch.equal(offloaded(**call).logits, family.model(**call).logits)
+
+
+@only(lambda family: family.representative)
+@torch.no_grad()
 def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family, strong: Any) -> None:
     described = pixels_of(family, 5)
     changed = some_changes(5, num_groups(family, described))
@@ -457,6 +468,38 @@ def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, video_cu_seqlens=torch.tensor([0, 1]))
 
 
+@only(lambda family: not family.grouped)
+def test_a_family_whose_tower_it_cannot_run_refuses_it(family: Family, tmp_path: Path) -> None:
+    name = family.case.config_class.model_type
+    refused = pytest.raises(
+        ValueError, match=rf"`vision_method` is 'skip_repeated', but the vision tower of this '{name}'.*'full'"
+    )
+    inputs = family.one_video()
+    for call in (family.model, family.model.generate, family.model.model):
+        with refused:
+            call(**inputs, **SKIP)
+    with refused:
+        family.model.get_video_features(**family.videos_of(inputs), **SKIP)
+    with refused:
+        family.load(**SKIP)
+    with refused:
+        family.case.config_class(**SKIP)
+    config = family.case.config_class()
+    config.vision_method = "skip_repeated"
+    with refused:
+        config.save_pretrained(tmp_path)
+    with refused:
+        family.case.model_class(config)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_llava_with_another_tower_refuses_it() -> None:
+    dinov2 = Dinov2Config().to_dict()
+    with pytest.raises(ValueError, match=r"'dinov2'.*'siglip_vision_model' or 'clip_vision_model'"):
+        VidCom2LlavaOnevisionConfig(vision_config=dinov2, **SKIP)
+    VidCom2LlavaOnevisionConfig(vision_config=dinov2)
+
+
 # -- methods of users -------------------------------------------------------------------------------------------------
 
 
@@ -501,7 +544,7 @@ def test_wrong_registrations_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             register_vision_method(name)
     for settings in ("vision_tolerance", ("retention_ratio",)):
-        with pytest.raises(ValueError, match=r"`settings` of method 'mine' is .*vision_tolerance, vision_update_ratio"):
+        with pytest.raises(ValueError, match=r"`settings` of method 'mine' is .*vision_tolerance"):
             register_vision_method("mine", settings=settings)
     with pytest.raises(ValueError, match=r"`vision_method` 'skip_repeated' is taken by this project"):
         register_vision_method("skip_repeated")(changed_groups)

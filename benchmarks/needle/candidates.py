@@ -162,14 +162,12 @@ def frame_count_candidates(toy: Toy) -> list[Candidate]:
     ]
 
 
-def tower_candidates(toy: Toy) -> list[Candidate]:
-    """Return the candidates that answer, besides all tokens, with each way to run less of the vision tower."""
-    return [Candidate(name, 0.25, METHODS[name]) for name in ("VidCom² (paper)",)]
-
-
 def repeat_candidates(toy: Toy) -> list[Candidate]:
     """Return the candidates that answer, besides all tokens, with each way to leave out what repeats."""
-    return [*tower_candidates(toy), Candidate("coverage", 0.25, NEWER_METHODS["coverage"])]
+    return [
+        Candidate("VidCom² (paper)", 0.25, METHODS["VidCom² (paper)"]),
+        Candidate("coverage", 0.25, NEWER_METHODS["coverage"]),
+    ]
 
 
 def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:

@@ -22,8 +22,6 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.cli.console import progress_bar
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import summary
-from vidcom2.modeling.encoding import vision_changed_patches
-from vidcom2.modeling.encoding.vision_changed_patches import UNCHANGED
 from vidcom2.records.provenance import birth_certificate, cpu_name
 from vidcom2.toys import PREFIX, TOY, TOYS, Toy
 from vidcom2.video.reading import read_video
@@ -38,10 +36,9 @@ from .candidates import (
     main_candidates,
     position_candidates,
     repeat_candidates,
-    tower_candidates,
 )
 from .dataset import LONG, LONG_FRAMES, REPEATS
-from .towers import TOLERANCES, UPDATE_RATIOS, Tower, computed_shares
+from .towers import TOWERS, Tower, computed_shares
 from .videos import BURST
 
 
@@ -77,9 +74,7 @@ GROUPS = {
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES, videos_per_level=120),
     "long_positions": Group(long_position_candidates, LONG, LONG_FRAMES, LLAVA_ONLY, videos_per_level=120),
     "frames": Group(frame_count_candidates, LONG, LONG_FRAMES, videos_per_level=120),
-    "tower": Group(tower_candidates, toys=LLAVA_ONLY, towers=UPDATE_RATIOS, videos_per_level=120),
-    "tower_fixed_references": Group(tower_candidates, toys=LLAVA_ONLY, towers=UPDATE_RATIOS, videos_per_level=120),
-    "repeats": Group(repeat_candidates, REPEATS, towers=TOLERANCES, videos_per_level=120),
+    "repeats": Group(repeat_candidates, REPEATS, towers=TOWERS, videos_per_level=120),
 }
 RESULTS = Path(__file__).parents[1] / "results" / "needle"
 MAX_NEW_TOKENS = 5
@@ -107,15 +102,15 @@ def compare_towers(
     checkpoint: Checkpoint, toy: Toy, data: Path, work: Path, group: str, towers: Sequence[Tower]
 ) -> dict[str, Any]:
     """Return the figures of all tokens and of each candidate with each of these ways to run the vision tower.
-    Differences are to the same candidate with the first of them, the whole tower. If the videos are there at several
-    rates, each rate has figures of its own."""
+    Differences are to the same candidate with the first of them, the whole tower. Each rate of H.264 has figures of its
+    own."""
     questions, num_frames = read_questions(data), GROUPS[group].num_frames
     candidates = [AllTokens(), *GROUPS[group].candidates(toy)]
     compared = [tower.candidate(candidate) for tower in towers for candidate in candidates]
     rows = _answers(checkpoint, questions, compared[1:], work / f"{group}.jsonl", num_frames)
 
-    def figures(rate: int | None) -> dict[str, Any]:
-        asked = [each for each in zip(questions, rows, strict=True) if each[0].given.get("crf") == rate]
+    def figures(rate: int) -> dict[str, Any]:
+        asked = [each for each in zip(questions, rows, strict=True) if each[0].given["crf"] == rate]
         chosen = [question for question, _ in asked]
 
         def of_towers(some: list[tuple[Question, Any]]) -> list[Any]:
@@ -125,7 +120,7 @@ def compare_towers(
             """Return the part of the figures that is told for each level or for each kind of question."""
             names = dict.fromkeys(question.given[key] for question in chosen)
             of_names = {name: of_towers([each for each in asked if each[0].given[key] == name]) for name in names}
-            wanted = {towers[0].setting, "questions", *OF_LEVEL, *OF_DIFFERENCE}
+            wanted = {"tolerance", "questions", *OF_LEVEL, *OF_DIFFERENCE}
             return {
                 name: [{key: value for key, value in row.items() if key in wanted} for row in of_name]
                 for name, of_name in of_names.items()
@@ -138,9 +133,8 @@ def compare_towers(
             "kinds": by("kind"),
         }
 
-    rates = list(dict.fromkeys(question.given.get("crf") for question in questions))
-    found = figures(None) if rates == [None] else {"rates": {rate: figures(rate) for rate in rates}}
-    return _described(checkpoint, toy, questions, data, group) | found
+    rates = dict.fromkeys(question.given["crf"] for question in questions)
+    return _described(checkpoint, toy, questions, data, group) | {"rates": {rate: figures(rate) for rate in rates}}
 
 
 def _of_towers(
@@ -159,7 +153,7 @@ def _of_towers(
     told = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
     return [
         _rounded(
-            told | {tower.setting: tower.value} | {name: row[name] for name in row if name not in (*told, "settings")}
+            told | {"tolerance": tower.tolerance} | {name: row[name] for name in row if name not in (*told, "settings")}
         )
         for tower, row in zip(towers, found, strict=True)
     ]
@@ -168,7 +162,7 @@ def _of_towers(
 def _shares_by_level(
     checkpoint: Checkpoint, towers: Sequence[Tower], questions: list[Question], num_frames: int
 ) -> dict[str, list[float]]:
-    """Return level -> the mean share of patches that each tower computes in its videos."""
+    """Return level -> the mean share of groups of patches that each tower computes in its videos."""
     shares: dict[str, list[list[float]]] = {}
     for path, level in dict.fromkeys((question.video, question.given["level"]) for question in questions):
         shares.setdefault(level, []).append(computed_shares(towers, checkpoint, read_video(path, num_frames)))
@@ -236,8 +230,6 @@ def main(
     """Run the benchmark with a toy."""
     checkpoint = load_checkpoint(f"{PREFIX}{toy}", device="cpu")
     for name in group or [name for name, each in GROUPS.items() if toy in each.toys]:
-        # As published, only every fourth frame is a reference: no other frame can change so much that it becomes one.
-        vision_changed_patches.UNCHANGED = -1.0 if name == "tower_fixed_references" else UNCHANGED
         questions, towers = data / GROUPS[name].data / "questions.jsonl", GROUPS[name].towers
         if towers:
             figures = compare_towers(checkpoint, TOYS[toy], questions, work / toy, name, towers)

@@ -15,7 +15,7 @@ from vidcom2.toys import TOY, TOYS
 
 from ..pages import ROOT, write_tables
 from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, RATIOS
-from .towers import TOLERANCES, UPDATE_RATIOS
+from .towers import TOWERS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 COSTS = RESULTS.parent / "compress_cpu.json"
@@ -235,23 +235,6 @@ def frame_counts(found: dict[str, Any]) -> str:
     return pipes(lines)
 
 
-def towers(found: dict[str, Any]) -> str:
-    """Make the table method × `vision_update_ratio`, with right answers at each level and overall, and the difference
-    from the whole tower. The last rows say how much the tower computed."""
-    levels = found["levels"]
-    lines = [["", "`vision_update_ratio`", *levels, "all, %"]]
-    for first, row in enumerate(found["all"]):
-        shown = _share(row["accuracy"]) if row["update_ratio"] == 1.0 else _with_difference(row)
-        lines.append(
-            [_named(row), f"{row['update_ratio']:g}", *(_accuracy(rows[first]) for rows in levels.values()), shown]
-        )
-    for place, tower in enumerate(UPDATE_RATIOS):
-        shares = [of_level[place] for of_level in found["computed"].values()]
-        mean = sum(shares) / len(shares)  # all levels have the same number of videos
-        lines.append(["patches computed, %", f"{tower.value:g}", *map(_share, shares), _share(mean)])
-    return pipes(lines)
-
-
 def repeats(found: dict[str, Any]) -> str:
     """Make the table method × `vision_tolerance`, with right answers at each rate of H.264, their difference from the
     whole tower, and the kinds of questions that lose at some rate."""
@@ -279,12 +262,12 @@ def repeats_computed(toys: Mapping[str, dict[str, Any]]) -> str:
     lines = [["", "`vision_tolerance`", *levels]]
     for name, found in toys.items():
         of_rates = _computed_of(found)
-        for place, tower in enumerate(TOLERANCES[1:], start=1):
+        for place, tower in enumerate(TOWERS[1:], start=1):
             cells = [
                 " / ".join(f"{100 * of_rate[level][place]:.0f}" for of_rate in of_rates) if level in of_rates[0] else ""
                 for level in levels
             ]
-            lines.append([name, f"{tower.value:g}", *cells])
+            lines.append([name, f"{tower.tolerance:g}", *cells])
     return pipes(lines)
 
 
@@ -340,7 +323,6 @@ def blocks() -> dict[str, str]:
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
         "frames": lambda: frame_counts(load("frames")),
         "frames-qwen3-vl": lambda: frame_counts(load("frames", QWEN)),
-        "tower": lambda: towers(load("tower")),
         "repeats": lambda: repeats(load("repeats")),
         "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
         "repeats-computed": lambda: repeats_computed(

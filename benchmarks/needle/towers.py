@@ -1,6 +1,6 @@
-"""Ways to run less of the vision tower, and the share of its patches that each computes."""
+"""Ways to run less of the vision tower, and the share of its groups of patches that each computes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,6 @@ from vidcom2.answering.generation import Batch, encode
 from vidcom2.answering.prompting import prepare_inputs, video_arguments
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.evaluation.batches import compressed_answers
-from vidcom2.modeling.encoding.vision_changed_patches import (
-    REFERENCE_INTERVAL,
-    first_keys,
-    num_dynamic,
-    split_at_cuts,
-)
 from vidcom2.video.reading import Video
 
 
@@ -25,17 +19,15 @@ class Tower:
     """A way to run the vision tower.
 
     Attributes:
-        setting: what tells it apart from the others of a group, in result files.
-        value: of that setting. None is the whole tower, where no value stands for it.
+        tolerance: the `vision_tolerance` at which it skips what repeats; None for the whole tower.
         given: its settings, as far as they differ from the whole tower's.
-        computed_share: takes an inner model, the settings of the tower and the inputs that describe a video. Returns
-            the share of its patches that the tower computes.
     """
 
-    def __init__(
-        self, setting: str, value: float | None, given: Mapping[str, Any], computed_share: Callable[..., float]
-    ):
-        self.setting, self.value, self.given, self.computed_share = setting, value, given, computed_share
+    def __init__(self, tolerance: float | None):
+        self.tolerance = tolerance
+        self.given: dict[str, Any] = {}
+        if tolerance is not None:
+            self.given = {"vision_method": "skip_repeated", "vision_tolerance": tolerance}
         self._held: tuple[Batch, Batch] | None = None
 
     def candidate(self, whole: Candidate) -> Candidate:
@@ -44,7 +36,7 @@ class Tower:
         if not self.given:
             return whole
         answer = partial(self._answer, of_method=whole.overrides)
-        return Candidate(f"{whole.method}, {self.setting} {self.value:g}", whole.retention_ratio, answer=answer)
+        return Candidate(f"{whole.method}, tolerance {self.tolerance:g}", whole.retention_ratio, answer=answer)
 
     def _answer(
         self, model: Any, batch: Batch, max_new_tokens: int, of_method: Mapping[str, Any]
@@ -59,45 +51,14 @@ class Tower:
 
 @torch.no_grad()
 def computed_shares(towers: Sequence[Tower], checkpoint: Checkpoint, video: Video) -> list[float]:
-    """Return the share of a video's patches that each tower computes."""
+    """Return the share of a video's groups of patches that each tower computes."""
     model = checkpoint.model
     described = video_arguments(model, prepare_inputs(checkpoint.processor, "", video, model))
-    return [
-        tower.computed_share(model.model, model.config.compression_settings(**tower.given), described)
-        for tower in towers
-    ]
+    shares = []
+    for tower in towers:
+        computed = model.model.computed_groups(settings=model.config.compression_settings(**tower.given), **described)
+        shares.append(1.0 if computed is None else computed[0].float().mean().item())
+    return shares
 
 
-def _of_changed_patches(model: Any, settings: Any, described: Mapping[str, Any]) -> float:
-    """Return the share of patches that `changed_patches` computes. Those of reference frames count too."""
-    tower, (pixels,) = model.vision_tower, described["pixel_values_videos"]
-    keys = first_keys(tower, tower.embeddings(pixels))
-    budget = num_dynamic(keys.shape[1], settings.vision_update_ratio)
-    lengths = [REFERENCE_INTERVAL] * (len(keys) // REFERENCE_INTERVAL)
-    full = len(split_at_cuts(keys, lengths, budget)) / len(keys)
-    return full + (1 - full) * budget / keys.shape[1]
-
-
-def _of_skip_repeated(model: Any, settings: Any, described: Mapping[str, Any]) -> float:
-    """Return the share of groups of patches that `skip_repeated` computes."""
-    computed = model.computed_groups(settings=settings, **described)
-    return 1.0 if computed is None else computed[0].float().mean().item()
-
-
-def _whole(*_: Any) -> float:
-    return 1.0
-
-
-def _ways(
-    setting: str, whole: float | None, vision_method: str, values: Sequence[float], share: Callable[..., float]
-) -> list[Tower]:
-    """Return the whole tower, and after it a vision method at each value of its setting `vision_<setting>`."""
-    settings = [{"vision_method": vision_method, f"vision_{setting}": value} for value in values]
-    return [
-        Tower(setting, whole, {}, _whole),
-        *(Tower(setting, value, each, share) for value, each in zip(values, settings, strict=True)),
-    ]
-
-
-UPDATE_RATIOS = _ways("update_ratio", 1.0, "changed_patches", (0.5, 0.25, 0.1), _of_changed_patches)
-TOLERANCES = _ways("tolerance", None, "skip_repeated", (0.02, 0.05, 0.1), _of_skip_repeated)
+TOWERS = [Tower(tolerance) for tolerance in (None, 0.02, 0.05, 0.1)]

@@ -6,6 +6,7 @@ from .applying import apply, remove
 from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
+from .modeling.compress import compress
 from .modeling.encoding.vision_encoding import register_vision_method
 from .modeling.families.modeling_vidcom2_cosmos3_edge import (
     VidCom2Cosmos3EdgeConfig,
@@ -64,7 +65,6 @@ from .modeling.families.modeling_vidcom2_video_llama_3 import (
     VidCom2VideoLlama3Config,
     VidCom2VideoLlama3ForConditionalGeneration,
 )
-from .modeling.compress import compress
 from .modeling.methods.compression import register_compression_method
 from .modeling.methods.frame_budgets import frame_budgets
 from .modeling.methods.score_methods import register_score_method

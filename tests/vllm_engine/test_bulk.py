@@ -85,7 +85,7 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
     ("more", "message"),
     [
         ([], "`compression_rounding` is 'ceil', which makes the number of kept tokens depend on"),
-        (["--compression-method", "evs", "--vision-method", "changed_patches"], "but vLLM's own vision tower encodes"),
+        (["--compression-method", "evs", "--vision-method", "skip_repeated"], "but vLLM's own vision tower encodes"),
         (["--engine-args", "[1]"], "`--engine-args` is '[1]', but must be a JSON object"),
     ],
 )

@@ -31,7 +31,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_video_tokens": 0}, "`max_video_tokens` is 0, but must be"),
     ({"max_video_tokens": 2}, "`max_video_tokens` is 2, but `compression_method='vidcom2'` needs [48] of the"),
     ({"max_video_token": 20}, "`max_video_token` .* Did you mean `max_video_tokens`"),
-    ({"vision_method": "changed_patches"}, "`vision_method` is 'changed_patches' .* vision tower"),
+    ({"vision_method": "skip_repeated"}, "`vision_method` is 'skip_repeated' .* vision tower"),
     ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
     ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),
     ({"retention_rate": 0.5}, "`retention_rate` .* Did you mean `retention_ratio`"),

@@ -100,8 +100,8 @@ def computed_share(model: Any, described: Mapping[str, Tensor], settings: Mappin
     """Return the share of the groups of patches that the tower computes."""
     if settings["vision_method"] == "full":
         return None
-    computed = model.computed_groups(settings=CompressionSettings(**settings), **described)
-    return 1.0 if computed is None else float(computed[0].float().mean())
+    partial = model.partial_encoding(settings=CompressionSettings(**settings), **described)
+    return 1.0 if partial is None else float(partial.computed[0].float().mean())
 
 
 def frames_of_file(file: Path, num_frames: int, side: int) -> Any:

@@ -248,7 +248,7 @@ def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:
     attention = config.get("text_config", {}).get("use_bidirectional_attention")
     if model_class.__name__ not in SERVED or attention == "vision":
         return None
-    if not method.is_own or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
+    if method.file is None or config["vision_method"] != "full" or config.get("compression_newlines") == "occupied":
         return None
     if config["compression_positions"] == "original" and not model_class.inner_class.uses_mrope:
         return None

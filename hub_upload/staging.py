@@ -61,7 +61,8 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
     methods = config["compression_method"], config["vision_method"]
-    config |= fields_of(model_class, *methods)
+    code = code_of(model_class, *methods)
+    config |= fields_of(model_class, code)
     with new_folder(folder):
         for file in base.files:
             if not file.is_weights:
@@ -71,7 +72,7 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
         changed = _complete_processor(model_class.config_class, folder)
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
         files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
-        files += write_code(code_of(model_class, *methods), folder)
+        files += write_code(code, folder)
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
 

@@ -893,8 +893,8 @@ MUTATIONS = [
     of_the_model(
         "explain_takes_the_towers_part_from_the_defaults",
         "src/vidcom2/explain/explanation.py",
-        "model.model.computed_groups(settings=every[0], **encoded.inputs)",
-        "model.model.computed_groups(settings=CompressionSettings(), **encoded.inputs)",
+        "model.model.partial_encoding(settings=every[0], **encoded.inputs)",
+        "model.model.partial_encoding(settings=CompressionSettings(), **encoded.inputs)",
         "explain draws what the vision tower computed with the model's settings",
         "explain",
     ),

@@ -149,7 +149,7 @@ def test_the_explanation_has_the_groups_that_the_tower_computes(family: Family) 
     checkpoint = Checkpoint("tiny", model, family.processor)
     explanation, other = compare(checkpoint, video, [{}, {"compression_method": "evs"}])
     described = family.videos_of(prepare_inputs(family.processor, "", video))
-    (computed,) = model.model.computed_groups(settings=CompressionSettings(**settings), **described)
+    (computed,) = model.model.partial_encoding(settings=CompressionSettings(**settings), **described).computed
     grid = (7, 7) if family.case.name == "llava_video" else family.case.grid
     assert explanation.computed.tolist() == computed.view(-1, *grid).tolist() == other.computed.tolist()
     assert explanation.shares_of_patches() == pytest.approx(computed.float().mean(dim=1).tolist())

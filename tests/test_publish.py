@@ -151,7 +151,7 @@ def test_a_staged_repo_holds_the_code_byte_for_byte_and_the_base_unchanged(
     assert weights == {"model.safetensors": hashlib.sha256(before["model.safetensors"]).hexdigest()}
 
     config, stock = json.loads(found["config.json"]), json.loads(before["config.json"])
-    fields = fields_of(case.model_class)
+    fields = fields_of(case.model_class, code_of(case.model_class))
     assert {name: config[name] for name in fields} == fields
     assert config["retention_ratio"] == 0.4 and config["compression_window"] is None
     added = {*fields, *SETTING_NAMES, "_name_or_path"}

@@ -39,7 +39,7 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
     code = code_of(case.model_class)
     for name, content in code.items():
         (tmp_path / name).write_bytes(content)
-    fields = fields_of(case.model_class)
+    fields = fields_of(case.model_class, code_of(case.model_class))
     named = [*fields["auto_map"].values(), *(task["impl"] for task in fields["custom_pipelines"].values())]
     if not case.native:
         named.append("processing_llava_video.LlavaVideoProcessor")
@@ -128,7 +128,7 @@ def test_importing_checkpoints_imports_no_familys_files() -> None:
 
 
 def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> None:
-    fields = fields_of(case.model_class)
+    fields = fields_of(case.model_class, code_of(case.model_class))
     model = f"modeling_vidcom2_{case.name}.{case.model_class.__name__}"
     assert fields["architectures"] == [case.model_class.__name__]
     assert fields["auto_map"] == {
@@ -218,7 +218,7 @@ def test_a_model_saved_by_the_package_is_a_complete_repo(family: Family, tmp_pat
     assert (config["retention_ratio"], config["compression_rounding"]) == (0.5, "exact")
     assert config["architectures"] == [family.case.model_class.__name__]
 
-    fields = fields_of(family.case.model_class)
+    fields = fields_of(family.case.model_class, code_of(family.case.model_class))
     assert {name: config[name] for name in fields} == fields
     if not family.case.native:  # LLaVA-Video has the most code and its own processor; checking each family takes long
         seen = []
@@ -248,7 +248,10 @@ def test_a_saved_inner_model_carries_its_code_and_compresses_again(family: Famil
 def test_a_saved_config_alone_carries_its_code(case: ModelCase, tmp_path: Path) -> None:
     case.config_class(retention_ratio=0.1).save_pretrained(tmp_path)
     assert code_of(case.model_class).keys() <= {path.name for path in tmp_path.iterdir()}
-    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == fields_of(case.model_class)["auto_map"]
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["auto_map"]
+        == fields_of(case.model_class, code_of(case.model_class))["auto_map"]
+    )
 
 
 # -- files of others --------------------------------------------------------------------------------------------------
@@ -342,7 +345,7 @@ def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(fam
     repo, mine, new, config_alone = (tmp_path / name for name in ("repo", "mine", "new", "config"))
     family.model.save_pretrained(repo)
     family.processor.save_pretrained(repo)
-    named = fields_of(family.case.model_class)["auto_map"]
+    named = fields_of(family.case.model_class, code_of(family.case.model_class))["auto_map"]
     model_class = get_class_from_dynamic_module(named["AutoModel"], str(repo))
     model_class.register_for_auto_class("AutoModel")
     model_class.config_class.register_for_auto_class()

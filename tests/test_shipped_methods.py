@@ -14,8 +14,10 @@ from conftest import Family, only, use_method
 from test_cli import vidcom2
 from transformers import PreTrainedModel
 
+from vidcom2 import VidCom2Qwen2VLForConditionalGeneration
 from vidcom2.configuration.method_tables import COMPRESSION_METHODS
-from vidcom2.shipping.shipped_methods import UnshippableMethodError, code_of_methods
+from vidcom2.shipping.shipped_code import code_of
+from vidcom2.shipping.shipped_methods import UnshippableMethodError, sources_of_methods
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
 METHODS_FOLDER = Path(__file__).parent / "methods_of_users"
@@ -121,7 +123,8 @@ def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_met
     assert "from .whole_frames import __name__" in (tmp_path / "registered_methods.py").read_text()
     config.compression_method = "random"
     config.save_pretrained(tmp_path)
-    assert "METHODS = ()" in (tmp_path / "registered_methods.py").read_text()
+    methods = (tmp_path / "registered_methods.py").read_text()
+    assert "METHODS = (method_random, method_vidcom2,)" in methods
 
 
 @only(lambda family: family.name == "qwen2_5_vl")
@@ -132,7 +135,7 @@ def test_a_vision_method_is_saved_beside_a_compression_method(family: Family, tm
     settings = {"compression_method": "whole_frames", "retention_ratio": 0.8}
     model = family.load(**settings, vision_method="centre_changed", vision_tolerance=0.5)
     model.save_pretrained(folder)
-    assert "METHODS = (centre_changed, whole_frames,)" in (folder / "registered_methods.py").read_text()
+    assert "METHODS = (centre_changed, method_vidcom2, whole_frames,)" in (folder / "registered_methods.py").read_text()
     inputs = {name: value for name, value in family.one_video().items() if isinstance(value, torch.Tensor)}
     check_alone(model, inputs, folder, again)
     assert kept(model, inputs) != kept(family.load(**settings), inputs)
@@ -205,8 +208,8 @@ def inner():
 
 @pytest.mark.parametrize("module", [("mine_6", SOURCE)], indirect=True)
 def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2(module: ModuleType) -> None:
-    files = code_of_methods(compression_method="mine")
-    lines = files["mine_6.py"].decode().splitlines()
+    sources = sources_of_methods({"compression_method": ["mine"]})
+    lines = sources["mine_6"].splitlines()
     assert lines[:5] == [
         "from .video_compression import VideoCompression",
         "from .compression import register_compression_method",
@@ -215,8 +218,10 @@ def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2
         "from .video_compression import VideoTokens",
     ]
     assert "    from .exact_totals import exact_total" in lines
-    assert files["mine_6.py"].decode().endswith(FUNCTION)
-    assert {"exact_totals.py", "frame_budgets.py", "compression.py", "registered_methods.py"} <= files.keys()
+    assert sources["mine_6"].endswith(FUNCTION)
+    shipped = code_of(VidCom2Qwen2VLForConditionalGeneration, "mine")
+    assert {"mine_6.py", "exact_totals.py", "frame_budgets.py", "method_vidcom2.py"} <= shipped.keys()
+    assert shipped["mine_6.py"].decode() == sources["mine_6"]
 
 
 LAMBDA = (
@@ -237,11 +242,11 @@ register_compression_method("other")(lambda video, settings: None)
 
 @pytest.mark.parametrize("module", [("mine_7", "\ufeff" + LAMBDA)], indirect=True)
 def test_a_method_need_not_have_a_name_in_its_module(module: ModuleType) -> None:
-    files = code_of_methods(compression_method="mine")
-    assert "from .mine_7 import __name__ as mine_7" in files["registered_methods.py"].decode()
-    compile(files["mine_7.py"], "mine_7.py", "exec")
-    assert "'a\u2028b'" in files["mine_7.py"].decode() and "vidcom2" not in files["mine_7.py"].decode()
-    assert code_of_methods(compression_method="other").keys() == files.keys()
+    sources = sources_of_methods({"compression_method": ["mine"]})
+    assert "from .mine_7 import __name__ as mine_7" in sources["registered_methods"]
+    compile(sources["mine_7"], "mine_7.py", "exec")
+    assert "'a\u2028b'" in sources["mine_7"] and "vidcom2" not in sources["mine_7"]
+    assert sources_of_methods({"compression_method": ["other"]}).keys() == sources.keys()
 
 
 def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tmp_path: Path) -> None:
@@ -257,8 +262,10 @@ def test_the_processor_may_be_saved_before_or_after_the_model(family: Family, tm
             assert "whole_frames" in methods.read_text()
 
 
-def test_methods_of_this_project_ship_no_extra_file() -> None:
-    assert code_of_methods(compression_method="vidcom2", vision_method="skip_repeated") == {}
+def test_a_method_of_this_project_is_shipped_as_a_users_is() -> None:
+    sources = sources_of_methods({"compression_method": ["evs", "vidcom2"], "vision_method": ["full", "skip_repeated"]})
+    assert sources.keys() == {"registered_methods"}
+    assert "METHODS = (method_evs, method_vidcom2, vision_skip_repeated,)" in sources["registered_methods"]
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

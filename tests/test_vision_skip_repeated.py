@@ -231,7 +231,7 @@ def test_windows_are_left_out_whole(family: Family) -> None:
     changed = torch.zeros(2, 12, dtype=torch.bool)
     changed[0], changed[1, 6] = True, True  # the third token of the second row
     described = repeat_all_but(family, described, changed)
-    (computed,) = family.model.model.computed_groups(settings=CompressionSettings(**SKIP), **described)
+    (computed,) = family.model.model.partial_encoding(settings=CompressionSettings(**SKIP), **described).computed
     assert computed[1].view(3, 4).int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0]]
 
 
@@ -547,7 +547,9 @@ def test_wrong_registrations_are_refused() -> None:
         with pytest.raises(ValueError, match=r"`settings` of method 'mine' is .*vision_tolerance"):
             register_vision_method("mine", settings=settings)
     with pytest.raises(ValueError, match=r"`vision_method` 'skip_repeated' is taken by this project"):
-        register_vision_method("skip_repeated")(changed_groups)
+        register_vision_method("skip_repeated")(
+            lambda groups, computed, settings: changed_groups(groups, computed, settings)
+        )
     with pytest.raises(ValueError, match=r"must be a function"):
         register_vision_method("mine")(torch.nn.Identity())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"`vision_method` is 'mine'.*'skip_repeated'.*a method of your own"):

@@ -56,8 +56,8 @@ def computed_shares(towers: Sequence[Tower], checkpoint: Checkpoint, video: Vide
     described = video_arguments(model, prepare_inputs(checkpoint.processor, "", video, model))
     shares = []
     for tower in towers:
-        computed = model.model.computed_groups(settings=model.config.compression_settings(**tower.given), **described)
-        shares.append(1.0 if computed is None else computed[0].float().mean().item())
+        partial = model.model.partial_encoding(settings=model.config.compression_settings(**tower.given), **described)
+        shares.append(1.0 if partial is None else partial.computed[0].float().mean().item())
     return shares
 
 

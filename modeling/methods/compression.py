@@ -70,20 +70,23 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
 
 
 def _by_ratio(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-    """Compress at the ratio of the settings, whatever their budget. At the ratio 1 all tokens stay, without scores."""
-    num_frames, tokens_per_frame, _ = video.tokens.shape
-    if settings.retention_ratio == 1.0:
+    """Compress at the ratio of the settings, whatever their budget."""
+    name = settings.compression_method
+    compress, is_own = function_of("compression_method", name), COMPRESSION_METHODS[name].file is not None
+    if settings.retention_ratio == 1.0:  # All tokens stay. A method of this project still scores them.
+        num_frames, tokens_per_frame, _ = video.tokens.shape
         indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
-        return VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
-    compress = function_of("compression_method", settings.compression_method)
-    if torch.compiler.is_compiling() or video.tokens.is_meta:  # no value can be read, and so none checked
+        budgets = torch.full_like(indices[:num_frames], tokens_per_frame)
+        whole = VideoCompression(indices, budgets)
+        return replace(compress(video, settings), indices=indices, frame_budgets=budgets) if is_own else whole
+    if is_own:  # Tests check what it returns, so that the device need not be asked here.
         return compress(video, settings)
     version = None if video.tokens.is_inference() else video.tokens._version
-    compression = _checked(settings.compression_method, compress(video, settings), video)
+    compression = _checked(name, compress(video, settings), video)
     if version is not None and video.tokens._version != version:
         raise ValueError(
-            f"`compression_method={settings.compression_method!r}` wrote into the video's tokens, which enter the "
-            "model. Compute on a copy: `.float()` makes none of a float32 tensor."
+            f"`compression_method={name!r}` wrote into the video's tokens, which enter the model. Compute on a copy: "
+            "`.float()` makes none of a float32 tensor."
         )
     return compression
 

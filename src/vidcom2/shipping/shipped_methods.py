@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from ..configuration.method_tables import TABLES
+from ..configuration.method_tables import COMPRESSION_METHODS, TABLES
 from .shipped_files import ROOMS, shipped_files, shipped_paths
 
 REGISTERED_METHODS = "registered_methods"  # the shipped file that imports the methods' files
@@ -155,8 +155,9 @@ def _module_of(package: str, name: str) -> str:
 
 @cache
 def _of_methods() -> frozenset[str]:
-    """Return the names of the shipped files that `compress` needs, and of those that register a method."""
-    return frozenset(shipped_files("compression", "score_methods", "vision_encoding"))
+    """Return the names of the shipped files that methods are made of, and of those that register them."""
+    files = (method.file for method in COMPRESSION_METHODS.values() if method.file is not None)
+    return frozenset(shipped_files("score_methods", *files)) | {"vision_encoding.py"}
 
 
 @cache

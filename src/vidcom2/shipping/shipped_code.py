@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from ..configuration.saved_with_code import refuse_taken
 from ..families import FAMILIES
 from ..records.whole_files import write_whole
-from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
+from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
 from .shipped_methods import code_of_methods
 
@@ -45,16 +45,6 @@ def code_of(
     files = shipped_files(module_of(config_class), module_of(model_class), *modules)
     files |= code_of_methods(compression_method=method, vision_method=vision_method)
     return dict(sorted(files.items()))
-
-
-def code_of_custom_generate() -> dict[str, bytes]:
-    """Return the code of a `custom_generate` repo, path in the repo -> content. The entry point must be `generate.py`.
-
-    The pipeline is included, because Transformers fetches everything that a file that it loads seems to import.
-    """
-    files = shipped_files("custom_generate")
-    files["generate.py"] = files.pop("custom_generate.py")
-    return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
 def fields_of(

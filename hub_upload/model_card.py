@@ -13,15 +13,14 @@ from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.method_tables import COMPRESSION_METHODS
-from ..families import FAMILIES, NATIVE_FAMILIES, Family
-from ..repo_shape import CUSTOM_GENERATE, PIPELINE_TASK
+from ..families import FAMILIES, Family
+from ..repo_shape import PIPELINE_TASK
 from ..vllm_plugin import SERVED
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
 
 # A card begins with the marker of its kind of repo. Each new publication replaces the card.
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
-CUSTOM_GENERATE_MARKER = "<!-- written by `vidcom2 publish --custom-generate` -->"
 SPACE_MARKER = "<!-- written by `vidcom2 publish --space` -->"
 OLDEST_TRANSFORMERS = "5.19"
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
@@ -104,11 +103,11 @@ def _shown(value: Any) -> str:
     return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def setting_rows(values: Mapping[str, Any], family: Family | None = None) -> list[dict[str, Any]]:
+def setting_rows(values: Mapping[str, Any], family: Family) -> list[dict[str, Any]]:
     """Return a row for each setting of the dataclass and of the family, with its meaning from their docstrings."""
     accepted: dict[str, Any] = {field.name: field.metadata["accepted"] for field in fields(CompressionSettings)}
     meanings = _described(CompressionSettings)
-    if family is not None and family.settings:
+    if family.settings:
         accepted |= {name: f"one of {', '.join(map(repr, names))}" for name, names in family.settings.items()}
         meanings |= _described(family.config_class)
     return [
@@ -179,10 +178,13 @@ def model_card(
         **license_fields,
     )
     frames_are_images = "pixel_values_videos" in family.model_class.video_arguments
-    return _card(
-        "model_card.md",
+    return ModelCard.from_template(
         data,
+        template_path=str(Path(__file__).with_name("model_card.md")),
         marker=MODEL_MARKER,
+        transformers_version=OLDEST_TRANSFORMERS,
+        vidcom2_version=importlib.metadata.version("vidcom2"),
+        citation=CITATION,
         family=family,
         base=None if options.base_model is None else _linked(options.base_model),
         base_revision=base.revision,
@@ -201,24 +203,8 @@ def model_card(
         published=family.published if is_vidcom2 else None,  # the authors measured only their own method
         command=options.command,
         files=files,
+        num_code_files=sum(name.endswith(".py") for name, _ in files),
         base_files=base.files,
-    )
-
-
-def custom_generate_card(repo: str, files: Sequence[tuple[str, str]], command: str) -> ModelCard:
-    """Return the card of a `custom_generate` repo, which serves the families that have a stock class."""
-    data = ModelCardData(
-        library_name="transformers", pipeline_tag=PIPELINE_TASK, tags=[CUSTOM_GENERATE, *TAGS], license="apache-2.0"
-    )
-    return _card(
-        "custom_generate_card.md",
-        data,
-        marker=CUSTOM_GENERATE_MARKER,
-        repo=repo,
-        models=" and ".join(family.name for family in NATIVE_FAMILIES.values()),
-        settings=setting_rows(CompressionSettings().as_dict()),
-        command=command,
-        files=files,
     )
 
 
@@ -226,13 +212,6 @@ def space_card(data: SpaceCardData, **fields: Any) -> SpaceCard:
     """The card of a Space: its metadata, which say how it runs, and what the template shows."""
     fields |= {"vidcom2_version": importlib.metadata.version("vidcom2")}
     return SpaceCard.from_template(data, template_path=str(Path(__file__).with_name("space_card.md")), **fields)
-
-
-def _card(template: str, data: ModelCardData, **fields: Any) -> ModelCard:
-    fields |= {"transformers_version": OLDEST_TRANSFORMERS, "citation": CITATION}
-    fields["num_code_files"] = sum(name.endswith(".py") for name, _ in fields["files"])
-    fields |= {"vidcom2_version": importlib.metadata.version("vidcom2")}
-    return ModelCard.from_template(data, template_path=str(Path(__file__).with_name(template)), **fields)
 
 
 def vllm_command(repo: str, config: Mapping[str, Any]) -> str | None:

@@ -35,10 +35,6 @@ class PublishOptions:
             show_default=False,
         ),
     ] = None
-    custom_generate: Annotated[
-        str | None,
-        Option(help="Publish a `custom_generate` repo, which has only code, under this name.", show_default=False),
-    ] = None
     space: Annotated[
         str | None,
         Option(help="Publish a Space under this name, which serves the demo.", show_default=False),
@@ -89,7 +85,7 @@ class PublishOptions:
 
     @property
     def target(self) -> str:
-        return str(self.space or self.custom_generate or self.repo)
+        return str(self.space or self.repo)
 
     @property
     def repo_type(self) -> str:
@@ -108,10 +104,6 @@ class PublishOptions:
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id
 
-        of_models = {name: getattr(self, name) for name in ("base", "repo", "revision", "base_model", "results")}
-        given = [_option(name) for name, value in {**of_models, **self.settings}.items() if value is not None]
-        if self.custom_generate is not None and given:
-            raise OptionError(f"`--custom-generate` publishes only code, so {', '.join(given)} cannot go with it.")
         if self.space is not None:
             self._check_space()
         elif self.model is not None or self.hardware != DEFAULT_HARDWARE:
@@ -120,11 +112,8 @@ class PublishOptions:
                 f"`--{name}` is {getattr(self, name)!r}, but only a Space has one. Pass `--space` too, or leave out "
                 f"`--{name}`."
             )
-        elif self.custom_generate is None and (self.base is None or self.repo is None):
-            raise OptionError(
-                "pass `--base` and `--repo` for a model repo, `--custom-generate` for a repo with only code, or "
-                "`--space` and `--model` for a Space."
-            )
+        elif self.base is None or self.repo is None:
+            raise OptionError("pass `--base` and `--repo` for a model repo, or `--space` and `--model` for a Space.")
         if self.verify not in VERIFY_MODES:
             raise OptionError(f"`--verify` is {self.verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
         if self.target.count("/") != 1:
@@ -140,13 +129,13 @@ class PublishOptions:
                 "`--tag` tags a commit of the repo, but a pull request is not yet part of it. Tag it after merging."
             )
         check_settings(dict(self.settings))
-        if self.custom_generate is None and self.space is None and find_spec("matplotlib") is None:
+        if self.space is None and find_spec("matplotlib") is None:
             raise OptionError("the card's figure needs matplotlib, which is not installed. Run: pip install matplotlib")
 
     def _check_space(self) -> None:
         from huggingface_hub import SpaceHardware
 
-        others = {name: getattr(self, name) for name in ("custom_generate", "base", "repo", "base_model", "results")}
+        others = {name: getattr(self, name) for name in ("base", "repo", "base_model", "results")}
         given = [_option(name) for name, value in {**others, **self.settings}.items() if value is not None]
         if given:
             raise OptionError(
@@ -167,7 +156,7 @@ class PublishOptions:
             base: the name of the base, without the folder that it is in.
             revision: the commit of the base.
         """
-        words = {"custom_generate": self.custom_generate, "base": base, "revision": revision}
+        words = {"base": base, "revision": revision}
         if self.space is not None:
             hardware = None if self.hardware == DEFAULT_HARDWARE else self.hardware
             words = {"space": self.space, "model": self.model, "revision": self.revision, "hardware": hardware}

@@ -22,7 +22,7 @@ from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
 from .rehearsal import rehearse_with_twin
 from .space_repo import stage_space
-from .staging import StagedRepo, check_replaceable, complete, stage, stage_custom_generate
+from .staging import StagedRepo, check_replaceable, complete, stage
 from .verification import Check, verify
 
 # It is told what is being done now, or None while huggingface_hub shows its own progress.
@@ -66,8 +66,6 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
     if options.space is not None:
         notes += _check_space_model(api, options)
         staged = stage_space(folder, options)
-    elif options.custom_generate is not None:
-        staged = stage_custom_generate(folder, options.target, options.command())
     else:
         base = _base(api, options, report)
         report("Drawing the card's figure")
@@ -176,6 +174,6 @@ def _verified(staged: StagedRepo, mode: str, report: Report) -> list[Check]:
     report("Verifying what was staged")
     with tempfile.TemporaryDirectory() as scratch:
         folder = staged.folder
-        if mode == "twin" and staged.base is not None:
+        if mode == "twin":
             folder = rehearse_with_twin(staged, Path(scratch))
         return verify(str(folder), None, str(torch_device("auto")), lambda check: report(f"Verified: {check.name}"))

@@ -16,9 +16,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.sha import git_hash
 
 from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
-from ..repo_shape import CARD, CUSTOM_GENERATE, INDEX, SINGLE_FILE, listed_files, sha256_of
+from ..repo_shape import CARD, INDEX, SINGLE_FILE, listed_files, sha256_of
 from .base_checkpoint import download_weights, is_read
-from .model_card import CUSTOM_GENERATE_MARKER, MODEL_MARKER, SPACE_MARKER
+from .model_card import MODEL_MARKER, SPACE_MARKER
 from .publish_options import PublishOptions
 from .staging import StagedRepo
 
@@ -26,7 +26,7 @@ NEW_REPO_FILES = {".gitattributes"}
 # The only sentence of the card that the Hub gives a new Space.
 NEW_SPACE_CARD = "Check out the configuration reference at https://huggingface.co/docs/hub/spaces-config-reference"
 # Files that would change what is loaded, besides those that Transformers reads from any checkpoint.
-DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", f"{CUSTOM_GENERATE}/generate.py"}
+DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", "custom_generate/generate.py"}
 PAUSES = (1.0, 4.0)  # seconds to wait before a publication is tried again
 # Requests that huggingface_hub 2 repeats by itself. It does not repeat creating, copying, committing and tagging.
 TRIED_BY_THE_CLIENT = re.compile(r"/preupload/|/xet-(read|write)-token/|/objects/batch|/tree/")
@@ -71,8 +71,7 @@ class Remote:
     @property
     def listed(self) -> dict[str, str]:
         """Path -> sha256 of the files that an earlier publication wrote, as its card lists them."""
-        markers = (MODEL_MARKER, CUSTOM_GENERATE_MARKER, SPACE_MARKER)
-        return listed_files(self.card) if any(marker in self.card for marker in markers) else {}
+        return listed_files(self.card) if any(marker in self.card for marker in (MODEL_MARKER, SPACE_MARKER)) else {}
 
     @property
     def is_new(self) -> bool:
@@ -133,8 +132,8 @@ def check_target(options: PublishOptions, remote: Remote) -> None:
     """Refuse a publication that would harm an existing repo.
 
     Raises:
-        PublishError: if the repo is of another kind, holds files that `vidcom2 publish` did not write, already has the
-            tag, or is public although a private one is asked for.
+        PublishError: if the repo holds files that `vidcom2 publish` did not write, already has the tag, or is public
+            although a private one is asked for.
     """
     repo, tag = options.target, options.tag
     if tag is not None and (not re.fullmatch(r"[\w.+/-]+", tag) or ".." in tag):
@@ -149,11 +148,6 @@ def check_target(options: PublishOptions, remote: Remote) -> None:
         raise PublishError(
             f"{repo!r} exists and is public. Make it private on the Hub first, or leave out `--private`."
         )
-    marker = MODEL_MARKER if options.custom_generate is None else CUSTOM_GENERATE_MARKER
-    if options.space is not None:
-        marker = SPACE_MARKER
-    if remote.listed and marker not in remote.card:
-        raise PublishError(f"{repo!r} is a repo of the other kind (model or `custom_generate`). Choose another name.")
     if remote.is_new or options.force or options.pr:
         return
     if not remote.listed:

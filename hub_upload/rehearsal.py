@@ -28,7 +28,7 @@ def rehearse_with_twin(staged: StagedRepo, folder: Path) -> Path:
     Code, settings, processor and vocabulary are those of the staged repo. The twin proves nothing about the base's
     weights. It has no card, because the card lists another config.json.
     """
-    assert staged.base is not None  # a repo with only code has no weights to replace
+    assert staged.base is not None  # only a Space has none
     family = staged.base.family
     config = json.loads((staged.folder / CONFIG).read_text(encoding="utf-8"))
     stock_class: Any = family.uncompressed_class

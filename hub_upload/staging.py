@@ -13,9 +13,9 @@ from typing import Any
 from ..configuration.family_config import FamilyConfig
 from ..records.whole_files import TakenError, locked
 from ..repo_shape import CARD, CONFIG, sha256_of
-from ..shipping.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of, license_file
+from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import Base, read_json
-from .model_card import CardOptions, custom_generate_card, model_card
+from .model_card import CardOptions, model_card
 
 FIGURE = "how_it_works.png"
 # The files of a staged folder that say which files this project wrote and what is missing. They are not sent.
@@ -75,18 +75,6 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
         files += write_code(code, folder)
         model_card(base, config, files, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
-
-
-def stage_custom_generate(folder: Path, repo: str, command: str) -> StagedRepo:
-    """Make a `custom_generate` repo, which has code and a card but no weights.
-
-    Raises:
-        StagingError: if the folder holds something else, or cannot be written. What was written is removed.
-    """
-    with new_folder(folder):
-        files = write_code(code_of_custom_generate(), folder)
-        custom_generate_card(repo, files, command).save(folder / CARD)
-        return StagedRepo(folder, staged_files(folder))
 
 
 def complete(staged: StagedRepo) -> str:

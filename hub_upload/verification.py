@@ -12,9 +12,8 @@ from pathlib import Path
 from huggingface_hub import HfApi, hf_hub_download
 
 from ..errors import OptionError
-from ..families import NATIVE_FAMILIES
 from ..hub_calls import PublishError, hub_errors
-from ..repo_shape import CONFIG, CUSTOM_GENERATE, FINISHED
+from ..repo_shape import CONFIG, FINISHED
 
 WORKER = Path(__file__).with_name("verification_worker.py")
 STDERR_LINES = 12  # so many are shown of a worker that died
@@ -71,10 +70,9 @@ def verify(
             raise OptionError(f"`--revision` is {revision!r}, but {name!r} is a folder, which has none.")
     elif name.startswith((".", "/", "~")):
         raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
+    _check_is_vidcom2(name, revision)
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as stderr:
-        if _is_custom_generate(name, revision):
-            arguments += _pairs(Path(scratch))
         environment = os.environ | {
             "HF_MODULES_CACHE": str(Path(scratch, "modules")),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -103,11 +101,11 @@ def failures(checks: list[Check]) -> list[Check]:
     return [check for check in checks if check.status == "failed"]
 
 
-def _is_custom_generate(name: str, revision: str | None) -> bool:
-    """Return whether the repo has only code for `generate`, and no model.
+def _check_is_vidcom2(name: str, revision: str | None) -> None:
+    """Check that there is something of VidCom² to verify.
 
     Raises:
-        NotVidCom2Error: if it has neither.
+        NotVidCom2Error: if it is something else.
         PublishError: if it is on the Hub and cannot be read.
     """
     is_folder = Path(name).is_dir()
@@ -121,10 +119,8 @@ def _is_custom_generate(name: str, revision: str | None) -> bool:
             raise type(error)(f"there is no folder {name!r}, and {error}") from error
     what = f"the folder {name!r}" if is_folder else f"the repo {name!r}"
     if CONFIG not in files:
-        if f"{CUSTOM_GENERATE}/generate.py" in files:
-            return True
         found = "nothing" if not files else f"no {CONFIG}"
-        raise NotVidCom2Error(f"{what} holds {found}, so it is neither a checkpoint nor a `{CUSTOM_GENERATE}` repo.")
+        raise NotVidCom2Error(f"{what} holds {found}, so it is not a checkpoint.")
     if not any("vidcom2" in file for file in files):  # config.json may still name VidCom²
         with hub_errors(name):
             path = Path(name, CONFIG) if is_folder else hf_hub_download(name, CONFIG, revision=revision)
@@ -133,20 +129,3 @@ def _is_custom_generate(name: str, revision: str | None) -> bool:
                 f"{what} is not a VidCom² repo: neither its files nor its config.json name VidCom². Make one from it "
                 f"with `vidcom2 publish --base {name} --repo org/name`."
             )
-    return False
-
-
-def _pairs(folder: Path) -> list[str]:
-    """Save tiny stock models, and the same models with the VidCom² class, and name them in arguments of the worker."""
-    arguments = []
-    for model_type, family in NATIVE_FAMILIES.items():
-        if not family.runs_here:
-            continue
-        stock, processor = family.build_tiny()
-        folders = folder / model_type, folder / f"vidcom2_{model_type}"
-        stock.save_pretrained(folders[0])
-        ours = family.model_class.from_pretrained(folders[0], retention_ratio=0.4)  # other than the default
-        ours.save_pretrained(folders[1])
-        processor.save_pretrained(folders[1])
-        arguments += ["--pair", *map(str, folders)]
-    return arguments

@@ -67,8 +67,8 @@ def video() -> np.ndarray:
 class Repo:
     """A Hub repo at a revision, or a folder with the files of one."""
 
-    def __init__(self, name: str, revision: str | None, device: str, pairs: list[list[str]]):
-        self.name, self.revision, self.device, self.pairs = name, revision, device, pairs
+    def __init__(self, name: str, revision: str | None, device: str):
+        self.name, self.revision, self.device = name, revision, device
         self.is_folder = Path(name).is_dir()
         self.pinned: dict[str, Any] = {} if self.is_folder or revision is None else {"revision": revision}
 
@@ -108,11 +108,9 @@ class Repo:
             if name.startswith(("compression_", "retention_", "max_video_"))
         }
 
-    def code(self, modules: list[str], folder: str = "") -> set[str]:
+    def code(self, modules: list[str]) -> set[str]:
         """Return these modules and all that they import, all of which must be in the repo."""
-        return set(
-            shape.import_closure(modules, lambda name: self.path(f"{folder}{name}.py").read_text(encoding="utf-8"))
-        )
+        return set(shape.import_closure(modules, lambda name: self.path(f"{name}.py").read_text(encoding="utf-8")))
 
     @property
     def is_native(self) -> bool:
@@ -205,15 +203,11 @@ def prefill_lengths(model: Any) -> Iterator[list[int]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def require_no_pickles(repo: Repo) -> None:
-    """Require that no weights are pickled. Other pickles, such as a trainer's state, are never loaded."""
-    pickles = [file for file in repo.files if PICKLED_WEIGHTS.fullmatch(file)]
-    require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
-
-
 def check_files(repo: Repo) -> str:
     """All files that config.json names are there, and the weights are safetensors and not pickled."""
-    require_no_pickles(repo)
+    # Other pickles, such as a trainer's state, are never loaded.
+    pickles = [file for file in repo.files if PICKLED_WEIGHTS.fullmatch(file)]
+    require(not pickles, f"{pickles} can run code when they are loaded. Keep safetensors only.")
     named = list(repo.config.get("auto_map", {}).values())
     named += [task["impl"] for task in repo.config.get("custom_pipelines", {}).values()]
     require(bool(named), "config.json has no `auto_map`, and without it the stock model loads, uncompressed.")
@@ -399,45 +393,7 @@ def check_save(repo: Repo) -> str:
     return f"loads again, same tokens{asked_for}"
 
 
-def check_custom_generate_files(repo: Repo) -> str:
-    """`custom_generate/generate.py` and all that it imports are there, and no weights are pickled."""
-    require_no_pickles(repo)
-    return f"{len(repo.code(['generate'], f'{shape.CUSTOM_GENERATE}/'))} files of code, no pickle"
-
-
-def check_custom_generate(repo: Repo) -> str:
-    """With this repo a stock model generates the tokens of the VidCom² class, and it is unchanged afterwards."""
-    found = []
-    for stock_folder, our_folder in repo.pairs:
-        ours = Repo(our_folder, None, repo.device, [])
-        stock: Any = AutoModelForImageTextToText.from_pretrained(stock_folder, dtype="auto")
-        stock = stock.to(repo.device).eval()
-        call = dict(ours.inputs) | {"max_new_tokens": 4, "do_sample": False}
-        custom = {"custom_generate": repo.name, **repo.pinned}
-        before = stock.generate(**call)
-        expected = ours.model.generate(**call)
-        ratio = ours.config["retention_ratio"]
-        with prefill_lengths(stock) as lengths:
-            out = stock.generate(**call, **custom, trust_remote_code=True, retention_ratio=ratio)
-        require(lengths == [ours.short_length], f"{lengths} tokens were prefilled, not {ours.short_length}.")
-        require(torch.equal(out, expected), f"{type(stock).__name__} gives other tokens than {ours.class_name}.")
-        require(torch.equal(stock.generate(**call), before), f"{type(stock).__name__} answers differently afterwards.")
-        try:
-            stock.generate(**call, **custom, trust_remote_code=False)
-        except ValueError as error:
-            require("trust_remote_code" in str(error), f"the refusal does not name `trust_remote_code`: {error}")
-        else:
-            raise Failed("the code runs without trust_remote_code.")
-        found.append(f"{type(stock).__name__} prefills {lengths[0]} of {call['input_ids'].shape[1]} tokens")
-    return ", ".join(found)
-
-
-CUSTOM_GENERATE_CHECKS: dict[str, Callable[[Repo], str]] = {
-    "files": check_custom_generate_files,
-    "card": check_card,
-    "custom_generate": check_custom_generate,
-}
-MODEL_CHECKS: dict[str, Callable[[Repo], str]] = {
+CHECKS: dict[str, Callable[[Repo], str]] = {
     "files": check_files,
     "config": check_config,
     "card": check_card,
@@ -452,7 +408,7 @@ MODEL_CHECKS: dict[str, Callable[[Repo], str]] = {
 
 def run(repo: Repo) -> None:
     """Run all checks, even those after a failure, and print their results as they come."""
-    for name, check in (CUSTOM_GENERATE_CHECKS if repo.pairs else MODEL_CHECKS).items():
+    for name, check in CHECKS.items():
         try:
             status, detail = "passed", check(repo)
         except Skipped as reason:
@@ -472,6 +428,5 @@ if __name__ == "__main__":
     parser.add_argument("name")
     parser.add_argument("--revision")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--pair", nargs=2, action="append", default=[], help="a stock model, the same in our class")
     arguments = parser.parse_args()
-    run(Repo(arguments.name, arguments.revision, arguments.device, arguments.pair))
+    run(Repo(arguments.name, arguments.revision, arguments.device))

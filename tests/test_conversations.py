@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, video_places
-from test_generate import NEW, batch_of_two, defaults, run
+from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -269,12 +269,9 @@ def test_a_video_after_another_models_cache_with_images_is_refused(family: Famil
 
 
 @only(lambda family: family.native)
-def test_the_stock_class_cannot_continue_a_cache_that_custom_generate_filled(family: Family) -> None:
-    from vidcom2.modeling.custom_generate import generate
-
-    inputs, stock = family.one_video(), family.untouched_stock()
-    settings = defaults(family.stock) | {"max_new_tokens": NEW}
-    turn = generate(stock, **inputs, **settings, return_dict_in_generate=True)
+def test_the_stock_class_cannot_continue_a_cache_that_ours_filled(family: Family) -> None:
+    inputs = family.one_video()
+    turn = run(family.model, inputs, return_dict_in_generate=True)
     second = {"input_ids": torch.cat([turn.sequences, family.inputs(QUESTION)["input_ids"]], dim=1)}
     length, intact = turn.past_key_values.get_seq_length(), copy.deepcopy(turn.past_key_values)
     for call in (
@@ -287,7 +284,7 @@ def test_the_stock_class_cannot_continue_a_cache_that_custom_generate_filled(fam
     step = {"input_ids": torch.tensor([[20]])}
     expected = family.model(**step, past_key_values=intact).logits
     assert torch.equal(family.model(**step, past_key_values=copy.deepcopy(turn.past_key_values)).logits, expected)
-    continued = generate(stock, **second, past_key_values=turn.past_key_values, **settings)
+    continued = run(family.model, second, past_key_values=turn.past_key_values)
     assert torch.equal(continued, run(family.model, second | family.videos_of(inputs)))
 
 

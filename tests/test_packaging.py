@@ -207,8 +207,8 @@ def test_a_checkout_without_links_can_be_imported(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     code = (
         "import vidcom2; [getattr(vidcom2, name) for name in vidcom2.__all__]; from vidcom2.hub_upload import staging; "
-        "from vidcom2.shipping import shipped_code; "
-        "print(vidcom2.__file__, len(shipped_code.code_of_custom_generate()) > 10)"
+        "from vidcom2.shipping import shipped_files; "
+        "print(vidcom2.__file__, len(shipped_files.shipped_paths()) > 10)"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)

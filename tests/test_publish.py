@@ -21,7 +21,7 @@ from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.errors import OptionError
 from vidcom2.explain.explanation import explain
-from vidcom2.families import FAMILIES, NATIVE_FAMILIES
+from vidcom2.families import FAMILIES
 from vidcom2.hub_calls import PublishError
 from vidcom2.hub_upload import publish_repo, publishing
 from vidcom2.hub_upload.base_checkpoint import hub_base, local_base
@@ -50,11 +50,10 @@ from vidcom2.hub_upload.staging import (
     StagingError,
     complete,
     stage,
-    stage_custom_generate,
     staging_folder,
 )
 from vidcom2.repo_shape import listed_files
-from vidcom2.shipping.shipped_code import LICENSE, code_of, code_of_custom_generate, fields_of
+from vidcom2.shipping.shipped_code import code_of, fields_of
 
 TOKEN = "hf_test"
 BASE, REPO = "org/base", "org/vidcom2-model"
@@ -116,8 +115,7 @@ def staged(hub: LoopbackHub, api: HfApi, onevision_folder: Path, card: CardOptio
 
 def send(api: HfApi, staged: StagedRepo, repo: str = REPO, **flags: Any) -> Published:
     """Send as `vidcom2 publish` does, without drawing and verifying again."""
-    where = {"custom_generate": repo} if staged.base is None else {"base": staged.base.name, "repo": repo}
-    options = PublishOptions(**where, **flags)
+    options = PublishOptions(base=staged.base.name, repo=repo, **flags)
     options.check()
     remote = remote_state(api, repo)
     check_target(options, remote)
@@ -558,17 +556,6 @@ def test_files_that_others_have_changed_since_are_not_replaced_without_force(
     assert contents(hub, REPO) == published
 
 
-def test_model_repos_and_custom_generate_repos_cannot_replace_each_other(
-    hub: LoopbackHub, api: HfApi, staged: StagedRepo, tmp_path: Path
-) -> None:
-    generating = stage_custom_generate(tmp_path / "generate", REPO, "")
-    for first, then, repo in ((staged, generating, REPO), (generating, staged, "org/other")):
-        send(api, first, repo)
-        for options in ({}, {"force": True}, {"pr": True}):
-            with pytest.raises(PublishError, match="is a repo of the other kind"):
-                send(api, then, repo, **options)
-
-
 @pytest.mark.parametrize("reason", ["a folder", "no xet hash", "another region", "not allowed"])
 def test_weights_that_the_server_cannot_copy_are_uploaded(
     reason: str, hub: LoopbackHub, api: HfApi, onevision_folder: Path, card: CardOptions, tmp_path: Path
@@ -591,21 +578,6 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
     send(api, staged)
     assert hub.read(REPO, "model.safetensors") == weights
     assert json.loads(hub.read(REPO, "config.json"))["retention_ratio"] == 0.25
-
-
-def test_a_custom_generate_repo_holds_only_code_and_a_card(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
-    staged = stage_custom_generate(tmp_path / "staged", "org/generate", "vidcom2 publish ...")
-    send(api, staged, "org/generate")
-    sent = contents(hub, "org/generate")
-    code = code_of_custom_generate()
-    assert sent.keys() == {"README.md", LICENSE, *code} and "custom_generate/generate.py" in code
-    assert sent.items() >= code.items()
-    card = ModelCard(sent["README.md"].decode())
-    assert {"custom_generate", "vidcom2"} <= set(card.data.tags) and card.data.license == "apache-2.0"
-    assert 'custom_generate="org/generate"' in card.text and "{{" not in card.text
-    assert f"stock classes of {' and '.join(family.name for family in NATIVE_FAMILIES.values())} in" in card.text
-    folded = card.text.split("<details>")[1].split("\n\n</details>\n")[0]
-    assert listed_files(folded).keys() == {LICENSE, *code}
 
 
 def test_a_pull_request_leaves_main_alone(hub: LoopbackHub, api: HfApi, staged: StagedRepo) -> None:

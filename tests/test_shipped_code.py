@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Family, only
-from models import EACH_MODEL, MODELS, RETENTION_RATIO, ModelCase, make_video
+from models import EACH_MODEL, MODELS, ModelCase
 from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
 from vidcom2.configuration.saved_with_code import check_before_copy
-from vidcom2.families import FAMILIES, NATIVE_FAMILIES
+from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.verification import failures, verify
-from vidcom2.modeling import custom_generate
-from vidcom2.shipping.shipped_code import code_of, code_of_custom_generate, fields_of
+from vidcom2.shipping.shipped_code import code_of, fields_of
 from vidcom2.tiny.llava_video import tiny_llava_video
 
 MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # made by `__init_subclass__`
@@ -52,8 +51,6 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
 
 def test_every_shipped_file_belongs_to_some_repo() -> None:
     shipped = {name for case in MODELS for name in code_of(case.model_class)}
-    custom_generate = {Path(name).name for name in code_of_custom_generate()}
-    shipped |= custom_generate - {"generate.py"} | {"custom_generate.py"}
     shipped |= {"score_methods.py"}  # is shipped with a user's method that only scores
     assert shipped == {path.name for path in SHIPPED}
 
@@ -82,10 +79,6 @@ def test_repo_shape_imports_only_the_standard_library() -> None:
     names = {getattr(node, "module", None) or node.names[0].name for node in imports}
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
     assert not any(getattr(node, "level", 0) for node in imports)
-
-
-def test_custom_generate_serves_all_families_with_a_stock_class() -> None:
-    assert {name: family.model_class for name, family in NATIVE_FAMILIES.items()} == custom_generate.MODEL_CLASSES
 
 
 def test_the_docs_list_the_hooks_of_a_family() -> None:
@@ -408,73 +401,3 @@ def test_the_packages_class_restores_the_code_of_a_checkpoint_saved_by_the_stock
     for path in ours.glob("*.py"):
         shutil.copyfile(path, stock / path.name)
     assert AutoModel.from_pretrained(stock, trust_remote_code=True).config.retention_ratio == 0.5
-
-
-# -- custom_generate --------------------------------------------------------------------------------------------------
-
-
-def custom_generate_folder(folder: Path) -> Path:
-    for name, content in code_of_custom_generate().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
-@only(lambda family: family.native)
-def test_custom_generate_gives_the_tokens_of_the_model_class(family: Family, tmp_path: Path) -> None:
-    folder = custom_generate_folder(tmp_path)
-    inputs = family.inputs(
-        family.prompt("What happens?", videos=1), family.prompt("Who?", videos=1), videos=[make_video(0), make_video(1)]
-    )
-    for call in (
-        {"max_new_tokens": 6, "do_sample": False},
-        {"max_new_tokens": 4, "num_beams": 2, "do_sample": False},
-        {"max_new_tokens": 4, "do_sample": False, "retention_ratio": 0.5, "compression_rounding": "exact"},
-        {"max_new_tokens": 4, "do_sample": False, "retention_ratio": 1.0},
-    ):
-        settings = {name: value for name, value in call.items() if name.startswith(("retention", "compression"))}
-        plain = {name: value for name, value in call.items() if name not in settings}
-        expected = family.load(**settings).generate(**inputs, **plain)
-        stock_model = family.untouched_stock()
-        before = stock_model.config.to_dict()
-        given = family.for_stock(inputs) | call
-        out = stock_model.generate(**given, custom_generate=str(folder), trust_remote_code=True)
-        assert torch.equal(out, expected), call
-        assert stock_model.config.to_dict() == before
-
-
-def test_custom_generate_refuses_other_models_and_bad_settings(family: Family, tmp_path: Path) -> None:
-    folder = custom_generate_folder(tmp_path)
-    call = family.processed_video() | {"custom_generate": str(folder), "max_new_tokens": 2}
-    stock_model = family.untouched_stock()
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        stock_model.generate(**call, trust_remote_code=False)
-    if family.case.native:
-        with pytest.raises(ValueError, match="`retention_ratio` is 2"):
-            stock_model.generate(**call, trust_remote_code=True, retention_ratio=2)
-    else:
-        stock = ", ".join(map(repr, NATIVE_FAMILIES))
-        with pytest.raises(ValueError, match=f"VidCom² generates for the stock classes of {stock}"):
-            stock_model.generate(**call, trust_remote_code=True)
-
-
-@only(lambda family: family.native)
-def test_custom_generate_works_with_a_compiled_stock_forward(family: Family, tmp_path: Path) -> None:
-    model = family.case.stock_class.from_pretrained(family.folder).eval()
-    model.compile(backend="eager")
-    call = dict(family.one_video()) | {"max_new_tokens": 4, "do_sample": False}
-    custom = {"custom_generate": str(custom_generate_folder(tmp_path)), "trust_remote_code": True}
-    expected = family.model.generate(**call)
-    assert torch.equal(model.generate(**call, **custom, retention_ratio=RETENTION_RATIO), expected)
-
-
-@only(lambda family: family.native)
-def test_custom_generate_refuses_a_class_whose_forward_it_would_bypass(family: Family, tmp_path: Path) -> None:
-    class Mine(family.case.stock_class):
-        def forward(self, *args, **kwargs):
-            return super().forward(*args, **kwargs)
-
-    model = Mine.from_pretrained(family.folder)
-    call = dict(family.one_video()) | {"custom_generate": str(custom_generate_folder(tmp_path))}
-    with pytest.raises(ValueError, match="`model` is a Mine of type"):
-        model.generate(**call, max_new_tokens=2, trust_remote_code=True)

@@ -20,8 +20,8 @@ from vidcom2.hub_upload import verification_worker
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.rehearsal import rehearse_with_twin, shrunk
-from vidcom2.hub_upload.staging import StagedRepo, complete, stage, stage_custom_generate
-from vidcom2.hub_upload.verification import WORKER, NotVidCom2Error, VerificationError, failures, verify
+from vidcom2.hub_upload.staging import StagedRepo, complete, stage
+from vidcom2.hub_upload.verification import WORKER, NotVidCom2Error, VerificationError, verify
 
 
 @pytest.fixture(scope="module")
@@ -197,19 +197,11 @@ def test_the_number_of_kept_tokens_is_checked_strictly_for_methods_of_the_paper(
     assert least == 1 and most == 208
 
 
-@pytest.mark.slow
-def test_verify_fails_on_a_custom_generate_repo_that_ignores_its_settings(tmp_path: Path) -> None:
-    staged = stage_custom_generate(tmp_path / "generate", "org/generate", "")
-    path = staged.folder / "custom_generate" / "generate.py"
-    edit_code(path, "kwargs.get(name) is not None", "kwargs.pop(name, None) is False")
-    assert {check.name for check in failures(verify(str(staged.folder)))} == {"card", "custom_generate"}
-
-
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        ((), "holds nothing, so it is neither a checkpoint nor a `custom_generate` repo"),
-        (("model.safetensors",), "holds no config.json, so it is neither a checkpoint"),
+        ((), "holds nothing, so it is not a checkpoint"),
+        (("model.safetensors",), "holds no config.json, so it is not a checkpoint"),
         (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one from it"),
     ],
 )
@@ -259,7 +251,7 @@ def test_quantized_weights_are_verified_as_far_as_transformers_can_handle_them(
     monkeypatch.setattr("transformers.modeling_utils.revert_weight_conversion", as_of_torchao)
 
     def check(quantizer: Quantizer | None) -> str:
-        under_test = verification_worker.Repo(str(repo), None, "cpu", [])
+        under_test = verification_worker.Repo(str(repo), None, "cpu")
         under_test.model = model_class.from_pretrained(repo)
         under_test.model.hf_quantizer = quantizer
         return verification_worker.check_save(under_test)

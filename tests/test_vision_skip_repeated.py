@@ -254,6 +254,18 @@ def test_neither_chunks_nor_other_videos_change_the_features(family: Family, str
         assert_equal(features(strong, both, vision_chunk_frames=chunk, **SKIP), expected)
 
 
+@torch.no_grad()
+def test_patches_are_left_out_though_no_frame_repeats_as_a_whole(family: Family, strong: Any) -> None:
+    """The tower then encodes every frame, all of them in one call, as the parent does."""
+    described = pixels_of(family, 2)
+    changed = torch.ones(2, num_groups(family, described), dtype=torch.bool)
+    changed[1, changed.shape[1] // 3 :] = False
+    described = repeat_all_but(family, described, changed)
+    ours = features(strong, described, **SKIP)
+    assert_equal(ours, features(strong, described, vision_chunk_frames=1, **SKIP))
+    assert (ours[0] - features(strong, described)[0]).norm() > 1e-3 * ours[0].norm()
+
+
 # -- which groups are computed ----------------------------------------------------------------------------------------
 
 

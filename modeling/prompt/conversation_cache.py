@@ -280,8 +280,8 @@ class RemembersPrompt(ParentCache):
         if known.is_short:
             raise ValueError(
                 f"The KV cache holds a prompt of {known.prompt_length} tokens that VidCom² compressed to "
-                f"{known.length}, and another model cannot continue it. Continue with the model that filled it (after "
-                "`custom_generate`, pass `custom_generate` again), or start over without the cache."
+                f"{known.length}, and another model cannot continue it. Continue with the model that filled it, or "
+                "start over without the cache."
             )
         if known.position_offset is not None and known.position_offset.any():
             raise ValueError(

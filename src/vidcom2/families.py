@@ -304,4 +304,3 @@ FAMILIES: dict[str, Family] = {
         ),
     )
 }
-NATIVE_FAMILIES: dict[str, Family] = {name: family for name, family in FAMILIES.items() if family.native}

@@ -17,7 +17,7 @@ from ..configuration.method_tables import TABLES
 from ..configuration.saved_with_code import refuse_taken
 from ..families import FAMILIES
 from ..records.whole_files import write_whole
-from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, CUSTOM_GENERATE, PIPELINE_TASK, sha256_of
+from ..repo_shape import AUTO_MODEL_CLASSES, CONFIG, PIPELINE_TASK, sha256_of
 from .shipped_files import shipped_files
 from .shipped_methods import sources_of_methods
 
@@ -56,16 +56,6 @@ def code_of(
     }
     others = sources_of_methods(held)
     return shipped_files(module_of(config_class), module_of(model_class), *modules, others=others)
-
-
-def code_of_custom_generate() -> dict[str, bytes]:
-    """Return the code of a `custom_generate` repo, path in the repo -> content. The entry point must be `generate.py`.
-
-    The pipeline is included, because Transformers fetches everything that a file that it loads seems to import.
-    """
-    files = shipped_files("custom_generate")
-    files["generate.py"] = files.pop("custom_generate.py")
-    return {f"{CUSTOM_GENERATE}/{name}": content for name, content in sorted(files.items())}
 
 
 def fields_of(model_class: type[PreTrainedModel], code: Mapping[str, bytes]) -> dict[str, Any]:

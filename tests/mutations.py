@@ -307,6 +307,22 @@ MUTATIONS = [
         "compression",
     ),
     of_the_model(
+        "rotary_positions_of_the_toys_tower_are_ignored",
+        "benchmarks/methods/attended_tokens.py",
+        "(states * cos[part] + torch.cat([-second, first], dim=-1) * sin[part]).transpose(0, 1)",
+        "states.transpose(0, 1)",
+        "the methods of benchmarks/methods choose by what the toys' towers attend to",
+        "attended_tokens",
+    ),
+    of_the_model(
+        "frames_that_repeat_take_the_attention_of_others",
+        "benchmarks/methods/attended_tokens.py",
+        "[is_new.cumsum(0) - 1]",
+        "[(is_new.cumsum(0) - 1).flip(0)]",
+        "a frame that repeats the one before has its attention",
+        "attended_tokens",
+    ),
+    of_the_model(
         "visionzips_targets_are_the_first_tokens",
         "benchmarks/methods/method_visionzip.py",
         "step = (others.sum(dim=1) // k_targets).clamp(min=1)",

@@ -1,6 +1,5 @@
 """Cosmos 3 Edge with VidCom²: only what differs from the parent classes."""
 
-from torch import nn
 from transformers import Cosmos3EdgeForConditionalGeneration, Cosmos3EdgeModel
 
 from ...configuration.configuration_vidcom2_cosmos3_edge import VidCom2Cosmos3EdgeConfig
@@ -16,14 +15,11 @@ class VidCom2Cosmos3EdgeModel(QwenVideoModelMixin, Cosmos3EdgeModel):
         - `forward` leaves the dropped tokens out of the prompt, and gives the kept ones the parent's positions. A
           frame's time and marks are structure, and stay even if the frame keeps nothing.
 
-    A frame is one of the file. Its vision tower is SigLIP2's, which adds places to patches before its first layer.
+    A frame is one of the file. Its vision tower is SigLIP2's.
     """
 
     config: VidCom2Cosmos3EdgeConfig
     frames_stand_apart = True
-
-    def last_attention(self) -> nn.Module:
-        return self.visual.encoder.layers[-1].self_attn
 
 
 class VidCom2Cosmos3EdgeForConditionalGeneration(VidCom2GenerationMixin, Cosmos3EdgeForConditionalGeneration):

@@ -57,7 +57,9 @@ NOT_OF_LOAD = {
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "check_processor",
     "family_of",
+    "foreign_processor",
     "load",
     "load_checkpoint",
     "load_placed",
@@ -71,20 +73,12 @@ class Checkpoint:
 
     Attributes:
         source: what it was loaded from; None if `load_checkpoint` did not load it.
-
-    Raises:
-        OptionError: if the processor is not one for this model.
     """
 
     name: str
     model: "VidCom2GenerationMixin"
     processor: ProcessorMixin
     source: Source | None = None
-
-    def __post_init__(self) -> None:
-        problem = processor_problem(self.processor, FAMILIES[self.model.config.model_type])
-        if problem is not None:
-            raise OptionError(f"{problem}. Pass the `AutoProcessor` of the checkpoint that the model is from.")
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
@@ -278,25 +272,38 @@ def _processor(family: Family, path: str, pinned: Mapping[str, Any]) -> Any:
         processor = None
     if not isinstance(processor, ProcessorMixin):  # Transformers gives a part where it does not know the whole
         processor = family.processor_class.from_pretrained(path, **pinned)
-    if problem := processor_problem(processor, family):
-        raise ValueError(f"{problem}. Take the processor's files from the checkpoint that this one was made from")
+    check_processor("it", processor, family)
     return processor
 
 
-def processor_problem(processor: object, family: Family) -> str | None:
-    """Return why a processor does not go with the models of a family; None if it does. A user's own class may."""
-    from transformers.models.auto.processing_auto import (
-        PROCESSOR_MAPPING_NAMES,  # pyright: ignore[reportPrivateImportUsage]  (it has no public name)
+def check_processor(what: str, processor: object, family: Family) -> None:
+    """Check that a processor is one, and not that of another family. It may be of a class that someone else wrote.
+
+    Args:
+        what: begins the error.
+
+    Raises:
+        OptionError: if it is not.
+    """
+    foreign = foreign_processor([each.__name__ for each in type(processor).__mro__], family)
+    if foreign is None and isinstance(processor, ProcessorMixin):
+        return
+    why = "which is only a part of a processor" if foreign is None else "which belongs to another family"
+    raise OptionError(
+        f"{what} is a {type(processor).__name__}, {why}: {family.name} needs a {family.processor_names[0]}. Take that "
+        "of the checkpoint that the model was made from."
     )
 
-    known = {*PROCESSOR_MAPPING_NAMES.values(), *(name for each in FAMILIES.values() for name in each.processor_names)}
-    name = next((base.__name__ for base in type(processor).__mro__ if base.__name__ in known), None)
-    if name in family.processor_names or (name is None and hasattr(processor, "video_processor")):
-        return None
-    needed = f"a {family.name} needs a {family.processor_names[0]}"
-    if name is not None:
-        return f"`processor` is a {name}, which belongs to another family: {needed}"
-    return f"`processor` is a {type(processor).__name__}, which is not a whole processor: {needed}"
+
+def foreign_processor(names: Sequence[str], family: Family) -> str | None:
+    """Return the processor of another family that a class is, by the names of the class and of those that it extends;
+    None if it is of this family, or of none."""
+    from transformers.models.auto import processing_auto
+
+    known: Any = processing_auto.PROCESSOR_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]  (no other name)
+    every = {*known.values(), *(each for other in FAMILIES.values() for each in other.processor_names)}
+    found = next((name for name in names if name in every), None)
+    return None if found in family.processor_names else found
 
 
 def _load(

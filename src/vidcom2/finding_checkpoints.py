@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CheckpointError, OptionError
-from .families import FAMILIES
+from .families import FAMILIES, Family
 from .repo_shape import CONFIG
 from .toys import toy_of
 
@@ -31,12 +31,16 @@ def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
         OptionError: if a revision is given for a folder, or a package is missing that the model needs.
     """
     path = _found(name, revision, **hub)
-    base = base_of(path, revision, **hub)
-    config = checkpoint_file(*(base or (path, revision)), CONFIG, **hub)
-    family = None if config is None else FAMILIES.get(str(_content(config).get("model_type")))
+    family = family_at(*(base_of(path, revision, **hub) or (path, revision)), **hub)
     if family is not None:
         family.check_packages()
     return path
+
+
+def family_at(path: str, revision: str | None = None, **hub: Any) -> Family | None:
+    """Return the family that a checkpoint's config names; None if it names none that VidCom² knows."""
+    file = checkpoint_file(path, revision, CONFIG, **hub)
+    return None if file is None else FAMILIES.get(str(_content(file).get("model_type")))
 
 
 def base_of(path: str, revision: str | None = None, **hub: Any) -> tuple[str, str | None] | None:

@@ -15,6 +15,7 @@ from huggingface_hub.hf_api import RepoFile
 from ..checkpoints import CheckpointError, check_settings_of, family_of
 from ..configuration.compression_settings import SETTING_NAMES
 from ..families import Family
+from ..finding_checkpoints import ADAPTER_CONFIG
 from ..hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
@@ -177,12 +178,12 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Base:
     """Return a base with only the names of its files, so that a bad one is refused before weights are read or
     downloaded."""
-    if CONFIG not in paths:
-        raise CheckpointError(f"the base {name!r} has no {CONFIG}, so it is not a Transformers checkpoint.")
-    if "adapter_config.json" in paths:
+    if ADAPTER_CONFIG in paths:
         raise CheckpointError(
             f"the base {name!r} is a PEFT adapter. Merge it first with `merge_and_unload` and `save_pretrained`."
         )
+    if CONFIG not in paths:
+        raise CheckpointError(f"the base {name!r} has no {CONFIG}, so it is not a Transformers checkpoint.")
     weights = weight_files(paths, lambda path: read_json(folder / path))
     if (missing := sorted(weights - set(paths))) or not weights:
         raise CheckpointError(

@@ -12,6 +12,7 @@ from ..checkpoints import load_checkpoint, tiny_checkpoint
 from ..devices import torch_device
 from ..errors import OptionError
 from ..explain.explanation import draw_png, explain
+from ..finding_checkpoints import family_at
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import digest, model_files
 from ..toys import DEMO_VIDEO
@@ -65,7 +66,8 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         check_login(api, options.target, remote)
     if options.space is not None:
         notes += _check_space_model(api, options)
-        staged = stage_space(folder, options)
+        family = family_at(str(options.model), options.revision)
+        staged = stage_space(folder, options, () if family is None else family.packages)
     else:
         base = _base(api, options, report)
         report("Drawing the card's figure")

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -25,14 +26,17 @@ serve_space({})
 ROOMS_ELSEWHERE = ("modeling", "configuration", "hub_upload")  # in a checkout, these lie outside the package
 
 
-def stage_space(folder: Path, options: PublishOptions) -> StagedRepo:
+def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] = ()) -> StagedRepo:
     """Write the files of a Space into a folder: `app.py`, its requirements, the package, and the card.
+
+    Args:
+        packages: the optional packages that the Space's model needs.
 
     Raises:
         StagingError: if the folder holds something else, or cannot be written. What was written is then removed.
     """
     assert options.model is not None, "`PublishOptions.check` refuses a Space without a model"
-    content = {APP: app(options.model, options.revision).encode(), REQUIREMENTS: requirements().encode()}
+    content = {APP: app(options.model, options.revision).encode(), REQUIREMENTS: requirements(packages).encode()}
     content |= {f"{PACKAGE}/{name}": path.read_bytes() for name, path in package_files().items()}
     content[f"{PACKAGE}/{LICENSE}"] = license_file().read_bytes()
     title = f"VidCom² on {options.model.split('/')[-1]}"
@@ -71,10 +75,11 @@ def app(model: str, revision: str | None) -> str:
     return APP_TEMPLATE.format(given)
 
 
-def requirements() -> str:
-    """Return the packages that vidcom2 requires, one per line, without Gradio: `sdk_version` makes the Hub add it."""
+def requirements(packages: Sequence[str] = ()) -> str:
+    """Return the packages that vidcom2 requires and those given, one per line, without Gradio: `sdk_version` makes the
+    Hub add it."""
     own = [need for need in requires(PACKAGE) or [] if not re.search(r"\bextra\s*==", need)]
-    return "".join(f"{need}\n" for need in sorted(own))
+    return "".join(f"{need}\n" for need in sorted([*own, *packages]))
 
 
 def package_files() -> dict[str, Path]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints import CheckpointError, foreign_processor
 from ..configuration.family_config import FamilyConfig
+from ..families import FAMILIES
 from ..records.whole_files import TakenError, locked
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
@@ -200,19 +202,37 @@ def write_code(code: Mapping[str, bytes], folder: Path) -> list[tuple[str, str]]
 
 
 def _complete_processor(config_class: type[FamilyConfig], folder: Path) -> list[str]:
-    """Let the files of a processor say what the model needs of it, and return the paths of those that changed."""
-    changed = []
+    """Let the files of a processor say what the model needs of it, and return the paths of those that changed.
+
+    A class that Transformers does not know, as other libraries write it, becomes the family's. Otherwise the users of
+    the repo would get a tokenizer.
+
+    Raises:
+        CheckpointError: if a file names the processor of another family.
+    """
+    family, changed = FAMILIES[config_class.model_type], []
     for path, part, needed in (
         ("tokenizer_config.json", None, config_class.tokenizer_fields),
         ("processor_config.json", "video_processor", config_class.video_processor_fields),
         ("video_preprocessor_config.json", None, config_class.video_processor_fields),
+        ("preprocessor_config.json", None, {}),
     ):
-        content = read_json(folder / path) if needed and (folder / path).is_file() else {}
-        fields = content if part is None else content.get(part)
-        if fields and not needed.items() <= fields.items():
+        content = read_json(folder / path) if (folder / path).is_file() else {}
+        fields, named = content if part is None else content.get(part), content.get("processor_class")
+        if named is not None and foreign_processor([named], family) is not None:
+            raise CheckpointError(
+                f"the base's {path} names a {named}, which belongs to another family: {family.name} needs a "
+                f"{family.processor_names[0]}. Take the processor's files of the checkpoint that it was made from."
+            )
+        is_complete = not fields or needed.items() <= fields.items()
+        if is_complete and named in (None, *family.processor_names):
+            continue
+        if fields:
             fields |= needed
-            _write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), folder / path)
-            changed.append(path)
+        if named is not None and named not in family.processor_names:
+            content["processor_class"] = family.processor_names[0]
+        _write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), folder / path)
+        changed.append(path)
     return changed
 
 

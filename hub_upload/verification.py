@@ -12,6 +12,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, hf_hub_download
 
 from ..errors import OptionError
+from ..finding_checkpoints import family_at
 from ..hub_calls import PublishError, hub_errors
 from ..repo_shape import CONFIG, FINISHED
 
@@ -60,7 +61,8 @@ def verify(
 
     Raises:
         VerificationError: if that process dies.
-        OptionError: if there is no such folder, or if a revision is given for a folder.
+        OptionError: if there is no such folder, if a revision is given for a folder, or if a package is missing that
+            the repo's processor needs.
         NotVidCom2Error: if it is something else, such as a stock checkpoint or an empty folder.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
@@ -73,6 +75,8 @@ def verify(
     _check_is_vidcom2(name, revision)
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as stderr:
+        if (family := family_at(name, revision)) is not None:
+            family.check_packages()
         environment = os.environ | {
             "HF_MODULES_CACHE": str(Path(scratch, "modules")),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",

@@ -279,6 +279,11 @@ def check_auto_class(name: str) -> Callable[[Repo], str]:
 
 def check_processor(repo: Repo) -> str:
     """AutoProcessor gives a processor whose placeholders fit the model."""
+    require(
+        hasattr(repo.processor, "video_processor"),
+        f"AutoProcessor gives a {type(repo.processor).__name__}, which is only a part of a processor. Does "
+        "Transformers know the `processor_class` that the repo's files name?",
+    )
     require(repo.video_tokens > 0, "a chat with a video has no video tokens.")
     return f"{type(repo.processor).__name__}, {repo.video_tokens} video tokens for {NUM_FRAMES} frames"
 

@@ -18,12 +18,14 @@ from safetensors.torch import load_file, save_file
 from test_cli import FAST, save_tiny, vidcom2
 from transformers import AutoConfig
 
-from vidcom2 import placement
+from vidcom2 import answer_many, ask, families, load, placement
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.demo import serving
 from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
 from vidcom2.explain import drawing_file
+from vidcom2.families import FAMILIES
 from vidcom2.finding_checkpoints import find_checkpoint
+from vidcom2.toys import TOY
 
 
 def mistake(*arguments: object) -> str:
@@ -194,6 +196,63 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     error = mistake(*arguments)
     assert package in error and "pip install" in error
+
+
+@pytest.fixture(scope="module")
+def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("smolvlm")
+    for part in FAMILIES["smolvlm"].build_tiny():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--model", "MODEL"],
+        ["run", "--model", "MODEL", "--requests", "QUESTIONS", "-o", "OUT"],
+        ["chat", "--model", "MODEL"],
+        ["explain", "--model", "MODEL", "-o", "OUT.png"],
+        ["eval", "--model", "MODEL", "--data", "QUESTIONS", "-o", "OUT"],
+        ["bench", "--model", "MODEL", "-o", "OUT"],
+        ["bench", "--model-size", "smolvlm2-2.2b", "-o", "OUT"],
+        ["demo", "--model", "MODEL"],
+        ["plan", "--model", "MODEL"],
+        ["plan", "--model-size", "smolvlm2-2.2b"],
+        ["publish", "--base", "MODEL", "--repo", "org/repo", "--dry-run", "-o", "OUT"],
+        ["publish", "--base", "MODEL", "--repo", "org/repo", "--dry-run", "-o", "OUT", "--verify", "twin"],
+        ["verify", "MODEL"],
+    ],
+    ids=" ".join,
+)
+def test_a_package_that_a_family_needs_is_asked_for_by_name_before_anything_else(
+    arguments: list[str], smolvlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(families, "find_spec", lambda name: None)
+    monkeypatch.setattr("vidcom2.video.reading.read_video", lambda *_, **__: pytest.fail("a video was read"))
+    monkeypatch.setattr("vidcom2.hub_upload.base_checkpoint.sha256_of", lambda *_: pytest.fail("a file was hashed"))
+    if arguments[0] == "verify":
+        smolvlm = Path(shutil.copytree(smolvlm, tmp_path / "repo"))
+        (smolvlm / "modeling_vidcom2_smolvlm.py").write_text("")
+    row = {"question": "What?", "answer": "3"} if arguments[0] == "eval" else {"prompt": "What?"}
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"video": str(TOY.clips[0].path), **row}))
+    given = {"MODEL": smolvlm, "QUESTIONS": questions, "OUT": tmp_path / "out", "OUT.png": tmp_path / "out.png"}
+    error = mistake(*(given.get(each, each) for each in arguments))
+    assert "SmolVLM's processor needs num2words, which is not installed. Run: pip install num2words" in error
+
+
+def test_a_package_that_a_family_needs_is_asked_for_in_python(smolvlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "find_spec", lambda name: None)
+    clip = TOY.clips[0].path
+    for call in (
+        lambda: load(smolvlm),
+        lambda: ask(clip, "What?", str(smolvlm)),
+        lambda: answer_many([{"video": str(clip), "prompt": "What?"}], str(smolvlm)),
+        lambda: FAMILIES["smolvlm"].build_tiny,
+    ):
+        with pytest.raises(ValueError, match="pip install num2words"):
+            call()
 
 
 # -- versions ---------------------------------------------------------------------------------------------------------

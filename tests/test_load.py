@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO
+from models import MODELS, RETENTION_RATIO
+from transformers import AutoProcessor, ProcessorMixin
 
 import vidcom2
+from vidcom2.checkpoints import check_processor
 from vidcom2.errors import CheckpointError
 from vidcom2.families import FAMILIES
 from vidcom2.nearest_family import UNSUPPORTED, no_class_for
@@ -91,6 +93,33 @@ def test_a_quantized_model_is_loaded_onto_its_device(family: Family, monkeypatch
     model, _ = vidcom2.load(family.folder, quantization_config=config, device="cpu", retention_ratio=RETENTION_RATIO)
     assert model.hf_quantizer is not None and given[0]["device_map"] == "cpu"
     assert model.generate(**family.one_video(), max_new_tokens=2, do_sample=False).shape[0] == 1
+
+
+def rename_processor(folder: Path, name: str = "UnslothVisionProcessor") -> None:
+    """Let all files that name the processor's class name another."""
+    for file in folder.glob("*_config.json"):
+        content = json.loads(file.read_text())
+        if "processor_class" in content:
+            file.write_text(json.dumps(content | {"processor_class": name}))
+
+
+def test_a_processor_that_another_library_renamed_is_the_familys(family: Family, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(family.folder, tmp_path / "renamed"))
+    rename_processor(folder)
+    if family.case.native:
+        assert not isinstance(AutoProcessor.from_pretrained(folder), ProcessorMixin)  # it is the tokenizer alone
+    _, processor = vidcom2.load(folder, device="cpu")
+    assert type(processor) is type(family.processor)
+    made = processor(text=[family.prompt("What?", images=1)], images=[torch.zeros(3, 70, 90)], return_tensors="pt")
+    expected = family.processor(
+        text=[family.prompt("What?", images=1)], images=[torch.zeros(3, 70, 90)], return_tensors="pt"
+    )
+    assert all(torch.equal(made[name], expected[name]) for name in ("input_ids", "pixel_values"))
+
+
+def test_every_family_names_the_processor_of_its_checkpoints(family: Family) -> None:
+    row = FAMILIES[family.model.config.model_type]
+    assert type(family.processor).__name__ == row.processor_names[0] and row.processor_class is type(family.processor)
 
 
 # -- refused ----------------------------------------------------------------------------------------------------------
@@ -176,3 +205,34 @@ def test_load_refuses_arguments_that_make_no_sense(family: Family, arguments: di
 def test_a_setting_of_another_family_is_refused(family: Family) -> None:
     with pytest.raises(ValueError, match=r"`compression_newlines` is not a setting of .* of type 'qwen2_vl'"):
         vidcom2.load(family.folder, compression_newlines="all")
+
+
+def test_a_processor_of_another_family_is_refused_with_the_one_to_take(family: Family, tmp_path: Path) -> None:
+    other = next(case for case in MODELS if case.name == ("qwen2_vl" if family.case.name != "qwen2_vl" else "qwen3_vl"))
+    folder, (_, processor) = tmp_path / "mixed", other.build(**other.build_arguments)
+    shutil.copytree(family.folder, folder)
+    processor.save_pretrained(folder)
+    names = FAMILIES[family.model.config.model_type].processor_names
+    needed = f"is a {type(processor).__name__}, which belongs to another family: .* needs a {names[0]}"
+    with pytest.raises(CheckpointError, match=f"because of its processor: it {needed}"):
+        vidcom2.load(folder, device="cpu")
+    for wrong, why in ((processor, needed), (family.processor.tokenizer, f"only a part of a processor.* {names[0]}")):
+        for call in (vidcom2.ask, vidcom2.answer_many):
+            video = "no such.mp4" if call is vidcom2.ask else [{"video": "no such.mp4", "prompt": "What?"}]
+            more = ("What?",) if call is vidcom2.ask else ()
+            with pytest.raises(ValueError, match=f"`processor` {why}" if wrong is processor else why):
+                call(video, *more, model=family.model, processor=wrong)
+
+
+@only(lambda family: family.name == "qwen2_vl")
+def test_a_users_own_class_of_a_processor_is_taken(family: Family) -> None:
+    class Mine(type(family.processor)):
+        pass
+
+    class Alien(ProcessorMixin):
+        def __init__(self) -> None:
+            pass
+
+    row = FAMILIES["qwen2_vl"]
+    for accepted in (Mine.__new__(Mine), Alien()):
+        check_processor("it", accepted, row)

@@ -15,7 +15,8 @@ from huggingface_hub import HfApi, ModelCard
 from loopback_hub import Blob, LoopbackHub
 from models import EACH_MODEL, MODELS, ModelCase, chat_prompt, make_video
 from test_cosmos3_edge import as_released
-from transformers import AutoProcessor
+from test_load import rename_processor
+from transformers import AutoProcessor, LlavaOnevisionProcessor
 
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.configuration.compression_settings import SETTING_NAMES
@@ -184,6 +185,18 @@ def test_a_staged_processor_returns_what_the_model_needs(where: str, card: CardO
     assert changed == {"config.json", "README.md", "tokenizer_config.json", where}
     assert repo.base is not None and not changed & {file.path for file in repo.base.files}
     assert changed - {"README.md"} <= listed_files((staged / "README.md").read_text()).keys()
+
+
+def test_a_staged_processor_is_of_the_familys_class_whatever_the_bases_files_call_it(
+    card: CardOptions, onevision_folder: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(onevision_folder, tmp_path / "base"))
+    rename_processor(base)
+    stage(local_base(base), tmp_path / "staged", {}, card)
+    assert type(AutoProcessor.from_pretrained(tmp_path / "staged")) is LlavaOnevisionProcessor
+    rename_processor(base, "Qwen2VLProcessor")
+    with pytest.raises(CheckpointError, match="names a Qwen2VLProcessor, which belongs to another family"):
+        stage(local_base(base), tmp_path / "other", {}, card)
 
 
 def test_sharded_weights_are_staged_with_their_index_and_other_files_are_left_out(

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling", "vllm_plugin"),
-    *(".repo_shape", ".hub_calls", ".families", ".errors", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
+    *(".repo_shape", ".hub_calls", ".errors", ".families", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
     *(".placement", ".devices", ".nearest_family"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "planning", "explain", "demo"),

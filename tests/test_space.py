@@ -120,6 +120,14 @@ def test_a_model_repo_of_the_same_name_stays_as_it_is(hub: LoopbackHub, api: HfA
     assert hub.head(SPACE) == before
 
 
+def test_a_space_requires_what_its_models_family_needs(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
+    (tmp_path / "smolvlm").mkdir()
+    (tmp_path / "smolvlm" / "config.json").write_text('{"model_type": "smolvlm"}')
+    hub.seed("org/smolvlm", tmp_path / "smolvlm")
+    prepare(api, PublishOptions(space=SPACE, model="org/smolvlm", dry_run=True), tmp_path / "staged")
+    assert "num2words" in (tmp_path / "staged" / "requirements.txt").read_text().splitlines()
+
+
 def test_a_dry_run_sends_nothing(hub: LoopbackHub, api: HfApi, tmp_path: Path) -> None:
     options = PublishOptions(space=SPACE, model=MODEL, dry_run=True)
     prepared = prepare(api, options, tmp_path / "staged")

@@ -106,5 +106,5 @@ def _check_shape(pixel_values_videos: Tensor) -> None:
     if pixel_values_videos.ndim != 5 or 0 in pixel_values_videos.shape:
         raise ValueError(
             f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)}, but must be (num_videos, "
-            "num_frames, channels, height, width) without an empty axis. Pass at least one frame."
+            "num_frames, channels, height, width) with at least one frame, as the checkpoint's processor returns it."
         )

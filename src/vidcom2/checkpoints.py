@@ -1,7 +1,7 @@
 """Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,18 +21,25 @@ from .configuration.compression_settings import SETTING_NAMES, CompressionSettin
 from .devices import torch_device
 from .errors import CheckpointError, OptionError
 from .families import FAMILIES, Family
-from .finding_checkpoints import find_checkpoint
+from .finding_checkpoints import CONFIG, checkpoint_file, find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.call_arguments import PREFIXES_OF_SETTINGS
 from .nearest_family import no_class_for
 from .placement import Placement
-from .records.fingerprints import folder_identity, hub_commit, hub_identity
+from .records.fingerprints import Source, source_of
 from .toys import toy_of
 
 if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
 
 SMALL_WEIGHTS = 200e6  # bytes, up to which loading needs no progress bar
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+OF_WHOLE_WEIGHTS = {"mismatched_keys": "not of the shape that its config.json says", "missing_keys": "missing"}
+OF_ADAPTERS = {
+    "mismatched_keys": "not of the shape of its base",
+    "missing_keys": "missing",
+    "unexpected_keys": "without a place in its base",
+}
 NAMES_SHOWN = 3  # how many weights that do not fit an error names
 HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # for config, processor and weights alike
 OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
@@ -50,7 +57,9 @@ NOT_OF_LOAD = {
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "check_processor",
     "family_of",
+    "foreign_processor",
     "load",
     "load_checkpoint",
     "load_placed",
@@ -63,22 +72,18 @@ class Checkpoint:
     """A model with its processor, and the name to call it by.
 
     Attributes:
-        source: the folder or Hub id that it was loaded from; None if `load_checkpoint` did not load it.
-        commit: the commit of the Hub repo; None for a folder.
+        source: what it was loaded from; None if `load_checkpoint` did not load it.
     """
 
     name: str
     model: "VidCom2GenerationMixin"
     processor: ProcessorMixin
-    source: str | None = None
-    commit: str | None = None
+    source: Source | None = None
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
         """What identifies the model that gave an answer, as `model_identity` returns it; None if that is unknown."""
-        if self.source is None:
-            return None
-        return folder_identity(Path(self.source)) if self.commit is None else hub_identity(self.source, self.commit)
+        return None if self.source is None else self.source.identity
 
 
 def load_checkpoint(
@@ -205,7 +210,7 @@ def no_progress_bars() -> Iterator[None]:
 
 def _loads_at_once(path: str) -> bool:
     """Return whether a folder's weights are so small that a progress bar would only be in the way."""
-    files = list(Path(path).glob("*.safetensors"))
+    files = list(Path(path).glob("model*.safetensors"))
     return bool(files) and sum(file.stat().st_size for file in files) < SMALL_WEIGHTS
 
 
@@ -219,36 +224,86 @@ def read_config_and_processor(name: str | None, revision: str | None, settings: 
     check_settings(dict(settings))
     toy = toy_of(name)
     path = str(toy.folder) if toy is not None else find_checkpoint(str(name), revision)
-    config, processor, _ = _config_and_processor(toy.title if toy is not None else str(name), path, revision, settings)
-    return config, processor
+    named = toy.title if toy is not None else str(name)
+    return _config_and_processor(named, source_of(path, revision), settings)
 
 
 def _config_and_processor(
-    name: str,
-    path: str,
-    revision: str | None,
-    settings: Mapping[str, Any],
-    hub: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[PreTrainedConfig, ProcessorMixin, str | None]:
-    """Return a checkpoint's config and processor, and the commit of a Hub repo that both are from."""
-    # Load all files from one commit, even if someone changes the repo in the meantime.
-    commit = revision = None if Path(path).is_dir() else hub_commit(path, revision, **hub)
+    name: str, source: Source, settings: Mapping[str, Any], hub: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[PreTrainedConfig, ProcessorMixin]:
+    """Return a checkpoint's config and processor. Those that an adapter does not bring along are those of its base."""
+    path, pinned = _files(source, (CONFIG,), hub)
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        fields, _ = PreTrainedConfig.get_config_dict(path, revision=revision, **hub)
+        fields, _ = PreTrainedConfig.get_config_dict(path, **pinned)
         if "model_type" not in fields:
             raise ValueError("it names no `model_type`")
     family = family_of(f"the model {name!r}", fields)
     check_settings_of(f"the model {name!r}", family, settings)
     # Each given setting was checked above, so what fails here is in the file, or the settings do not go together.
     with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
-        config = family.model_class.config_class.from_pretrained(path, revision=revision or "main", **hub, **settings)
+        config = family.model_class.config_class.from_pretrained(path, **pinned, **settings)
         check_all_read(CompressionSettings.as_dict(config))
+    path, pinned = _files(source, PROCESSOR_FILES, hub)
     with _unreadable(name, "processor", OSError, ValueError, ImportError):
-        processor = AutoProcessor.from_pretrained(path, revision=revision or "main", **hub)
+        processor = _processor(family, path, pinned)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
     config.complete_processor(processor)
-    return config, processor, commit
+    return config, processor
+
+
+def _files(source: Source, names: Sequence[str], hub: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return where these files of a checkpoint are, and the arguments of `from_pretrained` for it."""
+    if source.base is not None and not any(checkpoint_file(source.path, source.commit, name, **hub) for name in names):
+        source = source.base
+    return source.path, {"revision": source.commit or "main", **hub}
+
+
+def _processor(family: Family, path: str, pinned: Mapping[str, Any]) -> Any:
+    """Return the processor in a checkpoint's files. Where these name a class that Transformers does not know, it is
+    the family's.
+
+    Raises:
+        ValueError: if the files are those of another family.
+    """
+    try:
+        processor = AutoProcessor.from_pretrained(path, trust_remote_code=False, **pinned)
+    except ValueError:  # the class is code in the repo, if it is not the files that are broken
+        processor = None
+    if not isinstance(processor, ProcessorMixin):  # Transformers gives a part where it does not know the whole
+        processor = family.processor_class.from_pretrained(path, **pinned)
+    check_processor("it", processor, family)
+    return processor
+
+
+def check_processor(what: str, processor: object, family: Family) -> None:
+    """Check that a processor is one, and not that of another family. It may be of a class that someone else wrote.
+
+    Args:
+        what: begins the error.
+
+    Raises:
+        OptionError: if it is not.
+    """
+    foreign = foreign_processor([each.__name__ for each in type(processor).__mro__], family)
+    if foreign is None and isinstance(processor, ProcessorMixin):
+        return
+    why = "which is only a part of a processor" if foreign is None else "which belongs to another family"
+    raise OptionError(
+        f"{what} is a {type(processor).__name__}, {why}: {family.name} needs a {family.processor_names[0]}. Take that "
+        "of the checkpoint that the model was made from."
+    )
+
+
+def foreign_processor(names: Sequence[str], family: Family) -> str | None:
+    """Return the processor of another family that a class is, by the names of the class and of those that it extends;
+    None if it is of this family, or of none."""
+    from transformers.models.auto import processing_auto
+
+    known: Any = processing_auto.PROCESSOR_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]  (no other name)
+    every = {*known.values(), *(each for other in FAMILIES.values() for each in other.processor_names)}
+    found = next((name for name in names if name in every), None)
+    return None if found in family.processor_names else found
 
 
 def _load(
@@ -260,24 +315,45 @@ def _load(
     settings: dict[str, Any],
     hub: Mapping[str, Any] = MappingProxyType({}),
 ) -> Checkpoint:
-    config, processor, commit = _config_and_processor(name, path, revision, settings, hub)
+    # Load all files from one commit, even if someone changes the repo in the meantime.
+    source = source_of(path, revision, **hub)
+    config, processor = _config_and_processor(name, source, settings, hub)
     model_class = FAMILIES[config.model_type].model_class
     placed = _take_fields(config, placed)
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
+    of_weights = source.base or source
     with _unknown_arguments(placed), _unreadable(name, "weights", OSError, ImportError, SafetensorError):
         loading: Any = model_class.from_pretrained(
-            path,
+            of_weights.path,
             config=config,
-            revision=commit or "main",
+            revision=of_weights.commit or "main",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `_check_weights` refuses them by name
             **hub,
             **placed,
         )
         model, loaded = loading
-    _check_weights(name, loaded)
-    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, path, commit)
+    _check_weights(f"the model {name!r}", loaded, OF_WHOLE_WEIGHTS, "Download it again.")
+    if source.base is not None:
+        _load_adapter(name, model, source, hub)
+    return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, source)
+
+
+def _load_adapter(name: str, model: Any, source: Source, hub: Mapping[str, Any]) -> None:
+    """Put an adapter into its base, as Transformers' Auto classes do."""
+    from peft import PeftConfig
+
+    pinned = {"revision": source.commit or "main", **hub}
+    with _unreadable(name, "adapter", OSError, ValueError, KeyError, TypeError, ImportError, SafetensorError):
+        config: Any = PeftConfig.from_pretrained(source.path, **pinned)
+        if config.is_prompt_learning:
+            raise ValueError(
+                f"it is of type {config.peft_type.value}, which changes no weights. Load its base, and give both to "
+                "PEFT: `PeftModel.from_pretrained(model, ...)`"
+            )
+        loaded = model.load_adapter(source.path, adapter_kwargs=pinned, ignore_mismatched_sizes=True).to_dict()
+    _check_weights(f"the adapter {name!r}", loaded, OF_ADAPTERS, "Was it trained on another base?")
 
 
 def _take_fields(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,6 +397,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
 
     Raises:
         CheckpointError: if VidCom² has no class for it.
+        OptionError: if a package is missing that its processor needs.
     """
     model_type = config.get("model_type")
     if model_type is None:
@@ -330,6 +407,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
     family = FAMILIES.get(model_type) or next((each for each in FAMILIES.values() if each.part_of == model_type), None)
     if family is None:
         raise CheckpointError(no_class_for(what, model_type, has_own_code="auto_map" in config))
+    family.check_packages()
     return family
 
 
@@ -353,12 +431,14 @@ def _unreadable(name: str, part: str, *errors: type[Exception]) -> Iterator[None
         raise CheckpointError(f"cannot load the model {name!r} because of its {part}: {reason}.{hint}") from error
 
 
-def _check_weights(name: str, loaded: dict[str, Any]) -> None:
-    """Refuse a checkpoint with missing or misshapen weights; Transformers only logs that it fills them at random."""
-    mismatched = {key[0] for key in loaded["mismatched_keys"]}
-    for keys, what in ((mismatched, "not of the shape that its config.json says"), (loaded["missing_keys"], "missing")):
+def _check_weights(what: str, loaded: dict[str, Any], kinds: Mapping[str, str], remedy: str) -> None:
+    """Refuse weights that do not fit, of which Transformers only logs that it fills them at random or ignores them.
+
+    Args:
+        kinds: the keys of `loaded` that tell of them, and what these say.
+    """
+    for kind, problem in kinds.items():
+        keys = {key[0] if isinstance(key, tuple) else key for key in loaded[kind]}
         if keys:
             names = ", ".join(sorted(keys)[:NAMES_SHOWN]) + (", ..." if len(keys) > NAMES_SHOWN else "")
-            raise CheckpointError(
-                f"cannot load the model {name!r}: {len(keys)} of its weights are {what} ({names}). Download it again."
-            )
+            raise CheckpointError(f"cannot load {what}: {len(keys)} of its weights are {problem} ({names}). {remedy}")

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from .errors import OptionError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
@@ -40,6 +43,8 @@ class Family:
         published: the paper's figures; None if the paper has none.
         settings: its settings beyond `CompressionSettings`, with the values that each accepts, the default first.
         processor: this project's processor, as `module.Class`; None if Transformers has one.
+        stock_processors: the names of Transformers' processors that fit, the usual one first.
+        packages: optional packages that the processor needs.
         native: whether Transformers has a stock class that loads the same checkpoints.
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
         since: the first Transformers that has the classes which ours extend.
@@ -55,6 +60,8 @@ class Family:
     published: Published | None = None
     settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     processor: str | None = None
+    stock_processors: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     native: bool = True
     part_of: str | None = None
     since: str = "5.19"
@@ -82,8 +89,31 @@ class Family:
         return self.model_class.__bases__[-1]
 
     @property
+    def processor_names(self) -> tuple[str, ...]:
+        """The names of the processors that fit, the usual one first."""
+        return self.stock_processors or (str(self.processor).rpartition(".")[2],)
+
+    @property
+    def processor_class(self) -> type[ProcessorMixin]:
+        """The usual processor."""
+        if self.processor is not None:
+            return _imported(f"modeling.families.{self.processor}")
+        return getattr(import_module("transformers"), self.stock_processors[0])
+
+    @property
     def build_tiny(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
+        """The function that builds a tiny checkpoint. Raises an OptionError if a package for it is missing."""
+        self.check_packages()
         return _imported(self.tiny)
+
+    def check_packages(self) -> None:
+        """Raise an OptionError if an optional package is missing that the processor needs."""
+        missing = [package for package in self.packages if find_spec(package) is None]
+        if missing:
+            raise OptionError(
+                f"{self.name}'s processor needs {' and '.join(missing)}, which is not installed. Run: pip install "
+                f"{' '.join(missing)}"
+            )
 
 
 def _imported(name: str) -> Any:
@@ -100,6 +130,7 @@ FAMILIES: dict[str, Family] = {
             module="llava_onevision",
             classes="VidCom2LlavaOnevision",
             tiny="tiny.llava.tiny_llava_onevision",
+            stock_processors=("LlavaOnevisionProcessor",),
             frame="a frame: 14 × 14 tokens",
             square=True,
             # From the paper's Table 1 (average over its benchmarks) and Table 2.
@@ -138,6 +169,7 @@ FAMILIES: dict[str, Family] = {
             module="llava_next_video",
             classes="VidCom2LlavaNextVideo",
             tiny="tiny.llava.tiny_llava_next_video",
+            stock_processors=("LlavaNextVideoProcessor",),
             frame="a frame: 12 × 12 tokens of the square in its middle",
             square=True,
         ),
@@ -147,6 +179,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen2_vl",
             classes="VidCom2Qwen2VL",
             tiny="tiny.qwen.tiny_qwen2_vl",
+            stock_processors=("Qwen2VLProcessor",),
             frame="two frames together: a token for 28 × 28 pixels",
             # The paper's figure on Qwen2-VL.
             published=Published("Qwen2-VL", (("VideoMME (Long) kept at 25 % of the tokens", "101.2 %"),)),
@@ -157,6 +190,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen2_5_vl",
             classes="VidCom2Qwen2_5_VL",
             tiny="tiny.qwen.tiny_qwen2_5_vl",
+            stock_processors=("Qwen2_5_VLProcessor",),
             frame="two frames together: a token for 28 × 28 pixels",
         ),
         Family(
@@ -165,6 +199,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen2_5_omni_thinker",
             classes="VidCom2Qwen2_5OmniThinker",
             tiny="tiny.qwen.tiny_qwen2_5_omni_thinker",
+            stock_processors=("Qwen2_5OmniProcessor",),
             frame="two frames together: a token for 28 × 28 pixels",
             part_of="qwen2_5_omni",
             since="5.21",
@@ -175,6 +210,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen3_vl",
             classes="VidCom2Qwen3VL",
             tiny="tiny.qwen.tiny_qwen3_vl",
+            stock_processors=("Qwen3VLProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -183,6 +219,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen3_vl_moe",
             classes="VidCom2Qwen3VLMoe",
             tiny="tiny.qwen.tiny_qwen3_vl_moe",
+            stock_processors=("Qwen3VLProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -191,6 +228,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen3_omni_moe_thinker",
             classes="VidCom2Qwen3OmniMoeThinker",
             tiny="tiny.qwen.tiny_qwen3_omni_moe_thinker",
+            stock_processors=("Qwen3OmniMoeProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
             part_of="qwen3_omni_moe",
             since="5.21",
@@ -201,6 +239,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen3_5",
             classes="VidCom2Qwen3_5",
             tiny="tiny.qwen.tiny_qwen3_5",
+            stock_processors=("Qwen3VLProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -209,6 +248,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen3_5_moe",
             classes="VidCom2Qwen3_5Moe",
             tiny="tiny.qwen.tiny_qwen3_5_moe",
+            stock_processors=("Qwen3VLProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -217,6 +257,7 @@ FAMILIES: dict[str, Family] = {
             module="glm4v",
             classes="VidCom2Glm4v",
             tiny="tiny.glm.tiny_glm4v",
+            stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
             frame="two frames together: a token for 28 × 28 pixels",
         ),
         Family(
@@ -225,6 +266,7 @@ FAMILIES: dict[str, Family] = {
             module="glm4v_moe",
             classes="VidCom2Glm4vMoe",
             tiny="tiny.glm.tiny_glm4v_moe",
+            stock_processors=("Glm4vProcessor", "Glm46VProcessor"),
             frame="two frames together: a token for 28 × 28 pixels",
         ),
         Family(
@@ -233,6 +275,7 @@ FAMILIES: dict[str, Family] = {
             module="glm46v",
             classes="VidCom2Glm46V",
             tiny="tiny.glm.tiny_glm46v",
+            stock_processors=("Glm46VProcessor", "Glm4vProcessor"),
             frame="two frames together: a token for 28 × 28 pixels",
         ),
         Family(
@@ -241,6 +284,7 @@ FAMILIES: dict[str, Family] = {
             module="cosmos3_omni",
             classes="VidCom2Cosmos3Omni",
             tiny="tiny.qwen.tiny_cosmos3_omni",
+            stock_processors=("Qwen3VLProcessor",),
             frame="two frames together: a token for 32 × 32 pixels",
         ),
         Family(
@@ -249,6 +293,7 @@ FAMILIES: dict[str, Family] = {
             module="cosmos3_edge",
             classes="VidCom2Cosmos3Edge",
             tiny="tiny.cosmos3_edge.tiny_cosmos3_edge",
+            stock_processors=("Cosmos3EdgeProcessor",),
             frame="a frame: a token for 32 × 32 pixels",
             since="5.23",
         ),
@@ -258,6 +303,7 @@ FAMILIES: dict[str, Family] = {
             module="internvl",
             classes="VidCom2InternVL",
             tiny="tiny.internvl.tiny_internvl",
+            stock_processors=("InternVLProcessor",),
             frame="a frame: 16 × 16 tokens",
             square=True,
         ),
@@ -267,6 +313,8 @@ FAMILIES: dict[str, Family] = {
             module="smolvlm",
             classes="VidCom2SmolVLM",
             tiny="tiny.smolvlm.tiny_smolvlm",
+            stock_processors=("SmolVLMProcessor",),
+            packages=("num2words",),
             frame="a frame: 9 × 9 or 8 × 8 tokens",
             square=True,
         ),
@@ -276,6 +324,7 @@ FAMILIES: dict[str, Family] = {
             module="gemma4",
             classes="VidCom2Gemma4",
             tiny="tiny.gemma4.tiny_gemma4",
+            stock_processors=("Gemma4Processor",),
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
         Family(
@@ -284,6 +333,7 @@ FAMILIES: dict[str, Family] = {
             module="gemma4_unified",
             classes="VidCom2Gemma4Unified",
             tiny="tiny.gemma4.tiny_gemma4_unified",
+            stock_processors=("Gemma4UnifiedProcessor",),
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
         Family(
@@ -292,6 +342,7 @@ FAMILIES: dict[str, Family] = {
             module="video_llama_3",
             classes="VidCom2VideoLlama3",
             tiny="tiny.video_llama_3.tiny_video_llama_3",
+            stock_processors=("VideoLlama3Processor",),
             frame="a frame: a token for 28 × 28 pixels",
         ),
         Family(
@@ -300,6 +351,7 @@ FAMILIES: dict[str, Family] = {
             module="minicpmv4_6",
             classes="VidCom2MiniCPMV4_6",
             tiny="tiny.minicpmv.tiny_minicpmv4_6",
+            stock_processors=("MiniCPMV4_6Processor",),
             frame="a frame: a token for 56 × 56 pixels after scaling, some 64 tokens, and those of its slices",
         ),
     )

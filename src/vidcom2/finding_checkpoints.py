@@ -1,12 +1,20 @@
 """Finding a checkpoint, in a folder or in a repo that the Hub is asked for once. Nothing is loaded."""
 
+import json
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from .errors import CheckpointError, OptionError
+from .families import FAMILIES, Family
+from .repo_shape import CONFIG
 from .toys import toy_of
 
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
+ADAPTER_CONFIG = "adapter_config.json"
+WHOLE_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.json")
+NOT_IN_THE_ADAPTER = ("non_lora_*",)  # what scripts for LLaVA and Qwen2-VL train besides it, in files of their own
 
 
 def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
@@ -18,9 +26,114 @@ def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
         **hub: how Transformers will ask for it: `token`, `cache_dir`, `local_files_only`.
 
     Raises:
-        CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked.
-        OptionError: if a revision is given for a folder.
+        CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked. As in `base_of`, if it
+            is an adapter.
+        OptionError: if a revision is given for a folder, or a package is missing that the model needs.
     """
+    path = _found(name, revision, **hub)
+    family = family_at(*(base_of(path, revision, **hub) or (path, revision)), **hub)
+    if family is not None:
+        family.check_packages()
+    return path
+
+
+def family_at(path: str, revision: str | None = None, **hub: Any) -> Family | None:
+    """Return the family that a checkpoint's config names; None if it names none that VidCom² knows."""
+    file = checkpoint_file(path, revision, CONFIG, **hub)
+    return None if file is None else FAMILIES.get(str(_content(file).get("model_type")))
+
+
+def base_of(path: str, revision: str | None = None, **hub: Any) -> tuple[str, str | None] | None:
+    """Return the path or Hub id, and the revision, of the checkpoint whose weights an adapter of PEFT changes. Return
+    None for a checkpoint that is no adapter.
+
+    Raises:
+        CheckpointError: if it is not certain which weights are meant, or the base is not found.
+        OptionError: if PEFT is missing.
+    """
+    file = checkpoint_file(path, revision, ADAPTER_CONFIG, **hub)
+    if file is None:
+        return None
+    cannot = f"cannot load the adapter {path!r}"
+    names = _names(path, revision, file, **hub)
+    if beside := _matching(names, WHOLE_WEIGHTS):
+        raise CheckpointError(
+            f"{cannot}: the weights of a whole model lie beside it ({beside[0]}), and nothing says whether they "
+            f"include it already. If so, remove {ADAPTER_CONFIG}. If not, move the adapter to a folder of its own."
+        )
+    if beside := _matching(names, NOT_IN_THE_ADAPTER):
+        raise CheckpointError(
+            f"{cannot}: {beside[0]} beside it holds further trained weights, in a format of the script that trained "
+            "them. Merge both into the base with that script, and load the result."
+        )
+    adapter = _content(file)
+    base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
+    remedy = f"Write where the base is into its {ADAPTER_CONFIG}, as `base_model_name_or_path`."
+    if not isinstance(base, str) or not base:
+        raise CheckpointError(f"{cannot}: its base is not known. {remedy}")
+    if find_spec("peft") is None:
+        raise OptionError(f"{cannot}: an adapter needs PEFT, which is not installed. Run: pip install peft")
+    revision = None if Path(base).expanduser().is_dir() else revision
+    try:
+        found = _found(base, revision, **hub)
+    except CheckpointError as error:
+        raise CheckpointError(f"{cannot} because of its base: {error} {remedy}") from None
+    if checkpoint_file(found, revision, ADAPTER_CONFIG, **hub) is not None:
+        raise CheckpointError(f"{cannot}: its base {base!r} is an adapter too. Merge that into its own base first.")
+    return found, revision
+
+
+def checkpoint_file(path: str, revision: str | None, file: str, **hub: Any) -> Path | None:
+    """Return a file of a checkpoint that was found, from the Hub if need be; None if the checkpoint does not have it.
+
+    Raises:
+        CheckpointError: if the Hub does not say so.
+    """
+    if Path(path).is_dir():
+        return Path(path, file) if Path(path, file).is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    from .hub_calls import TRANSPORT_ERRORS
+
+    try:
+        return Path(hf_hub_download(path, file, revision=revision, **hub))
+    except EntryNotFoundError:  # also if it is not in the cache, and the Hub is not asked
+        return None
+    except (HfHubHTTPError, OSError, *TRANSPORT_ERRORS) as error:
+        raise CheckpointError(f"cannot load the model {path!r}: {' '.join(str(error).split())}") from error
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, which is empty if there is none: loading says what is wrong with it."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _names(path: str, revision: str | None, file: Path, token: str | bool | None = None, **_: Any) -> list[str]:
+    """Return the names of a checkpoint's files, one of which is `file`. Of a repo that the Hub does not list, these are
+    the files in the cache."""
+    if not Path(path).is_dir():
+        from huggingface_hub import HfApi
+
+        from .hub_calls import HUB_ERRORS
+
+        try:
+            return HfApi(token=token).list_repo_files(path, revision=revision)
+        except HUB_ERRORS:
+            pass
+    return sorted(each.name for each in file.parent.iterdir())
+
+
+def _matching(names: list[str], patterns: tuple[str, ...]) -> list[str]:
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _found(name: str, revision: str | None, **hub: Any) -> str:
+    """Do what `find_checkpoint` does, whatever the checkpoint holds."""
     if not name.strip():
         raise CheckpointError(
             f"cannot load the model {name!r}: the name is empty. Name a folder, or a Hub id: org/name."
@@ -32,7 +145,7 @@ def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
     if folder.is_dir():
         if revision is not None:
             raise OptionError(f"`revision` is {revision!r}, but the model {name!r} is a folder, which has none.")
-        if not (folder / "config.json").is_file():
+        if not any((folder / file).is_file() for file in (CONFIG, ADAPTER_CONFIG)):
             raise CheckpointError(f"cannot load the model {name!r}: the folder has no config.json.")
         return str(folder)
     if folder.exists():
@@ -83,8 +196,9 @@ def _ask_the_hub(
         return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
 
     check_hub_id(name)
-    if isinstance(try_to_load_from_cache(name, "config.json", cache_dir=cache_dir, revision=revision), str):
-        return
+    for file in (CONFIG, ADAPTER_CONFIG):
+        if isinstance(try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision), str):
+            return
     if local_files_only:
         raise refused("the cache does not have it, and `local_files_only` is set. Leave it out to ask the Hub.")
     try:
@@ -104,5 +218,5 @@ def _ask_the_hub(
         raise refused(f"the Hub answered {error.response.status_code}. Try again later.") from error
     except TRANSPORT_ERRORS as error:
         raise refused(f"the Hub cannot be reached ({error}). Check the name and the connection.") from error
-    if "config.json" not in {file.rfilename for file in files or []}:
+    if not {CONFIG, ADAPTER_CONFIG} & {file.rfilename for file in files or []}:
         raise refused("the Hub's repo has no config.json: it is not a Transformers checkpoint.")

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
-from ..checkpoints import Checkpoint, load_placed
+from ..checkpoints import Checkpoint, check_processor, load_placed
 from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
+from ..families import FAMILIES
 from ..finding_checkpoints import find_checkpoint
 from ..modeling.hosting.call_arguments import pop_settings
 from ..placement import Placement
@@ -83,6 +84,7 @@ def check_model(
         )
     if processor is None:
         raise OptionError("`processor` is None, but a loaded model needs its own: AutoProcessor.from_pretrained(...).")
+    check_processor("`processor`", processor, FAMILIES[model.config.model_type])
     for name, value in placement.given.items():
         raise OptionError(f"`{name}` is {value!r}, but the model is loaded already. Pass it when you load the model.")
 

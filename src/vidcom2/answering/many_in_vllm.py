@@ -20,7 +20,7 @@ from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line
 from ..families import FAMILIES
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import base_of, find_checkpoint
 from ..placement import Placement
 from ..toys import toy_of
 from ..video.reading import SizeOfFrames, Video, read_video
@@ -120,6 +120,11 @@ def config_and_processor(name: str | None, settings: Mapping[str, Any], placemen
     if problem is not None:
         raise OptionError(problem)
     config, processor = read_config_and_processor(name, placement.revision, settings)
+    if toy_of(name) is None and base_of(find_checkpoint(str(name), placement.revision), placement.revision):
+        raise OptionError(
+            f"{name} is an adapter. Merge it into its base and name the result, serve the base with vLLM's "
+            "`--enable-lora`, or use --engine transformers."
+        )
     reason = REASONS.get(FAMILIES[config.model_type].model_class.__name__)
     if reason is not None:
         raise OptionError(f"{name} cannot be answered in vLLM, because {reason}. Use --engine transformers.")

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 from make_clips import write_clip
+from transformers import AutoProcessor
 
 OWN: list[dict[str, Any]] = [
     {},
-    {"retention_ratio": 0.5},
+    {"retention_ratio": 0.5, "chat_template_kwargs": {"mood": "angry"}},
     {"retention_ratio": 1.0},
     {"compression_method": "evs", "max_new_tokens": 2},
     {"compression_method": "uniform_frames", "retention_ratio": 0.5},
@@ -25,6 +26,13 @@ BAD: list[dict[str, Any]] = [
     {"prompt": "What is in <image> or <|image_pad|>?"},
     {"compression_method": "random", "compression_scoring": "released"},
 ]
+
+
+def read_mood(folder: Path) -> None:
+    """Let the chat template of a saved checkpoint read what some of the requests give it."""
+    processor = AutoProcessor.from_pretrained(folder)
+    processor.chat_template = "{% if mood %}{{ mood }}: {% endif %}" + processor.chat_template
+    processor.save_pretrained(folder)
 
 
 def mixed_requests(folder: Path, count: int = 64) -> list[dict[str, Any]]:

@@ -19,13 +19,15 @@ from test_cli import save_tiny, vidcom2
 from vidcom2 import VideoCompression, compress, register_compression_method
 from vidcom2.answering.candidates import Candidate, candidates_of
 from vidcom2.answering.generation import Batch
+from vidcom2.answering.named_choice import normalised
 from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.answering.questions import Question, named_choice, normalised, read_questions
+from vidcom2.answering.questions import Question, prompt_of, read_questions
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
 from vidcom2.evaluation.report import paired_interval, summary, wilson, write_results
+from vidcom2.evaluation.tables import markdown, table, without_options
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.records.jsonl import append_rows
 from vidcom2.records.run_record import locked
@@ -60,31 +62,9 @@ def checkpoint(folder: Path) -> Checkpoint:
     return load_checkpoint(str(folder), device="cpu")
 
 
+GOOD = {"video": "a.mp4", "question": "What?"}
+
 # -- what counts as right ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "choice"),
-    [
-        ("B", 1),
-        ("b.", 1),
-        ("(B)", 1),
-        ("B: a dog", 1),
-        ("B\nIt barks.", 1),
-        ("The answer is B.", 1),
-        ("the correct option is: (c)", 2),
-        ("a DOG!", 1),
-        ("Three.", 2),
-        ("A", 0),
-        ("A dog", 1),  # an option's text takes precedence over a letter
-        ("A dog runs", None),  # an article does not count as a letter
-        ("D", None),
-        ("I think B", None),
-        ("", None),
-    ],
-)
-def test_an_answer_names_an_option_by_its_text_or_its_letter(text: str, choice: int | None) -> None:
-    assert named_choice(text, ["a cat", "A dog", "three"]) == choice
 
 
 def test_case_spaces_and_punctuation_around_words_do_not_count() -> None:
@@ -100,6 +80,78 @@ def test_options_are_shown_with_letters_and_agreement_compares_options() -> None
     assert question.prompt.startswith("Which?\nA. cat\nB. dog\n")
     assert question.agree("B", "dog!") and not question.agree("A", "dog") and question.agree("Hm.", "hm")
     assert question.is_correct("B") and not question.is_correct("cat") and not question.is_correct("Hm.")
+    assert question.is_correct("<think>A? No.</think>The answer is (B).") and not question.is_correct("A, B")
+    thinking = "<think>The answer is B"
+    assert not question.is_correct(thinking) and question.names_no_option(thinking)
+    assert question.agree(thinking, thinking) and not question.agree(thinking, "<think>Well")
+
+
+def test_thoughts_are_no_part_of_a_free_answer() -> None:
+    question = Question("1", "v", "?", answers=("A red car",))
+    assert question.is_correct("<think>Blue? No.</think>\n\nA red car.") and question.is_correct(r"\boxed{a red car}")
+    assert not question.is_correct("<think>A red car") and not question.is_correct("<think>x</think>")
+    assert question.agree("<think>x</think>a red car", "<think>y</think>A red car.")
+    assert not question.agree("<think>x", "<think>y") and not question.names_no_option("")
+
+
+@pytest.mark.parametrize(
+    ("given", "choices", "right"),
+    [
+        ({"choices": ["cat", "dog"], "answer": "dog"}, ("cat", "dog"), "dog"),
+        ({"choices": ["cat", "dog"], "answer": "B"}, ("cat", "dog"), "dog"),
+        ({"choices": ["cat", "dog"], "answer": "(b)"}, ("cat", "dog"), "dog"),
+        ({"choices": ["cat", "dog"], "answer": ["B. dog"]}, ("cat", "dog"), "dog"),
+        ({"choices": ["A. cat", "B. dog"], "answer": "B"}, ("cat", "dog"), "dog"),
+        ({"choices": ["(A) cat", "(B) dog"], "answer": "(B) dog"}, ("cat", "dog"), "dog"),
+        ({"choices": ["B. Obama", "C. Smith"], "answer": "C. Smith"}, ("B. Obama", "C. Smith"), "C. Smith"),
+        ({"choices": ["B", "A"], "answer": "B. A"}, ("B", "A"), "A"),
+        ({"choices": ["A", "B"], "answer": "B"}, ("A", "B"), "B"),
+        ({"choices": ["2", "3", "1"], "answer": "3"}, ("2", "3", "1"), "3"),
+        ({"question": "Which?\nA. cat\nB. dog\nAnswer with a letter.", "answer": "B"}, ("cat", "dog"), "dog"),
+        ({"question": "Which? (A) cat (B) dog", "answer": "(B)"}, ("cat", "dog"), "dog"),
+        ({"question": "Which letter is shown?", "answer": "B"}, None, "B"),
+        ({"question": "Is it A. or B.?\nA. cat\nB. dog", "answer": "a cat"}, None, "a cat"),
+    ],
+    ids=str,
+)
+def test_options_and_right_answers_are_read_in_the_forms_of_data_sets(
+    given: dict[str, Any], choices: tuple[str, ...] | None, right: str, tmp_path: Path
+) -> None:
+    (question,) = read_questions(write_lines(tmp_path / "q.jsonl", GOOD | given))
+    assert (question.choices, question.answers) == (choices, (right,))
+    assert question.is_correct(right) or right in "ABC"  # a letter alone is not an option's text
+    if choices is not None:
+        letter = "ABC"[choices.index(right)]
+        assert question.is_correct(f"The answer is {letter}.") and not question.is_correct("")
+        assert question.prompt.count(f"{letter}. {right}") + question.prompt.count(f"({letter}) {right}") == 1
+
+
+def test_options_that_the_question_shows_are_not_shown_again() -> None:
+    shown = "Which?\nA. cat\nB. dog\nAnswer with a letter."
+    assert prompt_of(shown, ("cat", "dog")) == shown
+    assert prompt_of("Which?", ("cat", "dog")).count("cat") == 1
+    assert prompt_of(shown, ("dog", "cat")).count("cat") == 2
+
+
+def test_the_report_counts_the_answers_that_name_no_option_and_warns() -> None:
+    questions = [Question(str(i), f"{i}", "Which?", ("dog",), ("cat", "dog")) for i in range(10)]
+    questions.append(Question("free", "f", "What?", ("dog",)))
+
+    def row(i: int) -> dict[str, Any]:
+        texts = {ALL: "<think>B" if i < 2 else "B", "random 0.5": "A, B" if i < 1 else "A"}
+        made = {"correct": False, "agrees": True, "kept_share": 0.5}
+        return {"answers": {label: {"text": text, **made} for label, text in texts.items()}}
+
+    results = summary(questions, [row(i) for i in range(11)], candidates_of("random", "0.5"))
+    assert [(each["no_option"], each["of_choice"]) for each in results] == [(2, 10), (1, 10)]
+    headings, *cells = table(results)
+    assert [dict(zip(headings, each))["no option"] for each in cells] == ["2", "1"]
+    (warned,) = without_options(results)  # a tenth is not more than a tenth
+    assert warned.startswith("all tokens at 1: 2 of 10 answers name no option, or several.")
+    page = markdown("title", results, 0, "here")
+    assert warned in page and "`no option` counts answers" in page
+    free = summary(questions[10:], [row(10)], candidates_of("random", "0.5"))
+    assert "no option" not in table(free)[0] and "no option" not in markdown("title", free, 0, "here")
 
 
 # -- questions and candidates -----------------------------------------------------------------------------------------
@@ -126,9 +178,6 @@ def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
     assert [question.id for question in read_questions(path, limit=2)] == ["1", "7"]
 
 
-GOOD = {"video": "a.mp4", "question": "What?"}
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -144,6 +193,20 @@ GOOD = {"video": "a.mp4", "question": "What?"}
         (GOOD | {"choices": ["a", "A."]}, "differ in case or punctuation alone"),
         (GOOD | {"choices": ["x", "y"], "answer": "z"}, "`answer` is 'z', but must be one of `choices`, or its letter"),
         (GOOD | {"choices": ["x", "y"], "answer": ["x", "y"]}, "must be one of `choices`"),
+        (GOOD | {"choices": ["x", "y"], "answer": 1}, "`answer` is 1"),
+        (GOOD | {"choices": ["x", "y"], "answer": "C"}, "`answer` is 'C', but must be one of `choices`"),
+        (GOOD | {"choices": ["x", "y"], "answer": "A. y"}, "`answer` is 'A. y', but must be one of `choices`"),
+        (GOOD | {"choices": ["B", "A"], "answer": "A"}, "the letter of 'B' and the text of option B. Write 'B. A'"),
+        (GOOD | {"choices": ["B. x", "A. y"]}, "bring letters in another order"),
+        (GOOD | {"choices": [1, 2]}, r"`choices` is \[1, 2\]"),
+        (GOOD | {"choices": {"A": "x", "B": "y"}}, "`choices` is {'A': 'x'"),
+        (GOOD | {"options": ["x", "y"], "answer": "A"}, "`options` is .*which the model would not see. Call it `cho"),
+        (GOOD | {"answer": "..."}, "`answer` is '...', but must have more than punctuation"),
+        (GOOD | {"id": [1]}, r"`id` is \[1\], but must be a text or a whole number"),
+        (GOOD | {"id": True}, "`id` is True"),
+        (GOOD | {"chat_template_kwargs": {}}, "holds for all questions. Pass it as --chat-template-kwargs"),
+        ('{"video": "a.mp4", "question": "x", "question": "y"}', "the key 'question' comes twice"),
+        ('{"video": "a.mp4", "question": "x", "mine": NaN}', "NaN is no value of JSON: write null"),
         (GOOD | {"kind": 1}, "`kind` is 1"),
         (GOOD | {"id": "1"}, "`id` is '1', which an earlier line has"),
     ],

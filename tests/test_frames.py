@@ -238,8 +238,15 @@ VIDEO, TEXT = {"type": "video"}, {"type": "text", "text": "What?"}
         (["What?", 3], "`question` holds 3, but each entry must be text or a chat"),
         ([{"role": "user"}], "the message {'role': 'user'}. A message has a `role` and a `content`"),
         (
-            [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}],
+            [{"role": "user", "content": "Hi"}, {"role": "system", "content": "Ho"}],
             "does not end with text of the user",
+        ),
+        ([{"role": "assistant", "content": "Ho"}], "words of the assistant to continue after a question of the user"),
+        ([{"role": "User", "content": "Hi"}], "the role 'User', but roles are system.* Did you mean 'user'?"),
+        ([{"role": "human", "content": "Hi"}], "the role 'human', but roles are system"),
+        (
+            [{"role": "system", "content": [{"type": "video"}]}, {"role": "user", "content": "Hi"}],
+            "the video in a message of the system",
         ),
         ([{"role": "user", "content": [{"type": "video"}]}], "does not end with text of the user"),
         (

@@ -601,7 +601,7 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
     (tmp_path / "text.mp4").write_text("no video")
     requests = write_lines(
         tmp_path / "requests.jsonl",
-        {"video": str(DEMO_VIDEO), "prompt": "What?", "max_new_token": 3, "mine": 1},
+        {"video": str(DEMO_VIDEO), "prompt": "What?", "promp": 3, "mine": 1},
         {"video": str(DEMO_VIDEO), "promt": "What?"},
         {"video": "text.mp4", "prompt": "What?"},
         {"video": "https://x.org/b.mp4", "prompt": "What?"},
@@ -615,7 +615,7 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
     arguments = [sys.executable, "-c", script, "run", "--requests", str(requests), "--check"]
     shown = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True).stdout
     assert shown.splitlines()[-1] == "3 []"
-    assert "request 1: the key `max_new_token` has no meaning here. Did you mean 'max_new_tokens'?" in shown
+    assert "request 1: the key `promp` has no meaning here. Did you mean 'prompt'?" in shown
     assert "request 2: the request cannot be asked: `prompt` is missing. Did you mean it by the key 'promt'?" in shown
     assert (
         "request 3: cannot read the video" in shown and "request 5: the request cannot be asked: it is no JSON" in shown

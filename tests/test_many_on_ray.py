@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mixed_requests import BAD, mixed_requests
+from mixed_requests import BAD, mixed_requests, read_mood
 from test_cli import save_tiny, vidcom2
 
 pytest.importorskip("ray", reason="Ray comes with the extra `ray`")
@@ -49,6 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a model, clips and requests, in both formats."""
     home = tmp_path_factory.mktemp("home")
     save_tiny(home / "model")
+    read_mood(home / "model")
     requests = mixed_requests(home, COUNT)
     (home / "requests.jsonl").write_text("".join(json.dumps(each) + "\n" for each in requests))
     pq.write_table(pa.Table.from_pylist(requests, schema_of(requests)), home / "requests.parquet")
@@ -57,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def schema_of(requests: list[dict[str, Any]]) -> pa.Schema:
     """Return columns for all keys. Parquet has no lists of mixed types, so `mine` is left out."""
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), dict: pa.struct([("mood", pa.string())])}
     known = {name: kinds[type(value)] for each in requests for name, value in each.items() if name != "mine"}
     return pa.schema(list((known | {"retention_ratio": pa.float64()}).items()))
 

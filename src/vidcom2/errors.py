@@ -11,6 +11,9 @@ from pathlib import Path
 OLDEST_TRANSFORMERS, FIRST_TOO_NEW = (5, 19), (6,)  # as pyproject.toml says
 
 
+ALIKE = 0.8  # a name this close to a known one is probably a misspelling, and not the user's own
+
+
 class OptionError(ValueError):
     """A value outside its accepted set, or options that do not go together."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from engines import CASES_BY_NAME, ROWS, Case, save_repo, save_stock_repo
-from mixed_requests import BAD, mixed_requests
+from mixed_requests import BAD, mixed_requests, read_mood
 from typer.testing import CliRunner
 
 from vidcom2.cli.app import app
@@ -41,6 +41,7 @@ def test_the_rows_equal_those_of_transformers(name: str, tmp_path: Path) -> None
     if name == "llava_video":
         processor.add_time_instruction = True
         processor.save_pretrained(repo)
+    read_mood(repo)
     lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, REPOS[name])]
     (tmp_path / "requests.jsonl").write_text("".join(lines))
     expected, found = tmp_path / "transformers.jsonl", tmp_path / "vllm.jsonl"
@@ -66,6 +67,7 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
     ray = pytest.importorskip("ray", reason="it comes with the extra `ray`, which .ci/vllm leaves out to save time")
     repo, count = tmp_path / "repo", 20
     save_stock_repo(repo, CASES_BY_NAME["llava_onevision"])
+    read_mood(repo)
     lines = [json.dumps(each) + "\n" for each in mixed_requests(tmp_path, count)]
     (tmp_path / "requests.jsonl").write_text("".join(lines))
     expected, found = tmp_path / "transformers.jsonl", tmp_path / "ray.jsonl"

@@ -1,7 +1,7 @@
 """Asking a question about a video, in one call."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, cast, overload
@@ -28,7 +28,7 @@ from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .comparison import Comparison, run
 from .frame_size import size_of_frames
 from .generation import compress, encode, generate
-from .prompting import prepare_inputs
+from .prompting import check_template_arguments, prepare_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,7 @@ def ask(
     times: Sequence[float] | None = None,
     max_new_tokens: int = 64,
     scale_while_reading: bool = False,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     measure: bool = False,
     device: str = "auto",
     dtype: str = "auto",
@@ -103,7 +104,8 @@ def ask(
             `fps` or `times`.
         question: a text; or a chat, which is a list of messages; or a list of texts and chats, which are asked one
             after the other about a video that is encoded once. In a chat `{"type": "video"}` stands for the video.
-            Without it the video comes before the user's first text.
+            Without it the video comes before the user's first text. The model continues a chat that ends with words of
+            the assistant, and the answer has the new words only.
         model: a Hub id or a folder, which may hold a stock checkpoint. Or a loaded VidCom² model, which saves loading
             it for each question. None means the bundled toy model.
         processor: the processor of a loaded model.
@@ -112,6 +114,7 @@ def ask(
         max_new_tokens: the most tokens that an answer may have.
         scale_while_reading: scale the frames of a file to the size that the processor wants while they are read, where
             it would make them smaller. This saves memory and time, but pixels differ a little from the processor's.
+        chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         measure: answer again with and without compression, and measure both, as `vidcom2 run` does. These answers are
             greedy, whatever the arguments of `generate`.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
@@ -141,6 +144,8 @@ def ask(
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
     check_model(model, processor, placement)
+    if processor is not None:
+        check_template_arguments(processor, chat_template_kwargs)
     if measure and not isinstance(question, str):
         raise OptionError("`measure=True` measures one text, but `question` is a list. Ask one text, or leave it out.")
     if measure and settings and isinstance(model, PreTrainedModel):
@@ -158,14 +163,17 @@ def ask(
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(model, processor, placement, settings)
+    check_template_arguments(checkpoint.processor, chat_template_kwargs)
     if not isinstance(video, Video):
         video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor))
-    answers = _answers(checkpoint, video, prompts, settings, {"max_new_tokens": max_new_tokens, **arguments})
+    of_generate = {"max_new_tokens": max_new_tokens, **arguments}
+    answers = _answers(checkpoint, video, prompts, settings, of_generate, chat_template_kwargs)
     if not is_single(question):
         return answers
     if not measure:
         return answers[0]
-    return replace(answers[0], measured=run(checkpoint, video, cast(str, question), max_new_tokens))
+    measured = run(checkpoint, video, cast(str, question), max_new_tokens, chat_template_kwargs=chat_template_kwargs)
+    return replace(answers[0], measured=measured)
 
 
 def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:
@@ -184,7 +192,12 @@ def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) ->
 
 
 def _answers(
-    checkpoint: Checkpoint, video: Video, prompts: Sequence[Prompt], settings: dict[str, Any], arguments: dict[str, Any]
+    checkpoint: Checkpoint,
+    video: Video,
+    prompts: Sequence[Prompt],
+    settings: dict[str, Any],
+    arguments: dict[str, Any],
+    template_arguments: Mapping[str, Any] | None,
 ) -> list[Answer]:
     processor: Any = checkpoint.processor
     model = checkpoint.model
@@ -193,7 +206,7 @@ def _answers(
     features: VidCom2VideoFeatures | None = None
     answers = []
     for prompt in prompts:
-        inputs = prepare_inputs(processor, prompt, video, model)
+        inputs = prepare_inputs(processor, prompt, video, model, template_arguments=template_arguments)
         if features is None:  # encoded here, not in `generate`, so that the answer can say which tokens were kept
             features = compress(model, encode(model, inputs, of_call), of_call)
         inputs.pop("pixel_values_videos")

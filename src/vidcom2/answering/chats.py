@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from ..errors import OptionError
+from ..errors import OptionError, did_you_mean
 
 Message: TypeAlias = Mapping[str, Any]
 Chat: TypeAlias = Sequence[Message]
 Prompt: TypeAlias = str | Chat
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
 ABOUT_ONE_VIDEO = "For other chats call the processor and the model's own `generate`."
 
 
@@ -40,10 +41,10 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
 
     Args:
         prompt: a text, or a chat. In a chat without a `{"type": "video"}`, the video comes before the user's first
-            text.
+            text. If the assistant's words end it, the model continues them.
 
     Raises:
-        OptionError: on a chat that is not about one video or does not end with text of the user.
+        OptionError: on a chat that is not about one video, or does not end with text of the user or the assistant.
     """
     if isinstance(prompt, str):
         return [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]}]
@@ -51,8 +52,12 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
         raise OptionError(f"`question` holds {prompt!r}, but each entry must be text or a chat, a list of messages.")
     chat = [_message(cast(Message, message)) for message in prompt]
     of_user = [message for message in chat if message["role"] == "user"]
-    if not chat or chat[-1]["role"] != "user" or not any(part["type"] == "text" for part in chat[-1]["content"]):
-        raise OptionError(f"`question` is the chat {prompt!r}, which does not end with text of the user.")
+    ends = bool(chat) and chat[-1]["role"] in ("user", "assistant")
+    if not of_user or not ends or not any(part["type"] == "text" for part in chat[-1]["content"]):
+        raise OptionError(
+            f"`question` is the chat {prompt!r}, which does not end with text of the user, or with words of the "
+            "assistant to continue after a question of the user."
+        )
     num_videos = sum(part["type"] == "video" for message in chat for part in message["content"])
     if num_videos > 1:
         raise OptionError(f"`question` is a chat with {num_videos} videos, but must be about one. {ABOUT_ONE_VIDEO}")
@@ -69,9 +74,18 @@ def _message(message: Message) -> dict[str, Any]:
             f"`question` is a chat with the message {dict(message)!r}. A message has a `role` and a `content`: "
             '{"role": "user", "content": "What happens?"}.'
         )
+    if message["role"] not in ROLES:
+        raise OptionError(
+            f"`question` is a chat with the role {message['role']!r}, but roles are {', '.join(ROLES)}."
+            f"{did_you_mean(message['role'], ROLES)}"
+        )
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(cast(Sequence, content))
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "video" and message["role"] != "user":
+            raise OptionError(
+                f"`question` is a chat with the video in a message of the {message['role']}. Put it into the user's."
+            )
         if kind == "video" and set(part) > {"type"}:
             raise OptionError(
                 "`question` is a chat that brings its own video, but the video is an argument of `ask`. Pass it there, "

@@ -1,7 +1,7 @@
 """Answer one question about one video with and without compression, and measure both."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -72,6 +72,7 @@ class Comparison:
         kept_share: the share of the scored tokens that is kept.
         max_position_embeddings: how many positions the language model was made for; None if its config does not say.
         uncompressed: the side with all tokens; None if it was not asked for.
+        chat_template_kwargs: the values that the chat template was given.
         other_method, other: another method that keeps as many tokens, and its side; None if it was not asked for.
     """
 
@@ -93,6 +94,7 @@ class Comparison:
     other_method: str | None = None
     other: Measured | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sides(self) -> dict[str, Measured | None]:
@@ -121,6 +123,7 @@ def run(
     baseline: bool = True,
     progress: Progress = lambda *_: None,
     other_method: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Answer `prompt` about `video` with the model's retention ratio and, as the baseline, with 1.0.
 
@@ -130,9 +133,10 @@ def run(
         repeats: how often each side is measured. One call before that is not measured; it prepares kernels and memory.
         baseline: whether the full prompt runs too. It may not fit into memory even if the compressed prompt does.
         other_method: another method that answers too, and keeps as many tokens.
+        chat_template_kwargs: as in `ask`.
     """
     model, processor = checkpoint.model, checkpoint.processor
-    inputs = prepare_inputs(processor, prompt, video, model)
+    inputs = prepare_inputs(processor, prompt, video, model, template_arguments=chat_template_kwargs)
     settings_of = model.config.compression_settings
     settings = settings_of()
     compared: list[dict[str, Any]] = [{"retention_ratio": settings.retention_ratio}]
@@ -174,6 +178,7 @@ def run(
         other_method=other_method,
         other=None if other_method is None else measured[-1],
         environment=where,
+        chat_template_kwargs=dict(chat_template_kwargs or {}),
     )
 
 

@@ -1,5 +1,6 @@
 """A conversation about one video: each question continues the KV cache of the turns before it."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -9,7 +10,7 @@ from ..checkpoints import Checkpoint
 from ..errors import OptionError
 from ..modeling.hosting.transformers_names import CACHE
 from ..video.reading import Video
-from .prompting import prepare_inputs
+from .prompting import check_template_arguments, prepare_inputs
 
 ANSWER = "⟦answer⟧"  # takes the place of an answer, to find out what the chat template writes behind it
 
@@ -24,7 +25,15 @@ class Conversation:
         cache: the KV cache, which holds the compressed prompt and all turns; None before the first question.
     """
 
-    def __init__(self, checkpoint: Checkpoint, video: Video, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        video: Video,
+        max_new_tokens: int,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_template_arguments(checkpoint.processor, chat_template_kwargs)
+        self.template_arguments = dict(chat_template_kwargs or {})
         self.checkpoint = checkpoint
         self.video = video
         self.max_new_tokens = max_new_tokens
@@ -51,7 +60,8 @@ class Conversation:
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
         self._check(question)
         if self.ids is None:
-            inputs = dict(prepare_inputs(processor, question, self.video, model))
+            more = {"template_arguments": self.template_arguments}
+            inputs = dict(prepare_inputs(processor, question, self.video, model, **more))
         else:
             ids = self._continued(self.ids, question)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE: self.cache}
@@ -79,7 +89,8 @@ class Conversation:
         processor = cast(Any, self.checkpoint.processor)
         turns = [("user", "?"), ("assistant", ANSWER), ("user", question)]
         chat = [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns]
-        text = processor.apply_chat_template(chat, add_generation_prompt=True).partition(ANSWER)[2]
+        text = processor.apply_chat_template(chat, add_generation_prompt=True, **self.template_arguments)
+        text = text.partition(ANSWER)[2]
         after = processor.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids.to(ids.device)
         if ids[0, -1] == after[0, 0]:  # the model itself generated the token that ends its turn
             after = after[:, 1:]

@@ -34,7 +34,7 @@ from .arguments import (
 from .background import Background
 from .frame_size import size_of_frames
 from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
-from .prompting import check_prompt, padded, prepare_inputs, video_arguments, without_pixels
+from .prompting import check_prompt, check_template_arguments, padded, prepare_inputs, video_arguments, without_pixels
 from .requests import VideoRequest, request_of
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
@@ -80,6 +80,7 @@ def answer_many(
     batch_size: int = 8,
     workers: int = 2,
     scale_while_reading: bool = False,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     read: Callable[[str, int], Video] | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -97,7 +98,8 @@ def answer_many(
 
     Args:
         requests: dicts with `video` (a path, a URL or a `Video`) and `prompt`. They may have an `id` (otherwise their
-            number, from 1), `num_frames`, `max_new_tokens` and settings of VidCom² of their own.
+            number, from 1), and `num_frames`, `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their
+            own.
         model: as in `ask`.
         processor: the processor of a loaded model.
         num_frames: how many frames are sampled, evenly in time.
@@ -106,6 +108,7 @@ def answer_many(
             memory.
         workers: threads that read videos. `workers` + `batch_size` videos are in memory at a time.
         scale_while_reading: as in `ask`, for the requests whose video is a file.
+        chat_template_kwargs: as in `ask`. Those of a request are added to these, or replace them.
         read: reads a video's frames in place of `read_video`, and raises a ValueError if it cannot. Several threads
             call it.
         device, dtype, attn_implementation, device_map, revision: how to load a model that is named.
@@ -142,7 +145,9 @@ def answer_many(
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(model, processor, placement, settings)
     checkpoint.model.config.compression_settings(**settings)  # refuses settings that do not fit together, at once
-    answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments)
+    check_template_arguments(checkpoint.processor, chat_template_kwargs)
+    template_arguments = dict(chat_template_kwargs or {})
+    answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments, template_arguments)
     numbered = zip(count(1), requests)
     asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
     size = size_of_frames(checkpoint.processor) if scale_while_reading else None
@@ -250,11 +255,13 @@ class _Answering:
         batch_size: int,
         settings: dict[str, Any],
         arguments: dict[str, Any],
+        template_arguments: dict[str, Any],
     ) -> None:
         self.model = checkpoint.model
         self.processor: Any = checkpoint.processor
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
         self.settings, self.arguments = settings, with_tokenizer(arguments, checkpoint.processor)
+        self.template_arguments = template_arguments
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
 
@@ -278,7 +285,12 @@ class _Answering:
                     except Exception as error:
                         unreadable = refusal(error)
                         raise
-                inputs = prepare_inputs(self._threads_processor(), request.prompt, video)
+                inputs = prepare_inputs(
+                    self._threads_processor(),
+                    request.prompt,
+                    video,
+                    template_arguments={**self.template_arguments, **request.chat_template_kwargs},
+                )
                 if not result.video:
                     described = video_arguments(self.model, inputs)
                     # This halves the memory for a model in half precision. Other inputs must not be rounded.
@@ -302,6 +314,7 @@ class _Answering:
         except ValueError as error:
             raise OptionError(str(error)) from None
         check_prompt(self.processor, request.prompt)
+        check_template_arguments(self.processor, request.chat_template_kwargs)
 
     def _read(self, request: VideoRequest, read: Callable[[str, int], Video]) -> Video:
         if isinstance(request.video, Video):

@@ -28,10 +28,16 @@ from ..vllm_plugin.compat import why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
 from ..vllm_plugin.unsupported_family import REASONS
 from .background import Background
-from .chats import chat_about
 from .frame_size import size_of_frames
 from .many import AnsweredRequest, Stopped, consecutive, refusal
-from .prompting import at_least_a_pair, check_prompt, prepare_inputs, spacing_of_a_part
+from .prompting import (
+    at_least_a_pair,
+    check_prompt,
+    check_template_arguments,
+    prepare_inputs,
+    prompt_text,
+    spacing_of_a_part,
+)
 from .requests import VideoRequest, request_of
 
 
@@ -46,6 +52,7 @@ def answer_many_in_vllm(
     batch_size: int,
     workers: int,
     scale_while_reading: bool,
+    chat_template_kwargs: Mapping[str, Any],
     engine_arguments: Mapping[str, Any],
 ) -> Generator[AnsweredRequest, None, None]:
     """Start an engine, and return its answers as they come. The arguments are those of `answer_many`, but for these:
@@ -60,7 +67,16 @@ def answer_many_in_vllm(
         OptionError: on settings that an engine cannot keep to, and on another version of vLLM.
         CheckpointError: if there is no such model, or VidCom² has no class for it.
     """
-    engine = VllmEngine(model, settings, placement, num_frames, max_new_tokens, batch_size, engine_arguments)
+    engine = VllmEngine(
+        model,
+        settings,
+        placement,
+        num_frames,
+        max_new_tokens,
+        batch_size,
+        chat_template_kwargs,
+        engine_arguments,
+    )
     numbered = zip(count(1), requests)
     asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
     return _and_close(engine, engine.answers(asked, workers, scale_while_reading))
@@ -147,9 +163,12 @@ class VllmEngine:
         num_frames: int,
         max_new_tokens: int,
         batch_size: int,
+        chat_template_kwargs: Mapping[str, Any],
         arguments: Mapping[str, Any],
     ) -> None:
         config, self.processor = config_and_processor(name, settings, placement)
+        check_template_arguments(self.processor, chat_template_kwargs)
+        self.template_arguments = chat_template_kwargs
         family = FAMILIES[config.model_type]
         toy = toy_of(name)
         own = {each: getattr(config, each) for each in family.settings}
@@ -199,6 +218,7 @@ class VllmEngine:
                 if request.problem is not None:
                     raise OptionError(request.problem)
                 check_prompt(self.processor, request.prompt)
+                check_template_arguments(self.processor, request.chat_template_kwargs)
                 if unreadable is not None:
                     raise OptionError(unreadable)
                 if video is None:
@@ -226,7 +246,8 @@ class VllmEngine:
                 "the frames show only a part of the video, but vLLM gives this family the times of frames that are "
                 "spread over all of it. Ask it with --engine transformers."
             )
-        text = self.processor.apply_chat_template(chat_about(request.prompt), add_generation_prompt=True)
+        template_arguments = {**self.template_arguments, **request.chat_template_kwargs}
+        text = prompt_text(self.processor, request.prompt, template_arguments)
         if getattr(self.processor, "add_time_instruction", False):  # vLLM tokenizes the prompt before it sees the video
             from ..modeling.families.processing_llava_video import time_instruction
 

@@ -1,15 +1,18 @@
 """Turning a question and a video into model inputs, for the steps of `generation.py`."""
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import jinja2
+import jinja2.meta
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from ..errors import OptionError
+from ..errors import ALIKE, OptionError, did_you_mean, one_line, sentence
 from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
@@ -25,8 +28,73 @@ def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
             raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
 
 
+def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, Any] | None) -> None:
+    """Check that a processor's chat template reads the `chat_template_kwargs` of a call, such as `enable_thinking`.
+
+    Raises:
+        OptionError: on another name, which Jinja would ignore, and on a value that it would take for another.
+    """
+    if arguments is None or arguments == {}:
+        return
+    if not isinstance(arguments, Mapping):
+        raise OptionError(f"`chat_template_kwargs` is {arguments!r}, but must be a dict: {{'enable_thinking': False}}.")
+    template = cast(Any, processor).chat_template
+    template = template.get("default") if isinstance(template, dict) else template
+    # SmolVLM's processor has another template for chats with a video.
+    template = getattr(inspect.getmodule(type(processor)), "DEFAULT_CHAT_TEMPLATE", template)
+    known = _variables(str(template)) - {"messages", "add_generation_prompt"}
+    for name, value in arguments.items():
+        if name not in known:
+            raise OptionError(
+                f"`chat_template_kwargs` has {name!r}, which this model's chat template does not read, or which is not "
+                f"for callers to set. Leave it out.{did_you_mean(name, known, ALIKE)}"
+            )
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            raise OptionError(
+                f"`chat_template_kwargs` has the text {value!r} for {name!r}, which Jinja takes for true. Write it "
+                "without quotes."
+            )
+
+
+def _variables(template: str) -> set[str]:
+    """Return the names that a chat template reads from its caller."""
+    text = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)  # a tag that only Transformers knows
+    reader = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    try:
+        return jinja2.meta.find_undeclared_variables(reader.parse(text))
+    except jinja2.TemplateError as error:
+        raise OptionError(f"the model's chat template cannot be read: {sentence(one_line(error))}") from error
+
+
+def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: Mapping[str, Any] | None = None) -> str:
+    """Return a text or a chat in the processor's chat template, with the beginning of the answer.
+
+    Args:
+        template_arguments: the `chat_template_kwargs` of the call.
+
+    Raises:
+        OptionError: on a chat that `chat_about` or the template refuses, and on arguments that the template refuses.
+    """
+    chat = chat_about(prompt)
+    check_template_arguments(processor, template_arguments)
+    continues = chat[-1]["role"] == "assistant"
+    try:
+        return processor.apply_chat_template(
+            chat, add_generation_prompt=not continues, continue_final_message=continues, **(template_arguments or {})
+        )
+    except (ValueError, TypeError, jinja2.TemplateError) as error:
+        given = f" with `chat_template_kwargs` {dict(template_arguments)!r}" if template_arguments else ""
+        reason = sentence(one_line(error))
+        raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
+
+
 def prepare_inputs(
-    processor: ProcessorMixin, prompt: Prompt, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
+    processor: ProcessorMixin,
+    prompt: Prompt,
+    video: Video,
+    model: PreTrainedModel | None = None,
+    batch_size: int = 1,
+    template_arguments: Mapping[str, Any] | None = None,
 ) -> BatchFeature:
     """Return the chat prompt with its placeholders, and the pixels, as the checkpoint's own processor makes them.
 
@@ -37,8 +105,9 @@ def prepare_inputs(
         model: all inputs go to its device, and the pixels get its dtype. No other input does: Qwen2.5-VL computes
             positions from the times of frames, and in bfloat16 neighbouring frames would share a position.
         batch_size: how often the batch repeats the prompt and the video.
+        template_arguments: as in `prompt_text`.
     """
-    text = processor.apply_chat_template(chat_about(prompt), add_generation_prompt=True)
+    text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
     inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
         text=[text] * batch_size,

@@ -1,8 +1,6 @@
 """The questions of `vidcom2 eval`, and when an answer counts as right. Nothing here imports PyTorch."""
 
 import re
-import string
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +8,14 @@ from typing import Any
 
 from ..errors import OptionError, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
+from .named_choice import LETTERS, final_text, named_choice, normalised
 
 KNOWN_KEYS = ("id", "video", "question", "answer", "choices", "kind")
-LETTERS = string.ascii_uppercase
 CHOICES_INSTRUCTION = "Answer with the letter of the right option."
-# Stripped from both ends of each word. Signs of numbers stay, and so does punctuation inside words.
-PUNCTUATION = ".,;:!?\"'`()[]{}<>*_“”‘’«»…。，、！？；："
-# "B", "(b)", "B.", "B: a cat", "The answer is B." A letter with more text needs a mark after it: "A dog" is no letter.
-LETTER = re.compile(
-    r"\W*(?:(?:the )?(?:(?:best|correct|right) )?(?:answer|option)(?: is)?\W+)?([a-z])(?:\W*|[.):,\n].*)", re.I | re.S
-)
+# "B", "(b)", "B. a dog"; the letter of a right answer, with or without its text
+LETTERED = re.compile(r"\W*([A-Za-z])(?:\W*$|[.):]\s*(?=\S)(.*))", re.S)
+# An option in a question: "A. a dog", "(A) a dog"
+IN_QUESTION = re.compile(r"(?:^|\s)\(?([A-Z])[.):]\s+")
 
 
 @dataclass(frozen=True)
@@ -51,51 +47,46 @@ class Question:
     def is_correct(self, text: str) -> bool | None:
         """Tell whether a model's answer is right; None if that is not known.
 
-        With choices, the answer must name the right option. Otherwise its `normalised` text must equal that of an
-        accepted answer.
+        With choices, the answer must name the right option, as `named_choice` reads it. Otherwise its final text must
+        equal that of an accepted answer, both `normalised`.
         """
         if self.answers is None:
             return None
-        return self.meaning(text) in {self.meaning(answer) for answer in self.answers}
+        if self.choices is not None:
+            by_text = self.answers[0] in self.choices
+            right = self.choices.index(self.answers[0]) if by_text else right_option(self.answers, self.choices)
+            named = named_choice(text, self.choices)
+            return named is not None and named == right
+        return normalised(final_text(text)) in {normalised(answer) for answer in self.answers}
 
     def agree(self, text: str, other: str) -> bool:
         """Tell whether two answers name the same option or, if they name none, have the same `normalised` text."""
-        return self.meaning(text) == self.meaning(other)
+        named = [None if self.choices is None else named_choice(each, self.choices) for each in (text, other)]
+        if named != [None, None]:
+            return named[0] == named[1]
+        # Two models that are still thinking agree only if they think the same.
+        finals = [normalised(final_text(each)) or normalised(each) for each in (text, other)]
+        return finals[0] == finals[1]
 
-    def meaning(self, text: str) -> str | int:
-        """Return the number of the option that an answer names by text or letter, or else its normalised text."""
-        if self.choices is None:
-            return normalised(text)
-        number = named_choice(text, self.choices)
-        return normalised(text) if number is None else number
+    def names_no_option(self, text: str) -> bool:
+        """Tell whether an answer to a multiple choice question names none of its options, or several."""
+        return self.choices is not None and named_choice(text, self.choices) is None
 
 
 def prompt_of(question: str, choices: Sequence[str] | None) -> str:
-    """Return the question. With choices, add a lettered line for each and the request for a letter."""
-    if choices is None:
+    """Return the question. With choices, add a lettered line for each and the request for a letter, unless the question
+    shows these options itself."""
+    if choices is None or options_in(question) == tuple(choices):
         return question
     lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices)]
     return "\n".join([question, *lines, CHOICES_INSTRUCTION])
 
 
-def normalised(text: str) -> str:
-    """Return a text in lower case, without double spaces and punctuation around words: `"A  car!"` is `"a car"`."""
-    words = unicodedata.normalize("NFKC", text).casefold().split()
-    return " ".join(filter(None, (word.strip(PUNCTUATION) for word in words)))
-
-
-def named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """Return the number of the option that an answer names by its `normalised` text, or else by its letter, or None.
-
-    A letter counts if it stands alone, or if `.`, `)`, `:`, `,` or a new line follows it. "The answer is" or the like
-    may precede it.
-    """
-    texts = [normalised(choice) for choice in choices]
-    if normalised(text) in texts:
-        return texts.index(normalised(text))
-    found = LETTER.fullmatch(text)
-    number = LETTERS.index(found[1].upper()) if found else len(choices)
-    return number if number < len(choices) else None
+def options_in(question: str) -> tuple[str, ...] | None:
+    """Return the texts of the options that a question itself shows behind the letters A, B and so on; None without."""
+    _, *parts = IN_QUESTION.split(question)
+    letters, texts = parts[::2], tuple(part.strip().split("\n")[0].strip() for part in parts[1::2])
+    return texts if len(texts) > 1 and "".join(letters) == LETTERS[: len(letters)] and all(texts) else None
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
@@ -145,16 +136,51 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
     for key in ("video", "question"):
         check_text(given, key)
     answers, choices = _texts(given, "answer"), choices_of(given)
+    if choices is None and answers is not None and all(re.fullmatch(r"\(?[A-Z]\)?\.?", each) for each in answers):
+        choices = options_in(given["question"])  # the right answer is a letter of these
+    if answers is not None and not all(map(normalised, answers)):
+        raise OptionError(f"`answer` is {given['answer']!r}, but must have more than punctuation")
     if choices is not None and answers is not None:
-        right = named_choice(answers[0], choices)
-        if len(answers) != 1 or right is None:
+        right = right_option(answers, choices)
+        if right is None:
             raise OptionError(f"`answer` is {given['answer']!r}, but must be one of `choices`, or its letter")
         answers = (choices[right],)
     kind = given.get("kind")
     if kind is not None and not isinstance(kind, str):
         raise OptionError(f"`kind` is {kind!r}, but must be a text")
-    video, name = video_from(given["video"], folder), str(given.get("id", number))
-    return Question(name, video, given["question"], answers, choices, kind, given)
+    if "chat_template_kwargs" in given:
+        raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
+    video = video_from(given["video"], folder)
+    return Question(id_of(given, number), video, given["question"], answers, choices, kind, given)
+
+
+def right_option(answers: Sequence[str], choices: Sequence[str]) -> int | None:
+    """Return the number of the option that a right answer states by its text, its letter or both; None if it states
+    none. Raises an OptionError if it is the text of one and the letter of another."""
+    if len(answers) != 1:
+        return None
+    texts, answer = list(map(normalised, choices)), normalised(answers[0])
+    by_text = texts.index(answer) if answer in texts else None
+    found = LETTERED.fullmatch(answers[0])
+    by_letter = LETTERS.index(found[1].upper()) if found else None
+    if by_letter is None or by_letter >= len(choices) or (found[2] and normalised(found[2]) != texts[by_letter]):
+        return by_text
+    if by_text not in (None, by_letter):
+        raise OptionError(
+            f"`answer` is {answers[0]!r}, which is the letter of {choices[by_letter]!r} and the text of option "
+            f"{LETTERS[by_text]}. Write {f'{LETTERS[by_text]}. {choices[by_text]}'!r}, or the other in the same way"
+        )
+    return by_letter
+
+
+def id_of(given: Mapping[str, Any], number: int) -> str:
+    """Return the id that a line gives, or else its number. Raises an OptionError if it is no text or whole number."""
+    name = given.get("id")
+    if name is None:
+        return str(number)
+    if isinstance(name, bool) or not isinstance(name, str | int) or not str(name).strip():
+        raise OptionError(f"`id` is {name!r}, but must be a text or a whole number")
+    return str(name)
 
 
 def check_text(given: Mapping[str, Any], key: str) -> None:
@@ -184,12 +210,23 @@ def video_from(video: str, folder: Path) -> str:
 
 
 def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the options of a multiple choice question; None for other questions. Raises an OptionError on bad ones."""
+    """Return the options of a multiple choice question, without letters that they bring ("A. a cat"); None for other
+    questions. Raises an OptionError on bad ones."""
     choices = _texts(given, "choices")
     if choices is None:
+        for name in ("choice", "options", "candidates"):
+            if isinstance(given.get(name), list):
+                raise OptionError(f"`{name}` is {given[name]!r}, which the model would not see. Call it `choices`")
         return None
     if isinstance(given["choices"], str) or not 2 <= len(choices) <= len(LETTERS):
         raise OptionError(f"`choices` is {given['choices']!r}, but must be a list of 2 to 26 texts")
+    lettered = [re.match(r"\s*\(?([A-Z])[.):]\s*(?=\S)", choice) for choice in choices]
+    if all(lettered):
+        letters = "".join(each[1] for each in lettered if each)
+        if letters == LETTERS[: len(choices)]:
+            choices = tuple(choice[each.end() :] for choice, each in zip(choices, lettered) if each)
+        elif sorted(letters) == sorted(LETTERS[: len(choices)]):
+            raise OptionError(f"`choices` {list(choices)} bring letters in another order. Sort or remove the letters")
     if len(set(map(normalised, choices))) < len(choices):
         raise OptionError(f"`choices` {list(choices)} differ in case or punctuation alone. Tell them apart")
     return choices

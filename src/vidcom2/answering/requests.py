@@ -5,6 +5,7 @@ Nothing here imports PyTorch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import SETTING_NAMES
-from ..errors import OptionError, did_you_mean, sentence
+from ..errors import ALIKE, OptionError, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
-from .questions import check_text, choices_of, prompt_of, video_from
+from .questions import check_text, choices_of, id_of, prompt_of, video_from
 
 if TYPE_CHECKING:
     from ..video.reading import Video
@@ -24,6 +25,9 @@ VIDEO_SUFFIXES = (
     *(".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".vob"),
     *(".webm", ".wmv"),
 )
+TEMPLATE = "chat_template_kwargs"
+OF_TEMPLATES = ("enable_thinking", "add_generation_prompt", "continue_final_message")
+NAMES = ("num_frames", "max_new_tokens", TEMPLATE, *SETTING_NAMES)  # which nobody else uses for a key of his own
 OF_THE_MODEL = (*FAMILY_SETTINGS, "spatial_pool_mode")  # settings that a single call cannot change
 
 
@@ -36,6 +40,7 @@ class VideoRequest:
         video: a path, absolute or from the current folder, an http(s) URL, or what `read_video` returned.
         prompt: what the model reads.
         num_frames, max_new_tokens: those of this request; None means those of the run.
+        chat_template_kwargs: values for the chat template, beside those of the run.
         settings: the settings of `CompressionSettings` that this request changes.
         given: the request as the caller or the line of the file has it, with the user's own keys.
         problem: why it cannot be asked; None if no reason is known.
@@ -46,6 +51,7 @@ class VideoRequest:
     prompt: str = ""
     num_frames: int | None = None
     max_new_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
@@ -56,15 +62,14 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
 
     Args:
         given: `video`, and `prompt` or `question`. Optional keys are `id`, `choices` (shown below the question),
-            `num_frames`, `max_new_tokens` and settings of `CompressionSettings`. Other keys are kept.
+            `num_frames`, `max_new_tokens`, `chat_template_kwargs` and settings of `CompressionSettings`. Other keys are
+            kept, except those that read like one of these.
         number: the id of a request that has none.
         folder: the folder that paths are relative to.
     """
-    name, given = given.get("id"), dict(given)
-    known = str(name) if isinstance(name, str | int) and str(name).strip() else str(number)
+    given, known = dict(given), str(number)
     try:
-        if name is not None and known != str(name):
-            raise OptionError(f"`id` is {name!r}, but must be a text or a whole number")
+        known = id_of(given, number)
         if "prompt" in given and "question" in given:
             raise OptionError("it has both `prompt` and `question`. Give one of them")
         asked = "question" if "question" in given else "prompt"
@@ -81,6 +86,7 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
             prompt=prompt_of(given[asked], choices_of(given)),
             num_frames=_count(given, "num_frames"),
             max_new_tokens=_count(given, "max_new_tokens"),
+            chat_template_kwargs=_template_arguments(given),
             settings=_settings(given),
             given=given,
         )
@@ -138,17 +144,31 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in OF_THE_MODEL:
         if name in given:
             raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
-    unknown = [
-        each
-        for each in given
-        if each.startswith(("compression_", "retention_", "max_video")) and each not in SETTING_NAMES
-    ]
-    if unknown:
-        hint = did_you_mean(unknown[0], SETTING_NAMES)
-        raise OptionError(f"{unknown[0]!r} is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")
+    for name in (str(each) for each in given if each not in NAMES):
+        if name.startswith(("compression_", "retention_", "max_video")):
+            hint = did_you_mean(name, SETTING_NAMES)
+            raise OptionError(f"{name!r} is not a setting of VidCom². They are: {', '.join(SETTING_NAMES)}.{hint}")
+        hint = did_you_mean(name, NAMES, ALIKE)
+        if hint:
+            raise OptionError(f"{name!r} has no meaning here.{hint}")
     settings = {name: given[name] for name in SETTING_NAMES if given.get(name) is not None}
     check_settings(settings)
     return settings
+
+
+def _template_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `chat_template_kwargs` that a request gives. Null means the run's own, also for one of them. Raises an
+    OptionError on others, and on a key that belongs among them."""
+    for name, each in ((str(name), each) for name, each in given.items()):
+        if did_you_mean(name, OF_TEMPLATES, ALIKE):
+            inner = json.dumps({name: each}, default=str)
+            raise OptionError(f'{name!r} has no meaning here. Did you mean "{TEMPLATE}": {inner}?')
+        if name.startswith("chat_template") and name != TEMPLATE:
+            raise OptionError(f"{name!r} has no meaning here. Did you mean {TEMPLATE!r}?")
+    value = given.get(TEMPLATE)
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f'`{TEMPLATE}` is {value!r}, but must be an object, such as {{"enable_thinking": false}}')
+    return {name: each for name, each in (value or {}).items() if each is not None}
 
 
 def _count(given: Mapping[str, Any], name: str) -> int | None:

@@ -10,7 +10,15 @@ import typer
 from ..errors import OptionError
 from ..placement import Placement
 from .console import INTERRUPTED, as_typed, err, one_line_errors, out, takes_fields, takes_placement, takes_settings
-from .loading import FramesOption, ModelOption, announce_demo, load_with_video, print_lost
+from .loading import (
+    FramesOption,
+    ModelOption,
+    TemplateOption,
+    announce_demo,
+    load_with_video,
+    print_lost,
+    template_arguments,
+)
 
 QUIT = ("/quit", "/exit")
 
@@ -30,6 +38,7 @@ class ChatOptions:
     model: ModelOption = None
     num_frames: FramesOption = 32
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 256
+    chat_template_kwargs: TemplateOption = None
 
 
 @takes_settings
@@ -42,6 +51,7 @@ def chat_command(options: ChatOptions) -> None:
     The video is encoded and compressed once; the KV cache holds its kept tokens and all turns.
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        of_template = template_arguments(options.chat_template_kwargs)
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings
         )
@@ -51,7 +61,7 @@ def chat_command(options: ChatOptions) -> None:
 
         announce_demo(options.model, options.video)
         print_lost(frames.lost)
-        conversation = Conversation(checkpoint, frames, options.max_new_tokens)
+        conversation = Conversation(checkpoint, frames, options.max_new_tokens, of_template)
         processor: Any = checkpoint.processor
         try:
             for question in _questions():

@@ -8,14 +8,12 @@ import typer
 from rich.markup import escape
 
 from ..answering.questions import KNOWN_KEYS, Question
-from ..answering.requests import VideoRequest
-from ..configuration.compression_settings import SETTING_NAMES
-from ..errors import did_you_mean, one_line, sentence
+from ..answering.requests import NAMES, VideoRequest
+from ..errors import ALIKE, did_you_mean, one_line, sentence
 from .console import SOME_ERRORS, out, print_line, progress_bar
 
 QUESTION_KEYS = KNOWN_KEYS
-REQUEST_KEYS = ("id", "video", "prompt", "question", "choices", "num_frames", "max_new_tokens", *SETTING_NAMES)
-ALIKE = 0.8  # a key this close to a known one is probably a misspelling, and not the user's own
+REQUEST_KEYS = ("id", "video", "prompt", "question", "choices", *NAMES)
 
 
 @dataclass(frozen=True)

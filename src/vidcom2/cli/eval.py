@@ -17,7 +17,7 @@ from ..configuration.compression_settings import SETTING_NAMES
 from ..configuration.method_tables import COMPRESSION_METHODS
 from ..errors import OptionError, written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
-from ..evaluation.tables import named, table
+from ..evaluation.tables import named, table, without_options
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, model_identity
@@ -37,7 +37,14 @@ from .console import (
     takes_placement,
     takes_settings,
 )
-from .loading import ModelOption, announce_demo, check_model_options, import_libraries
+from .loading import (
+    ModelOption,
+    TemplateOption,
+    announce_demo,
+    check_model_options,
+    import_libraries,
+    template_arguments,
+)
 from .verdicts import verdict_of_eval
 
 RATIOS, FRAMES, NUM_FRAMES = "0.5,0.25,0.15,0.1", "8,16,32,64", 32
@@ -98,6 +105,7 @@ class EvalOptions:
     ] = None
     batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
+    chat_template_kwargs: TemplateOption = None
 
     @property
     def folder(self) -> Path:
@@ -116,6 +124,7 @@ class EvalOptions:
     def check(self) -> list[Candidate]:
         """Check the options and return the candidates. Raises an OptionError or a CheckpointError."""
         check_model_options(self.model, self.placement, self.settings)
+        template_arguments(self.chat_template_kwargs)
         candidates = self._candidates()
         for name in self.settings:
             methods = {each.settings["compression_method"] for each in candidates}
@@ -182,6 +191,7 @@ class EvalOptions:
             "methods": self.methods,
             **compared,
             "max_new_tokens": self.max_new_tokens,
+            "chat_template_kwargs": template_arguments(self.chat_template_kwargs),
             **self.placement.of_answers,
             "settings": self.settings,
             **versions_of_answers(),
@@ -235,6 +245,8 @@ def eval_command(options: EvalOptions) -> None:
     for result in results:
         if "refused" in result:
             print_line(f"[yellow]Refused:[/] {escape(named(result))}, {escape(result['refused'])}")
+    for line in without_options(results):
+        print_line(f"[yellow]Named no option:[/] {escape(line)}")
     print_line(escape(f"In {options.folder}: {ANSWERS}, {RESULTS}, {TABLE}, {PLOT}"))
     print_verdict(verdict_of_eval(results))
     if errors:
@@ -266,6 +278,7 @@ def _evaluated(
                 num_frames=options.num_frames or NUM_FRAMES,
                 batch_size=options.batch_size,
                 max_new_tokens=options.max_new_tokens,
+                chat_template_kwargs=arguments["chat_template_kwargs"],
                 progress=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             )
         of_model = certificate_of(checkpoint.identity)

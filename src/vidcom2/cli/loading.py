@@ -8,8 +8,10 @@ import typer
 from rich.panel import Panel
 
 from ..checks import check_given, check_settings, check_video_file
+from ..errors import OptionError
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
+from ..records.jsonl import json_object
 from ..toys import shown_with, toy_of
 from .console import err, out, progress_bar
 
@@ -32,6 +34,12 @@ VideoOption = Annotated[
         help="Video file or http(s) URL. Without this option, a short clip that comes with vidcom2.", show_default=False
     ),
 ]
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Values for the model's chat template as JSON, such as '{\"enable_thinking\": false}'.", show_default=False
+    ),
+]
 FramesOption = Annotated[int, typer.Option(help="Frames sampled evenly from the video.", min=1)]
 
 
@@ -45,6 +53,19 @@ def check_model_options(model: str | None, placement: Placement, settings: Mappi
     check_given("--revision", placement.revision, "for the main branch")
     placement.check(model)
     check_settings(dict(settings))
+
+
+def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
+    """Return the JSON object that an option holds, empty if it is not given. Raises an OptionError on anything else."""
+    try:
+        return json_object("{}" if text is None else text)
+    except OptionError:
+        raise OptionError(f"`{name}` is {text!r}, but must be a JSON object, such as '{example}'.") from None
+
+
+def template_arguments(text: str | None) -> dict[str, Any]:
+    """Return the values of `--chat-template-kwargs`. Raises an OptionError on what is no JSON object."""
+    return json_option("chat_template_kwargs", text, '{"enable_thinking": false}')
 
 
 def import_libraries(placement: Placement) -> None:

@@ -10,7 +10,7 @@ from ..errors import OptionError
 from ..toys import shown_with, toy_of
 from .comparison_table import as_json, print_comparison
 from .console import one_line_errors, progress_bar, takes_fields, takes_placement, takes_settings
-from .loading import announce_demo, load_with_video
+from .loading import announce_demo, load_with_video, template_arguments
 from .run_many import run_many
 from .run_on_ray import run_on_ray
 from .run_options import DEFAULT_PROMPT, DEMO_AGAINST, ENGINES, NOT_OF_ENGINE, ONLY_MANY, ONLY_ONE, RunOptions
@@ -46,6 +46,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
         check_given("--prompt", prompt, "for the question of the demo")
         if options.against is not None:
             check_settings({"compression_method": options.against}, typed={"compression_method": "--against"})
+        of_template = template_arguments(options.chat_template_kwargs)
         clip = shown_with(options.model)[0] if options.video is None else None
         is_demo = clip is not None and toy_of(options.model) is not None and prompt is None
         frames, checkpoint = load_with_video(
@@ -69,6 +70,7 @@ def run_command(context: typer.Context, options: RunOptions) -> None:
                 options.baseline,
                 lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
                 options.against or (DEMO_AGAINST if is_demo else None),
+                of_template,
             )
         if options.as_json:
             print(json.dumps(as_json(result), indent=2))

@@ -1,7 +1,6 @@
 """`vidcom2 run` over many videos turns requests into a JSONL file of answers. An engine does the work: Transformers in
 `answering/many.py`, vLLM in `answering/many_in_vllm.py`. For Ray there is `run_on_ray.py`."""
 
-import json
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -23,7 +22,7 @@ from ..records.provenance import commit, is_dirty
 from ..records.run_record import versions_of_answers
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
 from .console import INTERRUPTED, SOME_ERRORS, imported_files, one_line_errors, print_line, progress_bar
-from .loading import announce_demo, check_model_options, import_libraries
+from .loading import announce_demo, check_model_options, import_libraries, json_option, template_arguments
 from .run_options import DEFAULT_PROMPT, RunOptions
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ def answers_depend_on(options: RunOptions) -> dict[str, Any]:
         "imported": imported_files(),
         "num_frames": options.num_frames,
         "max_new_tokens": options.max_new_tokens,
+        "chat_template_kwargs": template_arguments(options.chat_template_kwargs),
         "scale_while_reading": options.scale_while_reading,
         **options.placement.of_answers,
         "settings": options.settings,
@@ -81,6 +81,7 @@ def run_many(options: RunOptions) -> None:
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         if options.check:
             check_model_options(options.model, options.placement, options.settings)
+            template_arguments(options.chat_template_kwargs)
             check_rows(rows_of_requests(requests_of(options)), REQUEST_KEYS, "requests")
             return
         if options.output is None:
@@ -149,6 +150,7 @@ def _in_transformers(
         batch_size=options.batch_size or 8,
         workers=options.workers,
         scale_while_reading=options.scale_while_reading,
+        chat_template_kwargs=arguments["chat_template_kwargs"],
     )
 
 
@@ -168,15 +170,7 @@ def runs_vllm(options: RunOptions) -> bool:
 
 def engine_arguments(options: RunOptions) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` that the options name. Raises an OptionError on what is no JSON object."""
-    try:
-        given = json.loads(options.engine_args or "{}")
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        raise OptionError(
-            f"`engine_args` is {options.engine_args!r}, but must be a JSON object, such as "
-            """'{"max_model_len": 8192}'."""
-        )
+    given = json_option("engine_args", options.engine_args, '{"max_model_len": 8192}')
     return {**given, "tensor_parallel_size": options.tensor_parallel_size}
 
 
@@ -197,6 +191,7 @@ def _in_vllm(
         batch_size=options.batch_size or 64,
         workers=options.workers,
         scale_while_reading=options.scale_while_reading,
+        chat_template_kwargs=arguments["chat_template_kwargs"],
         engine_arguments=arguments["engine_args"],
     )
     check_loaded(model_identity(options.model, placement.revision), arguments)

@@ -117,6 +117,7 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
             "batch_size": options.batch_size or (64 if runs_vllm(options) else 8),
             "workers": options.workers,
             "scale_while_reading": options.scale_while_reading,
+            "chat_template_kwargs": arguments["chat_template_kwargs"],
         },
         engine_arguments=arguments["engine_args"] if runs_vllm(options) else None,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..placement import Placement
-from .loading import FramesOption, ModelOption, VideoOption
+from .loading import FramesOption, ModelOption, TemplateOption, VideoOption
 
 DEFAULT_PROMPT = "What happens in the video?"
 DEMO_AGAINST = "uniform_frames"
@@ -46,6 +46,7 @@ class RunOptions:
     ] = None
     num_frames: FramesOption = 32
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of the answer, in tokens.", min=1)] = 64
+    chat_template_kwargs: TemplateOption = None
     scale_while_reading: Annotated[
         bool,
         typer.Option(

@@ -1,6 +1,6 @@
 """Answering a batch of questions with each candidate, at each number of frames that candidates are shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import NO_HOOK, Batch, EncodedVideos, StageHook, compress, encode, generate, joined
+from ..answering.named_choice import BEGINS_THOUGHT, THOUGHT_MARKS
 from ..answering.prompting import padded, prepare_inputs, without_pixels
 from ..answering.questions import Question
 from ..answering.stopwatch import Stopwatch
@@ -20,6 +21,8 @@ from ..video.reading import Video
 
 if TYPE_CHECKING:
     from ..modeling.prompt.compressed_generation import VidCom2GenerationMixin
+
+PROMPT_END = 16  # tokens at the end of a prompt, among which a template begins the thoughts
 
 
 def rows_of_batch(
@@ -91,7 +94,9 @@ class ShownFrames:
         candidates: Sequence[Candidate],
         num_frames: int,
         read: Callable[[str, int], Video],
+        template_arguments: Mapping[str, Any] | None = None,
     ):
+        self.template_arguments = template_arguments
         self.checkpoint, self.num_frames, self.read = checkpoint, num_frames, read
         self.candidates = sorted(candidates, key=lambda each: not isinstance(each, AllTokens))  # others agree with it
         self.held: tuple[str, Video | ValueError, tuple[EncodedVideos, float] | None] | None = None
@@ -111,7 +116,8 @@ class ShownFrames:
         if isinstance(video, ValueError):
             raise video
         model = self.checkpoint.model
-        inputs = prepare_inputs(self.checkpoint.processor, question.prompt, video, model)
+        processor, of_template = self.checkpoint.processor, self.template_arguments
+        inputs = prepare_inputs(processor, question.prompt, video, model, template_arguments=of_template)
         if encoded is None:
             watch = Stopwatch(model)
             of_video = encode(model, inputs, model.config.compression_settings(), watch)
@@ -170,11 +176,34 @@ def _answers_of(
         if isinstance(candidate, AllTokens):
             raise
         return [{"refused": one_line(error)} for _ in prepared]
-    texts = tokenizer.batch_decode(new, skip_special_tokens=True)
+    texts = [text_of(tokenizer, each.inputs["input_ids"][0], row) for each, row in zip(prepared, new, strict=True)]
     return [
-        {"text": text.strip(), "kept_share": share, **of_one}
+        {"text": text, "kept_share": share, **of_one}
         for text, share, of_one in zip(texts, shares, figures, strict=True)
     ]
+
+
+def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
+    """Return the text of an answer, in which what encloses the model's thoughts can be found.
+
+    Of special tokens these marks alone are kept, since some tokenizers have them as such. Where the chat template has
+    begun the thoughts at the end of the prompt, the text begins with its mark.
+
+    Args:
+        prompt: (L,) ids of the prompt.
+        new: (n,) ids of the answer.
+    """
+    added = tokenizer.added_tokens_decoder
+    marks = {i: str(token) for i, token in added.items() if token.special and str(token) in THOUGHT_MARKS}
+    parts, run = [], []
+    for token in [*new.tolist(), None]:
+        if token is None or token in marks:
+            parts += [tokenizer.decode(run, skip_special_tokens=True), marks.get(token, "")]
+            run = []
+        else:
+            run.append(token)
+    begun = BEGINS_THOUGHT.search(tokenizer.decode(prompt[-PROMPT_END:]).rstrip().rpartition("\n")[2])
+    return ((begun[0] if begun else "") + "".join(parts)).strip()
 
 
 def compressed_answers(

@@ -6,13 +6,14 @@ batch of questions shares a call of `generate`.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..answering.candidates import Candidate, compared_candidates
+from ..answering.prompting import check_template_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..errors import OptionError, is_out_of_memory, memory_reason
@@ -37,6 +38,7 @@ def evaluate(
     num_frames: int = 32,
     batch_size: int = 8,
     max_new_tokens: int = 32,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
@@ -51,6 +53,7 @@ def evaluate(
         batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
             are those after it.
         max_new_tokens: the most tokens that an answer may have.
+        chat_template_kwargs: values for the model's chat template, such as `{"enable_thinking": False}`.
         read: reads a video's frames, and raises a ValueError if it cannot.
 
     Returns:
@@ -77,6 +80,7 @@ def evaluate(
             num_frames=num_frames,
             batch_size=batch_size,
             max_new_tokens=max_new_tokens,
+            chat_template_kwargs=chat_template_kwargs,
             read=read,
             progress=progress,
         )
@@ -92,18 +96,27 @@ def evaluate_locked(
     num_frames: int,
     batch_size: int,
     max_new_tokens: int,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
     """Do what `evaluate` does for a caller that holds the lock of the file."""
     compared = compared_candidates(candidates)
-    run = _run(checkpoint, candidates, num_frames, max_new_tokens)
+    check_template_arguments(checkpoint.processor, chat_template_kwargs)
+    of_template = dict(chat_template_kwargs or {})
+    run = _run(checkpoint, candidates, num_frames, max_new_tokens, of_template)
     _check_same(answers, questions, run)
     rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
     counts = sorted({candidate.num_frames or num_frames for candidate in compared})
     shown = [
-        ShownFrames(checkpoint, [each for each in compared if (each.num_frames or num_frames) == count], count, read)
+        ShownFrames(
+            checkpoint,
+            [each for each in compared if (each.num_frames or num_frames) == count],
+            count,
+            read,
+            of_template,
+        )
         for count in counts
     ]
     with answers.open("a", encoding="utf-8", newline="\n") as file:
@@ -131,7 +144,11 @@ def evaluate_locked(
 
 
 def _run(
-    checkpoint: Checkpoint, candidates: Sequence[Candidate], num_frames: int, max_new_tokens: int
+    checkpoint: Checkpoint,
+    candidates: Sequence[Candidate],
+    num_frames: int,
+    max_new_tokens: int,
+    template_arguments: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Return what answers depend on besides the question; None if it is not known which weights the model has."""
     if checkpoint.identity is None:
@@ -145,6 +162,7 @@ def _run(
         "candidates": [[each.label, each.overrides] for each in candidates],  # labels name frames and budgets
         "num_frames": num_frames,
         "max_new_tokens": max_new_tokens,
+        "chat_template_kwargs": template_arguments,
         **versions_of_answers(),
     }
 

@@ -72,7 +72,8 @@ def summary(
     Returns:
         Rows with `method`, `retention_ratio` and the call's `settings`; `questions` and `kept_share`; `accuracy` and
         `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that of the
-        candidate's reference (all tokens, or the fewest frames), with `_low` and `_high`; and `by_kind`, the shares for
+        candidate's reference (all tokens, or the fewest frames), with `_low` and `_high`; `no_option`, how many of the
+        `of_choice` answers to multiple choice questions name no option, or several; and `by_kind`, the shares for
         each kind of question. A missing figure is None: accuracy where no right answer is known, agreement where all
         tokens did not answer, and all figures of a candidate that refuses some question. `refused` then says why.
         Candidates with their own number of frames have `num_frames` and `token_budget`, which may lower the ratio; the
@@ -95,6 +96,8 @@ def summary(
             result |= {"num_frames": candidate.num_frames, "token_budget": candidate.token_budget}
             result |= _frame_figures([answer for _, answer in given])
         result |= _shares(given)
+        of_choice = [question.names_no_option(answer["text"]) for question, answer in given if question.choices]
+        result |= {"no_option": sum(of_choice), "of_choice": len(of_choice)}
         result |= dict.fromkeys(("difference", "difference_low", "difference_high"))
         if reference is not None and given:
             result |= _difference(answered, candidate.label, reference.label)

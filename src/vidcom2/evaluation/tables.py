@@ -15,9 +15,12 @@ BY_BOOTSTRAP = (
     "on the same questions come from a bootstrap over videos, which keeps the questions about a video together. Where "
     "no answer changed, they give the most that may have been missed, 1 − 0.025^(1 / videos)."
 )
+OF_OPTIONS = {"no option": "`no option` counts answers that name none of the options, or several. They are wrong."}
+TOO_MANY = 0.1  # more than this share of answers without an option says more about their form than about the model
 NOTES = {
     "kept": "`kept` is the measured share of the scored video tokens.",
     **OF_SHARES,
+    **OF_OPTIONS,
     "difference": f"Those of the difference to all tokens {BY_BOOTSTRAP}",
 }
 NOTES_OF_FRAMES = {
@@ -26,6 +29,7 @@ NOTES_OF_FRAMES = {
     "prompt": "`prompt` is the mean number of tokens that entered the language model, with the text, and with what is "
     "outside the budget: newlines and the times of frames.",
     **OF_SHARES,
+    **OF_OPTIONS,
     "difference": f"Those of the difference to the fewest frames {BY_BOOTSTRAP}",
     "seconds": "`seconds` is the median time of a question: encoding its video, and its share of the batch's "
     "compression and generation. Reading and preprocessing are not part of it.",
@@ -38,7 +42,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         return _table_of_frames(results)
     with_truth = results[0]["accuracy"] is not None
     of_truth = ["accuracy, %", "difference, points"] if with_truth else []
-    headings = ["method", "ratio", "kept, %", *of_truth, "agreement, %"]
+    of_options = ["no option"] if has_choices(results) else []
+    headings = ["method", "ratio", "kept, %", *of_truth, *of_options, "agreement, %"]
     cells = [headings]
     for result in results:
         name, ratio = result["method"], f"{result['retention_ratio']:g}"
@@ -46,12 +51,16 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             cells.append([name, ratio, *["n/a"] * (len(headings) - 2)])
             continue
         of_truth = [cell(result, "accuracy"), cell(result, "difference", "+")] if with_truth else []
-        cells.append([name, ratio, f"{100 * result['kept_share']:.1f}", *of_truth, cell(result, "agreement")])
+        of_options = [str(result["no_option"])] if of_options else []
+        kept = f"{100 * result['kept_share']:.1f}"
+        cells.append([name, ratio, kept, *of_truth, *of_options, cell(result, "agreement")])
     return cells
 
 
 def _table_of_frames(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     headings = ["frames", "method", "tokens", "kept, %", "prompt", "accuracy, %", "difference, points", "seconds"]
+    if has_choices(results):
+        headings.insert(-1, "no option")
     cells = [headings]
     for result in results:
         named = [_frames(result), result["method"]]
@@ -61,8 +70,24 @@ def _table_of_frames(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         tokens, prompt = (f"{result[name]:,.0f}" for name in ("kept_tokens", "prompt_tokens"))
         accuracy, difference = cell(result, "accuracy"), cell(result, "difference", "+")
         kept, seconds = f"{100 * result['kept_share']:.1f}", f"{result['seconds']:.3g}"
-        cells.append([*named, tokens, kept, prompt, accuracy, difference, seconds])
+        of_options = [str(result["no_option"])] if has_choices(results) else []
+        cells.append([*named, tokens, kept, prompt, accuracy, difference, *of_options, seconds])
     return cells
+
+
+def has_choices(results: Sequence[Mapping[str, Any]]) -> bool:
+    return any(result["of_choice"] for result in results)
+
+
+def without_options(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each candidate of whose answers too many name no option."""
+    return [
+        f"{named(each)}: {each['no_option']} of {each['of_choice']} answers name no option, or several. A model that "
+        "explains or thinks may need more tokens (--max-new-tokens), or no thoughts (--chat-template-kwargs "
+        "'{\"enable_thinking\": false}', where its template reads that)."
+        for each in results
+        if each["no_option"] > TOO_MANY * each["of_choice"]
+    ]
 
 
 def _frames(result: Mapping[str, Any]) -> str:
@@ -135,6 +160,8 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     notes = "\n".join(text for begin, text in meanings.items() if any(each.startswith(begin) for each in cells[0]))
     parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
     refused = [f"- {named(each)}: {each['refused']}" for each in results if "refused" in each]
+    unnamed = [f"- {line}" for line in without_options(results)]
+    parts += ["Named no option:", "\n".join(unnamed)] if unnamed else []
     return "\n\n".join([*parts, *(["Refused:", "\n".join(refused)] if refused else [])]) + "\n"
 
 

@@ -28,14 +28,29 @@ def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """Return the object that a line holds. Raises an OptionError, whose text is only the reason, if it holds none."""
+    """Return the object that a line holds. Raises an OptionError, whose text is only the reason, if it holds none.
+
+    A key that comes twice is refused, of which Python would keep the last, and so are NaN and Infinity.
+    """
     try:
-        given = json.loads(line)
+        given = json.loads(line, object_pairs_hook=_each_key_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"it is no JSON ({error}). Write one JSON object per line") from None
     if not isinstance(given, dict):
         raise OptionError(f"it holds a {type(given).__name__}. Write one JSON object per line")
     return given
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no value of JSON: write null")
 
 
 def complete_rows(path: Path) -> list[dict[str, Any]]:

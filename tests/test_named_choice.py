@@ -1,0 +1,43 @@
+"""Which option a text names. `named_choices.json` holds texts as models write them, sorted by a person's reading."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vidcom2.answering.named_choice import LETTERS, final_text, named_choice
+
+TABLES = json.loads((Path(__file__).parent / "named_choices.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table["choices"][0])
+def test_a_text_names_the_option_that_a_person_reads_in_it(table: dict[str, Any]) -> None:
+    """Under "none" are texts that name no option, or several."""
+    wrong = []
+    for letter, texts in table["texts"].items():
+        for text in texts:
+            number = named_choice(text, table["choices"])
+            found = "none" if number is None else LETTERS[number]
+            if found != letter:
+                wrong.append(f"{text!r} names {letter}, but was read as {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_tables_hold_many_texts_each_once() -> None:
+    rows = [(*table["choices"], text) for table in TABLES for texts in table["texts"].values() for text in texts]
+    assert len(rows) == len(set(rows)) > 300
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [
+        ("a red car", "a red car"),
+        ("<think>blue?</think>a red car", "a red car"),
+        (r"So \boxed{\text{a red car}}.", "a red car"),
+        ("<answer>a red car</answer>", "a red car"),
+        ("<think>a red car", ""),
+    ],
+)
+def test_the_final_text_is_what_follows_thoughts_or_stands_in_a_box(text: str, final: str) -> None:
+    assert final_text(text).strip() == final

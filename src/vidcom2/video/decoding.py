@@ -34,7 +34,7 @@ class Decoded:
         ranks: for each frame, which of the n frames of the timeline it is.
         lost: as in `Video`.
         reached_end: whether the file had a frame for each wanted one, up to the last.
-        is_out_of_order: whether decoding stopped because the frames' time stamps proved wrong.
+        fits: whether the frames' time stamps are those of the timeline. If not, decoding stopped there.
         first_error: the decoder's first error; None if it had none.
     """
 
@@ -42,7 +42,7 @@ class Decoded:
     ranks: list[int] = field(default_factory=list)
     lost: int = 0
     reached_end: bool = False
-    is_out_of_order: bool = False
+    fits: bool = True
     first_error: FFmpegError | None = None
 
 
@@ -65,6 +65,8 @@ def decode_in_order(
     result, remaining = Decoded(), wanted.tolist()
     count, refused, rank = 0, 0, -1
     first = last = None
+    # Before the first key frame, decoders of H.264 and H.265 leave frames out and raise no error.
+    left_out: int | None = None
 
     def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
         result.frames.append(_pixels(frame, first, size))
@@ -84,14 +86,18 @@ def decode_in_order(
                 first = first or last
                 count += 1
                 stamp = last.dts if last.pts is None else last.pts
-                if timeline.start is None or stamp is None:
+                if timeline.start is None:
                     at = min(count - 1 + refused, total - 1)
                 else:
-                    at = min(int(np.searchsorted(timeline.stamps, stamp - timeline.start)), total - 1)
+                    at = rank + 1 if stamp is None else int(np.searchsorted(timeline.stamps, stamp - timeline.start))
+                    at = min(at, total - 1)
+                    if left_out is None and stamp is not None:
+                        left_out = at - (count - 1)
                     # Frames come in the order in which they are shown, except for some after a damaged place. If they
                     # do not (H.264 in AVI), the time stamps are wrong.
-                    result.is_out_of_order = at <= rank and not refused
-                    if result.is_out_of_order:
+                    is_unforeseen = stamp is None and timeline.otherwise is not None
+                    result.fits = not is_unforeseen and (at > rank or bool(refused))
+                    if not result.fits:
                         return result
                 rank = max(rank, at)
                 if remaining and rank >= remaining[0]:
@@ -103,6 +109,11 @@ def decode_in_order(
             keep(last, first)
     if refused:
         result.lost = max(refused, total - count)
+    elif left_out is not None:
+        result.lost = left_out
+    elif last is not None and not last.interlaced_frame and total > count:  # fields may have been counted as frames
+        result.lost = total - count
+        result.ranks = [rank + result.lost for rank in result.ranks]
     return result
 
 

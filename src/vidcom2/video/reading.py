@@ -140,8 +140,10 @@ def read_video(
             decoded = None if index is None else decode_sought(path, source, index, wanted, of_frame, progress)
             if decoded is None:
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
-            if decoded.is_out_of_order:
-                timeline = replace(timeline, start=None)
+            while not decoded.fits:
+                timeline = timeline.otherwise or replace(timeline, start=None)
+                wanted = evenly_spaced(timeline.stamps, num_frames)
+                of_frame = _of_each_frame(size, len(wanted))
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
             if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "SLICE", progress)

@@ -1,6 +1,7 @@
 """`read_video` gives every frame its time, also where the packets of a file say it badly."""
 
 import itertools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,43 @@ def test_leading_pictures_of_a_missing_key_frame_are_counted_as_lost(tmp_path: P
     assert leading  # otherwise the clip proves nothing
     video = read_video(remuxed(whole, tmp_path / "late.mkv", start=keys[1]), NUM_FRAMES)
     assert video.lost == leading and len(video.frames) == NUM_FRAMES - keys[1] - leading
+
+
+# -- gaps -------------------------------------------------------------------------------------------------------------
+
+HOUR = 3600.0
+RECORDING = [i / 25 for i in range(50)]
+# Times of frames, and those of them that are sampled
+GAPS = {
+    "last frame ten hours late": ([*RECORDING, 10 * HOUR], [0, 7, 14, 21, 28, 35, 42, 49, 50]),
+    "first frame an hour early": ([0.0, *(HOUR + time for time in RECORDING)], [0, 1, 8, 15, 22, 29, 36, 43, 50]),
+    "two recordings": ([*RECORDING, *(HOUR + time for time in RECORDING)], [0, 16, 33, 49, 50, 66, 83, 99]),
+    "of two frame rates": ([*RECORDING, *(HOUR + i / 5 for i in range(10))], [0, 16, 31, 47, 50, 53, 56, 59]),
+    "three recordings": (
+        [hour * HOUR + time for hour in range(3) for time in RECORDING],
+        [0, 16, 33, 49, 50, 66, 83, 99, 100, 116, 133, 149],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the video")
+@pytest.mark.parametrize("name", GAPS)
+def test_a_gap_takes_no_frames_from_the_rest(tmp_path: Path, name: str) -> None:
+    """It counts as long as the time between two sampled frames."""
+    times, sampled = GAPS[name]
+    path = write_clip(tmp_path / "clip.mkv", times, codec="ffv1")
+    video = read_video(path, len(sampled))
+    assert numbers(video.frames) == sampled
+    assert video.seconds == pytest.approx([times[i] for i in sampled])
+
+
+def test_a_gap_that_is_most_of_a_video_is_named_in_a_warning(tmp_path: Path) -> None:
+    """Its time stamps may be wrong, and the model is told them."""
+    path = write_clip(tmp_path / "clip.mkv", GAPS["last frame ten hours late"][0], codec="ffv1")
+    with pytest.warns(UserWarning, match=r"clip\.mkv.* no frame between 2\.0 s and 36000\.0 s.* time stamps"):
+        read_video(path, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_video(path, 60)  # takes all frames
+        read_video(write_clip(tmp_path / "regular.mkv", RECORDING, codec="ffv1"), 8)
+        read_video(write_clip(tmp_path / "three.mkv", GAPS["three recordings"][0], codec="ffv1"), 8)

@@ -193,11 +193,30 @@ def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
 
 
 def evenly_spaced(stamps: np.ndarray, num_frames: int) -> np.ndarray:
-    """Return which of n frames to take: those nearest to evenly spaced times, none of them twice."""
+    """Return which of n frames to take: those nearest to evenly spaced times, none of them twice.
+
+    A gap without frames that is longer than the time between two of these counts as no longer, so that it takes no
+    frames from the rest. One wrong time stamp, or hours between two recordings, would otherwise take most of them.
+    """
     if num_frames >= len(stamps):
         return np.arange(len(stamps))
-    halfway = (stamps[1:] + stamps[:-1]) / 2
-    nearest = np.searchsorted(halfway, np.linspace(0, stamps[-1], num_frames))
-    steps = np.arange(num_frames)
-    ascending = np.maximum.accumulate(nearest - steps) + steps  # if a frame is taken already, take the next one
-    return np.minimum(ascending, len(stamps) - num_frames + steps)
+    if num_frames == 1:
+        return np.array([0])
+    gaps = np.diff(stamps)
+    rest, steps = int(stamps[-1] - stamps[0]), num_frames - 1
+    for longest in np.sort(gaps)[::-1].tolist():
+        if longest * steps <= rest:
+            break
+        rest, steps = rest - longest, steps - 1
+    times = np.concatenate([[0], np.minimum(gaps, rest / steps).cumsum()])
+    halfway = (times[1:] + times[:-1]) / 2
+    nearest = np.searchsorted(halfway, np.linspace(0, times[-1], num_frames))
+    numbers = np.arange(num_frames)
+    ascending = np.maximum.accumulate(nearest - numbers) + numbers  # if a frame is taken already, take the next one
+    return np.minimum(ascending, len(stamps) - num_frames + numbers)
+
+
+def main_gap(stamps: np.ndarray) -> int | None:
+    """Return the number of the frame before the gap that is most of the video's duration; None if there is no such."""
+    gaps = np.diff(stamps)
+    return int(gaps.argmax()) if len(gaps) and 2 * gaps.max() > stamps[-1] - stamps[0] else None

@@ -14,7 +14,7 @@ from ..checks import whole_number
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, on_a_clock, rgb_frames
-from .timeline import evenly_spaced, look_through, main_gap
+from .timeline import doubtful_gap, evenly_spaced, look_through
 
 __all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
 
@@ -155,8 +155,8 @@ def read_video(
             f"cannot read the video {source!r}: none of its {len(timeline.stamps)} frames decodes "
             f"({decoded.first_error or 'no error is given'}). Is the file damaged or encrypted?"
         )
-    gap = main_gap(timeline.stamps)
-    if gap is not None and 2 < num_frames < len(timeline.stamps):
+    gap = doubtful_gap(timeline.stamps)
+    if gap is not None:
         before, after = (float(time / timeline.fps) for time in timeline.indices[gap : gap + 2].tolist())
         warnings.warn(
             f"the video {source!r} has no frame between {before:.1f} s and {after:.1f} s, which is most of its "

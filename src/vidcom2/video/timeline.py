@@ -5,9 +5,11 @@ from fractions import Fraction
 from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .file import Progress, VideoError, opened, packets, video_stream
 
+MOST_REORDERED = 17  # packets: H.264 and H.265 hold at most 16 frames back to show them later
 DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states no rate, as in FFmpeg
 # With these decoders, decoding from a packet that is marked as a key gives the same frames as decoding from the start.
 # With others the mark may mean less: a GIF draws each frame over the last.
@@ -123,14 +125,16 @@ def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, 
 
 def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_frames: int) -> Timeline:
     stamped = [packet for packet in shown if packet.stamp is not None]
-    stamps = np.array(sorted(cast(int, packet.stamp) for packet in stamped), dtype=np.int64)
-    num_different = len(np.unique(stamps))
+    given = np.array([packet.stamp for packet in stamped], dtype=np.int64)
+    num_different = len(np.unique(given))
     if num_different < min(2, len(shown)) or 2 * num_different < len(stamped):
         # A raw stream, whose frames follow each other at the rate that it states
         rate = (rates or [DEFAULT_RATE])[-1]
         return Timeline(np.arange(num_frames), None, np.arange(num_frames), rate, num_frames)
     last = max((cast(int, packet.stamp), packet.duration) for packet in stamped)[1]
-    timeline = _with_clock(stamps, int(stamps[0]), last, rates, tick)
+    stamps = np.sort(_continued(given))
+    start = int(stamps[0]) if np.array_equal(stamps, np.sort(given)) else None
+    timeline = _with_clock(stamps, start, last, rates, tick)
     if len(stamped) == len(shown):
         return timeline
     if shown[0].stamp is None:
@@ -155,6 +159,27 @@ def _with_clock(stamps: np.ndarray, start: int | None, last: int, rates: list[Fr
     return Timeline(stamps, start, stamps, 1 / tick, length + last)
 
 
+def _continued(stamps: np.ndarray) -> np.ndarray:
+    """Return the time stamps of packets, in file order, with those of a clock that starts anew after the ones before.
+
+    That happens where recordings were joined. Frames that are shown in another order than they are stored also go back
+    in time, but only by some frames.
+    """
+    if len(stamps) < 2:
+        return stamps
+    before = sliding_window_view(np.pad(stamps, (MOST_REORDERED, 0), "edge"), MOST_REORDERED)[: len(stamps)]
+    after = sliding_window_view(np.pad(stamps, (0, MOST_REORDERED), "edge"), MOST_REORDERED)[: len(stamps)]
+    restarts = (stamps < before.min(axis=1)) & (after.max(axis=1) < before.max(axis=1))
+    if not restarts.any():
+        return stamps
+    steps = np.diff(np.unique(stamps))
+    parts, end = [], 0
+    for part in np.split(stamps, np.flatnonzero(restarts)):
+        parts.append(part - part.min() + end)
+        end = int(parts[-1].max() + np.median(steps))
+    return np.concatenate(parts)
+
+
 def _with_frames_before(known: np.ndarray, num_frames: int) -> np.ndarray:
     """Return the time stamps of all frames of a Matroska file that begins before time 0. FFmpeg gives its packets from
     before then none, so these are taken to be as far apart as the others are on average."""
@@ -168,7 +193,8 @@ def _with_frames_between(shown: list[_Packet]) -> np.ndarray:
     that are packed together has one. The times of decoding ascend in the file, so they tell where the others belong."""
     times = [packet.pts if packet.dts is None else packet.dts for packet in shown]
     places = [place for place, time in enumerate(times) if time is not None]
-    known = np.maximum.accumulate(np.array([times[place] for place in places], dtype=np.int64))
+    known = _continued(np.array([times[place] for place in places], dtype=np.int64))
+    known = np.maximum.accumulate(known)
     step = (known[-1] - known[0]) / (places[-1] - places[0])
     end = known[-1] + step * (len(times) - places[-1])
     every = np.interp(np.arange(len(times)), [*places, len(times)], [*known, end])
@@ -216,7 +242,12 @@ def evenly_spaced(stamps: np.ndarray, num_frames: int) -> np.ndarray:
     return np.minimum(ascending, len(stamps) - num_frames + numbers)
 
 
-def main_gap(stamps: np.ndarray) -> int | None:
-    """Return the number of the frame before the gap that is most of the video's duration; None if there is no such."""
+def doubtful_gap(stamps: np.ndarray) -> int | None:
+    """Return the number of the frame before a gap that is most of the video, and a hundred times as long as the other
+    gaps are on average. None if there is no such gap."""
     gaps = np.diff(stamps)
-    return int(gaps.argmax()) if len(gaps) and 2 * gaps.max() > stamps[-1] - stamps[0] else None
+    if len(gaps) < 2:
+        return None
+    longest = int(gaps.argmax())
+    rest = int(stamps[-1] - stamps[0] - gaps[longest])
+    return longest if gaps[longest] > max(rest, 100 * rest / (len(gaps) - 1)) else None

@@ -21,6 +21,9 @@ FRAMES_WORTH_A_SEEK = 16
 # one comes nearest to those of the processors.
 BICUBIC = 0x4 | 0x2000
 
+# Pixels are shown in their shape if one side is this much longer than the other.
+MOST_SQUARE, LEAST_SQUARE = 1.01, 4.0
+
 # Takes the height and width of an upright frame of the file. Returns those to scale it to, or None to keep its size.
 FrameSize: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 
@@ -69,7 +72,7 @@ def decode_in_order(
     left_out: int | None = None
 
     def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
-        result.frames.append(_pixels(frame, first, size))
+        result.frames.append(_pixels(frame, first, stream, size))
         result.ranks.append(rank)
 
     with opened(path) as container:
@@ -175,7 +178,7 @@ def decode_sought(
                 for frame in _decoded_run(container, stream, index, run, count):
                     first = first or frame  # the file's first frame, with which the first run begins
                     if frame.pts in run.wanted:
-                        result.frames.append(_pixels(frame, first, size))
+                        result.frames.append(_pixels(frame, first, stream, size))
                         result.ranks.append(run.wanted[frame.pts])
     except (FFmpegError, _NotAsIndexed):
         return None
@@ -273,21 +276,32 @@ def _packets_of(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: FrameSize | None) -> np.ndarray:
-    """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame.
+def _pixels(frame: av.VideoFrame, first: av.VideoFrame, stream: av.VideoStream, size: FrameSize | None) -> np.ndarray:
+    """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame,
+    as wide as players show it.
 
     A stream may change its size on the way, but all frames of a `Video` have the same.
     """
     matrix = _display_matrix(first)
     is_turned = _is_turned(*matrix)
-    upright = (first.width, first.height) if is_turned else (first.height, first.width)
-    wanted = None if size is None else size(*upright)
-    if wanted is None:
+    stored = first.height, round(first.width * _pixel_aspect(stream, *matrix))
+    wanted = None if size is None else size(*(reversed(stored) if is_turned else stored))
+    if wanted is None and stored == (first.height, first.width):
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
     else:
-        height, width = reversed(wanted) if is_turned else wanted
+        height, width = stored if wanted is None else reversed(wanted) if is_turned else wanted
         pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
     return _upright(pixels, *matrix)
+
+
+def _pixel_aspect(stream: av.VideoStream, a: int, b: int, c: int, d: int) -> float:
+    """Return how much wider than high a stored pixel is shown; 1 if that is almost square, or too much to be true."""
+    aspect = float(stream.sample_aspect_ratio or 1)
+    stretch = np.hypot(a, b) / (np.hypot(c, d) or 1)
+    if not MOST_SQUARE > stretch > 1 / MOST_SQUARE:
+        aspect = stretch  # FFmpeg gives that of the frame as it is shown, not as it is stored
+    is_square = MOST_SQUARE > aspect > 1 / MOST_SQUARE
+    return aspect if LEAST_SQUARE > aspect > 1 / LEAST_SQUARE and not is_square else 1.0
 
 
 def _display_matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:

@@ -1,5 +1,6 @@
 """Write small clips for the tests with PyAV. Each frame shows its own number as two grey levels."""
 
+import re
 import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -85,6 +86,27 @@ def with_bad_packets(source: Path, target: Path, bad: Sequence[int]) -> Path:
     return target
 
 
+def remuxed(source: Path, target: Path, later: float = 0.0, start: int = 0, together: int = 1, **options: str) -> Path:
+    """Copy a stream from its packet `start` on, `later` seconds later, with several packets as one.
+
+    Args:
+        together: how many packets become one, with the time stamps of the first.
+        options: options of the muxer.
+    """
+    with av.open(str(source)) as old, av.open(str(target), "w", options=options) as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        kept = [packet for packet in old.demux(old.streams.video[0]) if packet.size][start:]
+        for i in range(0, len(kept), together):
+            first, copy = kept[i], av.Packet(b"".join(map(bytes, kept[i : i + together])))
+            ticks = round(later / first.time_base)
+            copy.pts = None if first.pts is None else first.pts + ticks
+            copy.dts = None if first.dts is None else first.dts + ticks
+            copy.duration, copy.time_base, copy.is_keyframe = first.duration, first.time_base, first.is_keyframe
+            copy.stream = stream
+            new.mux(copy)
+    return target
+
+
 def joined(sources: Sequence[Path], target: Path, seconds: float) -> Path:
     """Join the streams of several clips into one, in which each begins `seconds` after the one before."""
     with av.open(str(target), "w") as new:
@@ -112,3 +134,52 @@ def start_later(path: Path, seconds: float) -> None:
     (ticks,) = struct.unpack_from(">i", data, start)
     struct.pack_into(">i", data, start, ticks + round(seconds * ticks_per_second))
     path.write_bytes(data)
+
+
+def write_fields(path: Path, num_frames: int) -> Path:
+    """Write raw interlaced H.264, ISO 14496-10, in which each field is a packet. FFmpeg has no encoder that does.
+
+    All macroblocks hold their samples as they are (I_PCM).
+    """
+
+    def unit(header: int, *values: tuple[str, int, int] | bytes) -> bytes:
+        bits = ""
+        for value in values:
+            if isinstance(value, bytes):
+                bits += "0" * (-len(bits) % 8) + "".join(f"{byte:08b}" for byte in value)
+                continue
+            kind, number, width = value
+            code = f"{number + 1:b}" if kind == "ue" else f"{number:0{width}b}"
+            bits += "0" * (len(code) - 1) + code if kind == "ue" else code
+        bits += "1"
+        bits += "0" * (-len(bits) % 8)
+        payload = int(bits, 2).to_bytes(len(bits) // 8, "big")
+        return bytes([0, 0, 0, 1, header]) + re.sub(rb"\0\0(?=[\0-\3])", b"\0\0\3", payload)  # no start code inside
+
+    def ue(*numbers: int) -> list[tuple[str, int, int]]:
+        return [("ue", number, 0) for number in numbers]
+
+    def u(width: int, number: int) -> tuple[str, int, int]:
+        return ("u", number, width)
+
+    timing = [u(5, 1), u(32, 1), u(32, 50), u(1, 1), u(4, 0)]  # 50 fields per second
+    shape = [*ue(0, 0, 0, 4, 1), u(1, 0), *ue(WIDTH // 16 - 1, HEIGHT // 32 - 1), u(2, 0), u(2, 2), u(1, 1)]
+    parameters = unit(0x67, u(8, 77), u(8, 0), u(8, 30), *shape, *timing)
+    parameters += unit(0x68, *ue(0, 0), u(2, 0), *ue(0, 0, 0), u(3, 0), *ue(0, 0, 0), u(3, 0))
+    written = b""
+    for number in range(num_frames):
+        luma = (16 + numbered(number)[..., 0] * (219 / 255)).round().astype(np.uint8)
+        for field in range(2):
+            is_first = number == field == 0
+            head = [*ue(0, 7, 0), u(4, number % 16), u(1, 1), u(1, field)]
+            head += [*ue(0), u(8, 0), u(2, 0)] if is_first else [u(8, (2 * number + field) % 256), u(1, 0)]
+            blocks: list[tuple[str, int, int] | bytes] = []
+            for row in range(field, HEIGHT, 32):
+                for column in range(0, WIDTH, 16):
+                    samples = luma[row : row + 32 : 2, column : column + 16]
+                    blocks += [*ue(25), samples.tobytes() + bytes([128]) * 128]
+            written += (
+                unit(9, u(3, 0)) + parameters * is_first + unit(0x65 if is_first else 0x61, *head, *ue(0), *blocks)
+            )
+    path.write_bytes(written)
+    return path

@@ -9,7 +9,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from make_clips import HEIGHT, WIDTH, number_of, numbered, with_bad_packets, write_clip
+from make_clips import HEIGHT, WIDTH, number_of, numbered, set_display_matrix, with_bad_packets, write_clip
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
@@ -94,6 +94,59 @@ def test_frames_are_turned_even_if_pyav_cannot_read_the_matrix(monkeypatch: pyte
         assert np.array_equal(shown, np.rot90(picture, turn))  # counterclockwise
 
 
+def write_anamorphic(path: Path, aspect: Fraction, codec: str = "libx264", pixels: str = "yuv420p") -> Path:
+    """Write a clip of which each pixel is `aspect` times as wide as it is high."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, pixels
+        stream.codec_context.sample_aspect_ratio = aspect
+        for i in range(12):  # FFmpeg cannot open some transport streams of fewer than five
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(corners(i), format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+def assert_shows(frame: np.ndarray, picture: Image.Image) -> None:
+    expected = np.asarray(picture).astype(int)
+    assert frame.shape == expected.shape
+    assert np.median(np.abs(frame.astype(int) - expected).max(axis=2)) < 10  # but for the edges between the colours
+
+
+@pytest.mark.parametrize("aspect", [Fraction(4, 3), Fraction(8, 9), Fraction(2)], ids=str)
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "avi"])
+def test_pixels_that_are_not_square_are_shown_in_their_shape(tmp_path: Path, suffix: str, aspect: Fraction) -> None:
+    clip = write_anamorphic(tmp_path / f"clip.{suffix}", aspect)
+    wide = round(WIDTH * aspect)
+    video = read_video(clip, 2)
+    assert_shows(video.frames[0], Image.fromarray(corners(0)).resize((wide, HEIGHT)))
+    assert (video.metadata["height"], video.metadata["width"]) == (HEIGHT, wide)
+    shapes = []
+    half = read_video(clip, 2, size=lambda _, *shape: shapes.append(shape) or (HEIGHT // 2, wide // 2))
+    assert set(shapes) == {(HEIGHT, wide)}
+    assert_shows(half.frames[0], Image.fromarray(corners(0)).resize((wide // 2, HEIGHT // 2)))
+
+
+@pytest.mark.parametrize("aspect", [Fraction(1280, 1281), Fraction(1, 9), Fraction(9)], ids=str)
+def test_pixels_that_are_almost_square_or_of_an_impossible_shape_stay_as_they_are(
+    tmp_path: Path, aspect: Fraction
+) -> None:
+    clip = write_anamorphic(tmp_path / "clip.mp4", aspect)
+    with av.open(str(clip)) as container:
+        stored = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert container.streams.video[0].sample_aspect_ratio == aspect
+    assert np.array_equal(read_video(clip, 12).frames, stored)
+
+
+@pytest.mark.parametrize("aspect", [1, 2])
+def test_a_turned_video_is_stretched_along_the_side_that_was_its_width(tmp_path: Path, aspect: int) -> None:
+    """The pixels may be stretched by their aspect ratio, or by the display matrix itself."""
+    turned = (0, 2, 0, -1, 0, 0, 0, 0, 1) if aspect == 1 else (0, 1, 0, -1, 0, 0, 0, 0, 1)
+    clip = write_anamorphic(tmp_path / "clip.mp4", Fraction(aspect))
+    set_display_matrix(clip, turned)
+    expected = Image.fromarray(corners(0)).resize((2 * WIDTH, HEIGHT)).transpose(Image.Transpose.ROTATE_270)
+    assert_shows(read_video(clip, 1).frames[0], expected)
+
+
 # -- evenly in time ---------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +160,7 @@ def test_a_variable_frame_rate_is_sampled_evenly_in_time(clips: Path, suffix: st
     assert video.seconds == pytest.approx(VARIABLE[nearest], abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:the video")  # which names the gap
 @pytest.mark.parametrize(
     "times", [[*range(0, 1001, 20), 10_000], [0, *range(9_000, 10_001, 20)]], ids=["first", "last"]
 )

@@ -21,6 +21,9 @@ FRAMES_WORTH_A_SEEK = 16
 # one comes nearest to those of the processors.
 BICUBIC = 0x4 | 0x2000
 
+# Pixels are shown in their shape if one side is this much longer than the other.
+MOST_SQUARE, LEAST_SQUARE = 1.01, 4.0
+
 # Takes the height and width of an upright frame of the file. Returns those to scale it to, or None to keep its size.
 FrameSize: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 
@@ -34,7 +37,7 @@ class Decoded:
         ranks: for each frame, which of the n frames of the timeline it is.
         lost: as in `Video`.
         reached_end: whether the file had a frame for each wanted one, up to the last.
-        is_out_of_order: whether decoding stopped because the frames' time stamps proved wrong.
+        fits: whether the frames' time stamps are those of the timeline. If not, decoding stopped there.
         first_error: the decoder's first error; None if it had none.
     """
 
@@ -42,7 +45,7 @@ class Decoded:
     ranks: list[int] = field(default_factory=list)
     lost: int = 0
     reached_end: bool = False
-    is_out_of_order: bool = False
+    fits: bool = True
     first_error: FFmpegError | None = None
 
 
@@ -65,9 +68,11 @@ def decode_in_order(
     result, remaining = Decoded(), wanted.tolist()
     count, refused, rank = 0, 0, -1
     first = last = None
+    # Before the first key frame, decoders of H.264 and H.265 leave frames out and raise no error.
+    left_out: int | None = None
 
     def keep(frame: av.VideoFrame, first: av.VideoFrame) -> None:
-        result.frames.append(_pixels(frame, first, size))
+        result.frames.append(_pixels(frame, first, stream, size))
         result.ranks.append(rank)
 
     with opened(path) as container:
@@ -84,14 +89,18 @@ def decode_in_order(
                 first = first or last
                 count += 1
                 stamp = last.dts if last.pts is None else last.pts
-                if timeline.start is None or stamp is None:
+                if timeline.start is None:
                     at = min(count - 1 + refused, total - 1)
                 else:
-                    at = min(int(np.searchsorted(timeline.stamps, stamp - timeline.start)), total - 1)
+                    at = rank + 1 if stamp is None else int(np.searchsorted(timeline.stamps, stamp - timeline.start))
+                    at = min(at, total - 1)
+                    if left_out is None and stamp is not None:
+                        left_out = at - (count - 1)
                     # Frames come in the order in which they are shown, except for some after a damaged place. If they
                     # do not (H.264 in AVI), the time stamps are wrong.
-                    result.is_out_of_order = at <= rank and not refused
-                    if result.is_out_of_order:
+                    is_unforeseen = stamp is None and timeline.otherwise is not None
+                    result.fits = not is_unforeseen and (at > rank or bool(refused))
+                    if not result.fits:
                         return result
                 rank = max(rank, at)
                 if remaining and rank >= remaining[0]:
@@ -103,6 +112,11 @@ def decode_in_order(
             keep(last, first)
     if refused:
         result.lost = max(refused, total - count)
+    elif left_out is not None:
+        result.lost = left_out
+    elif last is not None and not last.interlaced_frame and total > count:  # fields may have been counted as frames
+        result.lost = total - count
+        result.ranks = [rank + result.lost for rank in result.ranks]
     return result
 
 
@@ -164,7 +178,7 @@ def decode_sought(
                 for frame in _decoded_run(container, stream, index, run, count):
                     first = first or frame  # the file's first frame, with which the first run begins
                     if frame.pts in run.wanted:
-                        result.frames.append(_pixels(frame, first, size))
+                        result.frames.append(_pixels(frame, first, stream, size))
                         result.ranks.append(run.wanted[frame.pts])
     except (FFmpegError, _NotAsIndexed):
         return None
@@ -262,21 +276,32 @@ def _packets_of(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _pixels(frame: av.VideoFrame, first: av.VideoFrame, size: FrameSize | None) -> np.ndarray:
-    """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame.
+def _pixels(frame: av.VideoFrame, first: av.VideoFrame, stream: av.VideoStream, size: FrameSize | None) -> np.ndarray:
+    """Return (height, width, 3) uint8, upright, in the size that is asked for or else that of the file's first frame,
+    as wide as players show it.
 
     A stream may change its size on the way, but all frames of a `Video` have the same.
     """
     matrix = _display_matrix(first)
     is_turned = _is_turned(*matrix)
-    upright = (first.width, first.height) if is_turned else (first.height, first.width)
-    wanted = None if size is None else size(*upright)
-    if wanted is None:
+    stored = first.height, round(first.width * _pixel_aspect(stream, *matrix))
+    wanted = None if size is None else size(*(reversed(stored) if is_turned else stored))
+    if wanted is None and stored == (first.height, first.width):
         pixels = frame.to_ndarray(format="rgb24", width=first.width, height=first.height)
     else:
-        height, width = reversed(wanted) if is_turned else wanted
+        height, width = stored if wanted is None else reversed(wanted) if is_turned else wanted
         pixels = frame.to_ndarray(format="rgb24", width=width, height=height, interpolation=BICUBIC)
     return _upright(pixels, *matrix)
+
+
+def _pixel_aspect(stream: av.VideoStream, a: int, b: int, c: int, d: int) -> float:
+    """Return how much wider than high a stored pixel is shown; 1 if that is almost square, or too much to be true."""
+    aspect = float(stream.sample_aspect_ratio or 1)
+    stretch = np.hypot(a, b) / (np.hypot(c, d) or 1)
+    if not MOST_SQUARE > stretch > 1 / MOST_SQUARE:
+        aspect = stretch  # FFmpeg gives that of the frame as it is shown, not as it is stored
+    is_square = MOST_SQUARE > aspect > 1 / MOST_SQUARE
+    return aspect if LEAST_SQUARE > aspect > 1 / LEAST_SQUARE and not is_square else 1.0
 
 
 def _display_matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:

@@ -1,5 +1,6 @@
 """Read frames of a video file, evenly spaced in time, with PyAV, whose wheels include FFmpeg."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +14,7 @@ from ..checks import whole_number
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, on_a_clock, rgb_frames
-from .timeline import evenly_spaced, look_through
+from .timeline import doubtful_gap, evenly_spaced, look_through
 
 __all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
 
@@ -111,9 +112,9 @@ def read_video(
 ) -> Video:
     """Sample frames evenly in time, from the first to the last, and turn them upright.
 
-    No frame is taken twice: where frames are far apart in time, their neighbours are taken instead. Only the parts of
-    the file that these frames need are decoded, each from the key frame before it. A file that is damaged, or that does
-    not support seeking, is decoded as a whole, in order.
+    No frame is taken twice, and a gap in time without frames takes none from the rest. Only the parts of the file that
+    these frames need are decoded, each from the key frame before it. A file that is damaged, or that does not support
+    seeking, is decoded as a whole, in order.
 
     Args:
         source: a path, or an http(s) URL.
@@ -140,8 +141,10 @@ def read_video(
             decoded = None if index is None else decode_sought(path, source, index, wanted, of_frame, progress)
             if decoded is None:
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
-            if decoded.is_out_of_order:
-                timeline = replace(timeline, start=None)
+            while not decoded.fits:
+                timeline = timeline.otherwise or replace(timeline, start=None)
+                wanted = evenly_spaced(timeline.stamps, num_frames)
+                of_frame = _of_each_frame(size, len(wanted))
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
             if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "SLICE", progress)
@@ -151,6 +154,16 @@ def read_video(
         raise VideoError(
             f"cannot read the video {source!r}: none of its {len(timeline.stamps)} frames decodes "
             f"({decoded.first_error or 'no error is given'}). Is the file damaged or encrypted?"
+        )
+    gap = doubtful_gap(timeline.stamps)
+    if gap is not None:
+        before, after = (float(time / timeline.fps) for time in timeline.indices[gap : gap + 2].tolist())
+        warnings.warn(
+            f"the video {source!r} has no frame between {before:.1f} s and {after:.1f} s, which is most of its "
+            "duration. If its time stamps are wrong, the model is told wrong times. Then pass decoded frames with "
+            "`fps`.",
+            UserWarning,
+            stacklevel=2,
         )
     return Video(
         frames=np.stack(decoded.frames),

@@ -1,13 +1,15 @@
 """Finding out from the packets of a video file when its frames are shown, and where in the file they are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from .file import Progress, VideoError, opened, packets, video_stream
 
+MOST_REORDERED = 17  # packets: H.264 and H.265 hold at most 16 frames back to show them later
 DEFAULT_RATE = Fraction(25)  # frames per second of a raw stream that states no rate, as in FFmpeg
 # With these decoders, decoding from a packet that is marked as a key gives the same frames as decoding from the start.
 # With others the mark may mean less: a GIF draws each frame over the last.
@@ -24,6 +26,8 @@ class Timeline:
             counted instead.
         indices: (n,) int64, the same times in units of 1 / fps seconds.
         fps, total_num_frames: as in `Video`.
+        otherwise: the timeline to take instead if frames without a time stamp are decoded. A packet without one may
+            hold a frame, or only the second field of an interlaced frame. None if all packets have stamps.
     """
 
     stamps: np.ndarray
@@ -31,6 +35,7 @@ class Timeline:
     indices: np.ndarray
     fps: Fraction
     total_num_frames: int
+    otherwise: "Timeline | None" = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,10 @@ class _Packet(NamedTuple):
     size: int
     is_key: bool
     is_shown: bool  # False before the start of an edited file
+
+    @property
+    def stamp(self) -> int | None:
+        return self.dts if self.pts is None else self.pts
 
 
 def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, PacketIndex | None]:
@@ -101,35 +110,95 @@ def look_through(path: str, source: str, progress: Progress) -> tuple[Timeline, 
         rates = [rate for rate in (stream.average_rate, stream.guessed_rate) if rate]
         tick = cast(Fraction, stream.time_base)  # never None for a stream in a file
         decoder = stream.codec_context.name
+        of_decoder = stream.codec_context.framerate
     shown = [packet for packet in found if packet.is_shown]
     if not shown:
         raise VideoError(f"the video {source!r} has no frames. Is it complete?")
-    timeline = _timeline(shown, rates, tick)
+    # Each packet of interlaced H.264 may hold a field, which is half a frame. Its duration tells.
+    field = 1 / (2 * of_decoder * tick) if decoder == "h264" and of_decoder else None
+    num_fields = sum(packet.duration == field for packet in shown)
+    timeline = _timeline(shown, rates, tick, len(shown) - num_fields // 2)
     if damages or timeline.start is None or decoder not in DECODERS_WITH_KEYS:
         return timeline, None
     return timeline, _packet_index(found, decoder)
 
 
-def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction) -> Timeline:
-    count = len(shown)
-    stamped = [(p.dts if p.pts is None else p.pts, p.duration) for p in shown if (p.pts, p.dts) != (None, None)]
-    stamps, durations = np.array(sorted(stamped), dtype=np.int64).reshape(-1, 2).T
-    if 2 * len(np.unique(stamps)) < count:  # a raw stream, whose frames follow each other at the rate that it states
+def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_frames: int) -> Timeline:
+    stamped = [packet for packet in shown if packet.stamp is not None]
+    given = np.array([packet.stamp for packet in stamped], dtype=np.int64)
+    num_different = len(np.unique(given))
+    if num_different < min(2, len(shown)) or 2 * num_different < len(stamped):
+        # A raw stream, whose frames follow each other at the rate that it states
         rate = (rates or [DEFAULT_RATE])[-1]
-        return Timeline(np.arange(count), None, np.arange(count), rate, count)
+        return Timeline(np.arange(num_frames), None, np.arange(num_frames), rate, num_frames)
+    last = max((cast(int, packet.stamp), packet.duration) for packet in stamped)[1]
+    stamps = np.sort(_continued(given))
+    start = int(stamps[0]) if np.array_equal(stamps, np.sort(given)) else None
+    timeline = _with_clock(stamps, start, last, rates, tick)
+    if len(stamped) == len(shown):
+        return timeline
+    if shown[0].stamp is None:
+        stamps = _with_frames_before(stamps, len(shown))
+        return replace(timeline, otherwise=_with_clock(stamps, int(stamps[0]), last, rates, tick))
+    return replace(timeline, otherwise=_with_clock(_with_frames_between(shown), None, last, rates, tick))
 
-    start, stamps = int(stamps[0]), stamps - stamps[0]
+
+def _with_clock(stamps: np.ndarray, start: int | None, last: int, rates: list[Fraction], tick: Fraction) -> Timeline:
+    """Return the timeline of frames with these time stamps, of which the last is shown for `last` ticks if not 0."""
+    stamps = stamps - stamps[0]
     length = int(stamps[-1])
     numbers = np.arange(len(stamps))
     if length:
-        rates.append((len(stamps) - 1) / (length * tick))
+        rates = [*rates, (len(stamps) - 1) / (length * tick)]
     for rate in rates or [DEFAULT_RATE]:
         # Time stamps, the first included, are rounded to ticks. In AVI a tick is a whole frame, and they are exact.
         ticks_per_frame = float(1 / (rate * tick))
         if np.abs(stamps - numbers * ticks_per_frame).max() <= min(1, ticks_per_frame / 4) + 1e-6:
             return Timeline(stamps, start, numbers, rate, len(stamps))
-    last = int(durations[-1]) or round(length / (len(stamps) - 1))
+    last = last or round(length / (len(stamps) - 1))
     return Timeline(stamps, start, stamps, 1 / tick, length + last)
+
+
+def _continued(stamps: np.ndarray) -> np.ndarray:
+    """Return the time stamps of packets, in file order, with those of a clock that starts anew after the ones before.
+
+    That happens where recordings were joined. Frames that are shown in another order than they are stored also go back
+    in time, but only by some frames.
+    """
+    if len(stamps) < 2:
+        return stamps
+    before = sliding_window_view(np.pad(stamps, (MOST_REORDERED, 0), "edge"), MOST_REORDERED)[: len(stamps)]
+    after = sliding_window_view(np.pad(stamps, (0, MOST_REORDERED), "edge"), MOST_REORDERED)[: len(stamps)]
+    restarts = (stamps < before.min(axis=1)) & (after.max(axis=1) < before.max(axis=1))
+    if not restarts.any():
+        return stamps
+    steps = np.diff(np.unique(stamps))
+    parts, end = [], 0
+    for part in np.split(stamps, np.flatnonzero(restarts)):
+        parts.append(part - part.min() + end)
+        end = int(parts[-1].max() + np.median(steps))
+    return np.concatenate(parts)
+
+
+def _with_frames_before(known: np.ndarray, num_frames: int) -> np.ndarray:
+    """Return the time stamps of all frames of a Matroska file that begins before time 0. FFmpeg gives its packets from
+    before then none, so these are taken to be as far apart as the others are on average."""
+    step = (known[-1] - known[0]) / (len(known) - 1)
+    before = known[0] - np.rint(step * np.arange(num_frames - len(known), 0, -1))
+    return np.concatenate([before.astype(np.int64), known])
+
+
+def _with_frames_between(shown: list[_Packet]) -> np.ndarray:
+    """Return the time stamps of all frames of a transport or program stream, in which only the first of several frames
+    that are packed together has one. The times of decoding ascend in the file, so they tell where the others belong."""
+    times = [packet.pts if packet.dts is None else packet.dts for packet in shown]
+    places = [place for place, time in enumerate(times) if time is not None]
+    known = _continued(np.array([times[place] for place in places], dtype=np.int64))
+    known = np.maximum.accumulate(known)
+    step = (known[-1] - known[0]) / (places[-1] - places[0])
+    end = known[-1] + step * (len(times) - places[-1])
+    every = np.interp(np.arange(len(times)), [*places, len(times)], [*known, end])
+    return np.rint(every).astype(np.int64)
 
 
 def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
@@ -150,11 +219,35 @@ def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
 
 
 def evenly_spaced(stamps: np.ndarray, num_frames: int) -> np.ndarray:
-    """Return which of n frames to take: those nearest to evenly spaced times, none of them twice."""
+    """Return which of n frames to take: those nearest to evenly spaced times, none of them twice.
+
+    A gap without frames that is longer than the time between two of these counts as no longer, so that it takes no
+    frames from the rest. One wrong time stamp, or hours between two recordings, would otherwise take most of them.
+    """
     if num_frames >= len(stamps):
         return np.arange(len(stamps))
-    halfway = (stamps[1:] + stamps[:-1]) / 2
-    nearest = np.searchsorted(halfway, np.linspace(0, stamps[-1], num_frames))
-    steps = np.arange(num_frames)
-    ascending = np.maximum.accumulate(nearest - steps) + steps  # if a frame is taken already, take the next one
-    return np.minimum(ascending, len(stamps) - num_frames + steps)
+    if num_frames == 1:
+        return np.array([0])
+    gaps = np.diff(stamps)
+    rest, steps = int(stamps[-1] - stamps[0]), num_frames - 1
+    for longest in np.sort(gaps)[::-1].tolist():
+        if longest * steps <= rest:
+            break
+        rest, steps = rest - longest, steps - 1
+    times = np.concatenate([[0], np.minimum(gaps, rest / steps).cumsum()])
+    halfway = (times[1:] + times[:-1]) / 2
+    nearest = np.searchsorted(halfway, np.linspace(0, times[-1], num_frames))
+    numbers = np.arange(num_frames)
+    ascending = np.maximum.accumulate(nearest - numbers) + numbers  # if a frame is taken already, take the next one
+    return np.minimum(ascending, len(stamps) - num_frames + numbers)
+
+
+def doubtful_gap(stamps: np.ndarray) -> int | None:
+    """Return the number of the frame before a gap that is most of the video, and a hundred times as long as the other
+    gaps are on average. None if there is no such gap."""
+    gaps = np.diff(stamps)
+    if len(gaps) < 2:
+        return None
+    longest = int(gaps.argmax())
+    rest = int(stamps[-1] - stamps[0] - gaps[longest])
+    return longest if gaps[longest] > max(rest, 100 * rest / (len(gaps) - 1)) else None

@@ -339,3 +339,16 @@ def test_images_and_videos_without_their_grids_are_refused(family: Family) -> No
     del inputs["image_grid_thw"]
     with pytest.raises(ValueError, match="The prompt has 1 images, but `image_grid_thw` is None"):
         family.model(**inputs)
+
+
+@pytest.mark.parametrize("method", ["vidcom2", "coverage", "evs", "uniform_frames"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, value: float, method: str) -> None:
+    """In the stock class it is. So it must not be lost with a token or a frame that is dropped."""
+    inputs = dict(family.one_video())
+    for place in (1 / 9, 1 / 3, 1 / 2):
+        pixels = inputs["pixel_values_videos"].clone()
+        pixels.view(-1)[int(place * pixels.numel())] = value
+        bad = inputs | {"pixel_values_videos": pixels}
+        assert not family.model(**bad, retention_ratio=1.0).logits[:, -1].isfinite().any()
+        assert not family.model(**bad, compression_method=method).logits[:, -1].isfinite().any()

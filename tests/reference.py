@@ -3,7 +3,8 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -211,3 +212,18 @@ def tokens_without_cache(family: Family, inputs: BatchFeature, retention_ratio: 
         following = positions.max() + 1
         positions = torch.cat([positions, following.expand(*positions.shape[:-1], 1)], dim=-1)
     return tokens
+
+
+@contextmanager
+def language_model_lengths(model: Any) -> Iterator[list[int]]:
+    """Collect how many tokens each call of the language model sees."""
+    lengths: list[int] = []
+
+    def look(module: Any, args: Any, kwargs: Any) -> None:
+        lengths.append(kwargs["inputs_embeds"].shape[1])
+
+    hook = model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        yield lengths
+    finally:
+        hook.remove()

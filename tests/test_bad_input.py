@@ -13,6 +13,7 @@ import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, placeholder_id, two_of, video_places
 from reference import reading_embeddings
+from test_generate import make_prompt
 from torch import Tensor
 
 BAD_RATIOS = [0, 1.5, "x", float("nan"), -0.25, None, True]
@@ -71,6 +72,12 @@ def test_a_bad_ratio_is_refused_in_every_call(family: Family, ratio: Any) -> Non
             family.model(**prompt, retention_ratio=ratio)
         with pytest.raises(ValueError, match=refusal({"retention_ratio": ratio})):
             family.model.generate(**prompt, retention_ratio=ratio)
+
+
+def assert_all_refuse(family: Family, inputs: dict[str, Any], match: str) -> None:
+    assert_both_refuse(family, inputs, match)
+    with pytest.raises(ValueError, match=match):
+        family.model.model(**inputs)
 
 
 def assert_both_refuse(family: Family, inputs: dict[str, Any], match: str) -> None:
@@ -303,8 +310,19 @@ def test_a_mask_that_hides_a_video_is_refused(family: Family) -> None:
     both = family.inputs(*prompts, videos=[make_video(0), make_video(1)])
     both["attention_mask"][1] = 0
     for call in (family.model, family.model.generate):
-        with pytest.raises(ValueError, match=r"`attention_mask` hides \d+ video placeholders"):
+        with pytest.raises(ValueError, match=r"`attention_mask` hides \d+ placeholders of videos"):
             call(**both)
+
+
+def test_a_mask_that_hides_a_placeholder_of_a_dropped_token_or_of_an_image_is_refused(family: Family) -> None:
+    """Every family says so. M-RoPE positions would be wrong, or of another number than the tokens."""
+    inputs = make_prompt(family, "image_and_video")
+    is_video = video_places(family.model.config, inputs["input_ids"])[0]
+    is_image = (inputs["input_ids"][0] == family.model.config.image_token_id) & ~is_video
+    is_video[family.model(**inputs).prompt_positions[0].unique()] = False  # those of dropped tokens are left
+    for hidden in (is_video.nonzero()[:1, 0], is_video.nonzero()[:, 0], is_image.nonzero()[:1, 0]):
+        mask = inputs["attention_mask"].index_fill(1, hidden, 0)
+        assert_all_refuse(family, dict(inputs) | {"attention_mask": mask}, f"hides {len(hidden)} placeholders of")
 
 
 @only(lambda family: family.native)
@@ -321,3 +339,16 @@ def test_images_and_videos_without_their_grids_are_refused(family: Family) -> No
     del inputs["image_grid_thw"]
     with pytest.raises(ValueError, match="The prompt has 1 images, but `image_grid_thw` is None"):
         family.model(**inputs)
+
+
+@pytest.mark.parametrize("method", ["vidcom2", "coverage", "evs", "uniform_frames"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_pixel_that_is_not_finite_stays_visible_in_the_answer(family: Family, value: float, method: str) -> None:
+    """In the stock class it is. So it must not be lost with a token or a frame that is dropped."""
+    inputs = dict(family.one_video())
+    for place in (1 / 9, 1 / 3, 1 / 2):
+        pixels = inputs["pixel_values_videos"].clone()
+        pixels.view(-1)[int(place * pixels.numel())] = value
+        bad = inputs | {"pixel_values_videos": pixels}
+        assert not family.model(**bad, retention_ratio=1.0).logits[:, -1].isfinite().any()
+        assert not family.model(**bad, compression_method=method).logits[:, -1].isfinite().any()

@@ -1,6 +1,7 @@
 """`forward`, `get_video_features`, the loss, training and compilation on the compressed prompt."""
 
 import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -274,13 +275,19 @@ def test_a_video_after_a_cached_turn_is_compressed_by_forward(family: Family) ->
     torch.testing.assert_close(out.logits[:, -1], whole.logits[:, -1], rtol=0, atol=1e-5)
 
 
-def test_forward_has_the_parents_argument_names(family: Family) -> None:
-    import inspect
-
-    ours = list(inspect.signature(family.case.model_class.forward).parameters)
-    theirs = list(inspect.signature(family.case.stock_class.forward).parameters)
-    added = {*SETTING_NAMES, *family.case.model_class.video_arguments} - set(theirs)
-    assert [name for name in ours if name not in added] == theirs and added <= set(ours)
+def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_the_head(family: Family) -> None:
+    """Callers pass them by position, and libraries look for `attention_mask` in the signature."""
+    stock = family.untouched_stock()
+    for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):
+        given = inspect.signature(type(ours).forward).parameters
+        expected = inspect.signature(type(theirs).forward).parameters
+        added = {*SETTING_NAMES, *family.case.model_class.video_arguments} - set(expected)
+        assert [name for name in given if name not in added] == list(expected) and added <= set(given)
+    text = family.inputs(family.prompt("Hello."))
+    for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):
+        *names, _ = inspect.signature(theirs.forward).parameters
+        by_position = [text.get(name) for name in names[: names.index("attention_mask") + 1]]
+        assert torch.equal(ours(*by_position)[0], theirs(**text)[0])
 
 
 # -- training ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,14 @@ import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, video_places
 from oracle import oracle_compress
-from reference import compressed_embeddings, new_tokens, position_arguments, reading_embeddings, tokens_without_cache
+from reference import (
+    compressed_embeddings,
+    language_model_lengths,
+    new_tokens,
+    position_arguments,
+    reading_embeddings,
+    tokens_without_cache,
+)
 from torch import Tensor
 from transformers import (
     BatchFeature,
@@ -464,6 +471,25 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
         return
     greedy = run(family.model, inputs, max_new_tokens=16)
     assert torch.equal(run(family.model, inputs, max_new_tokens=16, assistant_model=assistant), greedy)
+
+
+@only(lambda family: not family.recurrent)
+@pytest.mark.parametrize("kind", ["text", "image", "one_video"])
+def test_a_compressing_assistant_drafts_what_the_stock_class_drafts(family: Family, kind: str) -> None:
+    """Transformers lets an assistant draft from the prompt as text, so it has no videos to compress."""
+    inputs, stock = make_prompt(family, kind), family.untouched_stock()
+    stock.generation_config.num_assistant_tokens = family.model.generation_config.num_assistant_tokens = 3
+    mains = [(stock, family.for_stock(inputs)), (family.uncompressing, inputs)]
+    if kind != "one_video" or not family.case.mrope:
+        mains.append((family.model, inputs))
+    for main, given in mains:
+        steps = []
+        greedy = run(main, given, max_new_tokens=12)
+        for assistant in (family.load(), family.load_stock()):
+            with language_model_lengths(main) as lengths:
+                assert torch.equal(run(main, given, max_new_tokens=12, assistant_model=assistant), greedy)
+            steps.append(lengths)
+        assert steps[0] == steps[1]
 
 
 def test_a_second_turn_continues_from_the_returned_cache(family: Family) -> None:

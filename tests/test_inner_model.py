@@ -3,7 +3,6 @@
 import ast
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,26 +11,11 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, video_places
-from reference import compressed_embeddings, position_arguments
+from reference import compressed_embeddings, language_model_lengths, position_arguments
 from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
-
-
-@contextmanager
-def language_model_lengths(model: Any) -> Iterator[list[int]]:
-    """Collect how many tokens each call of the language model sees."""
-    lengths: list[int] = []
-
-    def look(module: Any, args: Any, kwargs: Any) -> None:
-        lengths.append(kwargs["inputs_embeds"].shape[1])
-
-    hook = model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
-    try:
-        yield lengths
-    finally:
-        hook.remove()
 
 
 def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:

@@ -294,7 +294,7 @@ def test_labels_beside_logits_to_keep_are_refused(family: Family) -> None:
 def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
-    from test_inner_model import language_model_lengths
+    from reference import language_model_lengths
 
     inputs = family.one_video()
     row = dict(inputs) | {"labels": labels_of(family, inputs)}

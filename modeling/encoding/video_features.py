@@ -64,6 +64,12 @@ def square_frames(tokens: Tensor) -> VideoTokens:
     return VideoTokens(tokens, (side, side))
 
 
+def _zero_or_nan(values: Tensor) -> Tensor:
+    """Return 0, or nan if one of the values is not finite, without asking the device."""
+    least, most = values.detach().aminmax()
+    return 0 * least + 0 * most
+
+
 class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
@@ -199,9 +205,14 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         self, features: Sequence[Tensor], compressions: Sequence[VideoCompression]
     ) -> tuple[Tensor, ...]:
         """Keep the surviving ones of each video's features (placeholders, dim). A merged feature takes the place of the
-        token that it was merged into."""
+        token that it was merged into.
+
+        If a value of the video is not finite, all that is kept becomes nan. As in the parent, the answer shows it then,
+        even if the token was dropped.
+        """
         return tuple(
             compression.kept_among(video, self.scored_placeholders(compression), self.placeholders(compression)[0])
+            + _zero_or_nan(video)
             for video, compression in zip(features, compressions, strict=True)
         )
 

@@ -63,17 +63,17 @@ class VideosAsImages(ParentFramesModel):
         outputs.pooler_output = tokens.split([length * self.config.tokens_per_tile for length in lengths])
         return outputs
 
-    def forward(self, input_ids: Tensor | None = None, mm_encoder_outputs: Any = None, **inputs: Any) -> Any:
+    def forward(self, **inputs: Any) -> Any:
         """Run the parent's `forward`. Features of videos are joined with those of images, as the parent takes them.
 
         Raises:
             ValueError: if there are features of videos without `input_ids`, or they do not fit the placeholders.
         """
         inputs = without(inputs, VIDEO_ARGUMENTS)
-        encoded = dict(mm_encoder_outputs or {})
+        input_ids, encoded = inputs.get("input_ids"), dict(inputs.get("mm_encoder_outputs") or {})
         video = encoded.pop("video", None)
         if video is None:
-            return super().forward(input_ids=input_ids, mm_encoder_outputs=mm_encoder_outputs, **inputs)
+            return super().forward(**inputs)
         if input_ids is None:
             raise ValueError(
                 "`mm_encoder_outputs['video']` needs `input_ids`, which tell where frames and images stand."
@@ -98,7 +98,7 @@ class VideosAsImages(ParentFramesModel):
             joined = joined.index_copy(0, places, rows.to(joined))
         images: Any = self.features_of_tiles(joined)  # Transformers 5.19 declares the field as a `FloatTensor`
         encoded["image"] = BaseModelOutputWithPooling(pooler_output=images)
-        return super().forward(input_ids=input_ids, mm_encoder_outputs=encoded, **inputs)
+        return super().forward(**inputs | {"input_ids": input_ids, "mm_encoder_outputs": encoded})
 
 
 class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):

@@ -97,7 +97,7 @@ def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None
     `generate`, `Trainer` and the pipelines look at the names of `forward`'s arguments to decide what to pass.
     """
     for name in names:
-        ours, parents = getattr(mixin, name), getattr(super(mixin, model_class), name, None)
+        ours, parents = getattr(mixin, name), _parents_method(model_class, mixin, name)
         if getattr(model_class, name) is ours and parents is not None:
             setattr(model_class, name, _with_signature(ours, parents, model_class.video_arguments))
 
@@ -107,8 +107,15 @@ def arguments_of_parent(model_class: type, mixin: type, *names: str) -> frozense
 
     It is called when a class is made, since `torch.compile` cannot look at signatures.
     """
-    methods = [getattr(super(mixin, model_class), name, None) for name in names]
+    methods = [_parents_method(model_class, mixin, name) for name in names]
     return frozenset(name for method in methods if method is not None for name in inspect.signature(method).parameters)
+
+
+def _parents_method(model_class: type, mixin: type, name: str) -> Callable | None:
+    """Return the method behind a mixin's that names its arguments. One that takes `**kwargs` alone passes them on."""
+    bases = model_class.__mro__[model_class.__mro__.index(mixin) + 1 :]
+    methods = (vars(base)[name] for base in bases if name in vars(base))
+    return next((method for method in methods if len(inspect.signature(method).parameters) > 2), None)
 
 
 def _with_signature(method: Callable, parent_method: Callable, video_arguments: Sequence[str]) -> Callable:

@@ -207,6 +207,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
         if inputs is not None:
             kwargs.setdefault("input_ids", inputs)
         self._share_config()
+        if getattr(kwargs.get("generation_config"), "is_assistant", False):  # It drafts from the prompt as text.
+            return super().generate(**without(kwargs, ("mm_encoder_outputs",)))
         if kwargs.get("mm_encoder_outputs") is not None:
             # `generate` repeats the features in place for beams, so it gets copies.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}

@@ -411,7 +411,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         input_ids = new["input_ids"]
         attended = new["attention_mask"].bool()
-        kept = attended & self._kept(input_ids, attended, None if features is None else features.video_compressions)
+        self._check_attended(input_ids, attended)
+        kept = attended & self._kept(input_ids, None if features is None else features.video_compressions)
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
@@ -457,11 +458,11 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "smaller `retention_ratio`."
             )
 
-    def _kept(self, input_ids: Tensor, attended: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
+    def _kept(self, input_ids: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
         """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
 
         Raises:
-            ValueError: if the placeholders of a prompt do not belong to whole videos, or the attention mask hides some.
+            ValueError: if the placeholders of a prompt do not belong to whole videos.
         """
         kept = torch.ones_like(input_ids, dtype=torch.bool)
         if compressions is None:
@@ -484,14 +485,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
             for index, size in zip(indices, sizes, strict=True)
         ]
-        kept = kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
-        num_hidden = int((kept & is_video & ~attended).sum())
+        return kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
+
+    def _check_attended(self, input_ids: Tensor, attended: Tensor) -> None:
+        """Check that the mask hides no placeholder. Those of dropped tokens count too, since positions (t, h, w) are
+        computed with them."""
+        num_hidden = 0 if attended.all() else int((self.is_placeholder(input_ids) & ~attended).sum())
         if num_hidden:
             raise ValueError(
-                f"`attention_mask` hides {num_hidden} video placeholders whose tokens are kept. Leave the video out of "
-                "the prompt; if the mask hides a whole prompt, leave that out of the batch."
+                f"`attention_mask` hides {num_hidden} placeholders of videos, images or sound. Leave what they stand "
+                "for out of the prompt; if the mask hides a whole prompt, leave that out of the batch."
             )
-        return kept
 
     def is_placeholder(self, input_ids: Tensor) -> Tensor:
         """Return which tokens stand for images or videos: bool, of the same shape."""

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vidcom2.configuration.method_tables import VISION_METHODS
+from vidcom2.configuration.compression_settings import VISION_METHODS
 from vidcom2.evaluation.tables import pipes
 from vidcom2.measuring.models import config_and_processor
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages

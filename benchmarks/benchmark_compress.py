@@ -40,7 +40,7 @@ from rich.table import Table
 from torch import Tensor
 
 import vidcom2
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.records.provenance import birth_certificate, cpu_name
 
 ROOT = Path(__file__).resolve().parents[1]

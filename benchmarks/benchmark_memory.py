@@ -40,8 +40,8 @@ from transformers.masking_utils import flash_attention_mask
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.modeling.encoding import frame_encoding
-from vidcom2.modeling.hosting.transformers_names import CACHE
-from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.hosting.in_transformers import CACHE
+from vidcom2.modeling.methods.compression import exact_total
 from vidcom2.records.provenance import birth_certificate
 
 TOKENS_PER_FRAME, SIDE = 196, 384

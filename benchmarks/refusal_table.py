@@ -3,7 +3,7 @@
 python -m benchmarks.refusal_table
 """
 
-from vidcom2.modeling.prompt.refusals import TABLES
+from vidcom2.modeling.prompt.call_description import TABLES
 
 from .pages import write_tables
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+from .saved_with_code import register_as_video_model
 from .vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
-from .video_model_tables import register_as_video_model
 
 COMPRESSION_NEWLINES = ("all", "occupied", "trailing")
 

@@ -2,33 +2,22 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
-from .compression_settings import SETTING_NAMES, CompressionSettings, left_out
-from .method_tables import GROUPED_TOWERS, TABLES, VISION_METHODS, function_of
+from .compression_settings import (
+    GROUPED_TOWERS,
+    SETTING_NAMES,
+    TABLES,
+    VISION_METHODS,
+    CompressionSettings,
+    function_of,
+    left_out,
+)
 from .saved_with_code import SavedWithCode
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
-    class ParentConfig(PreTrainedConfig):
-        """What the parents' configs have in common."""
-
-        @property
-        def image_token_id(self) -> int: ...
-        @property
-        def video_token_id(self) -> int: ...
-        @property
-        def vision_config(self) -> Any: ...
-        @property
-        def text_config(self) -> Any: ...
-
-else:
-    ParentConfig = object
-
-
-class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
+class FamilyConfig(CompressionSettings, SavedWithCode):
     """What a family's config adds to the parent's config. It comes before the parent's in the family's bases.
 
     Attributes:

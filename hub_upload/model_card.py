@@ -11,8 +11,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 
-from ..configuration.compression_settings import CompressionSettings
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from ..families import FAMILIES, Family
 from ..repo_shape import PIPELINE_TASK
 from ..vllm_plugin import SERVED

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from ..checks import check_settings
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS
 from ..demo.serving import check_gradio
 from ..errors import OptionError
 

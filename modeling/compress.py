@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from ..configuration.compression_settings import CompressionSettings
-from .methods.compression import compress_with
-from .methods.video_compression import VideoCompression, VideoTokens
+from .methods.compression import VideoCompression, VideoTokens, compress_with
 from .registered_methods import METHODS as METHODS  # so that all methods are here
 
 

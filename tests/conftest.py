@@ -17,7 +17,7 @@ from models import EACH_MODEL, RETENTION_RATIO, ModelCase, chat_prompt, make_ima
 from transformers import AutoProcessor, BatchFeature, PreTrainedModel, ProcessorMixin
 from videos_as_images import by_prompt, joined_pixels, split_pixels
 
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS, VISION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)

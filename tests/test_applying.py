@@ -18,7 +18,7 @@ from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel
 from transformers.integrations.peft import MIN_PEFT_VERSION
 
 import vidcom2
-from vidcom2.modeling.hosting.transformers_names import CACHE, FORMER_NAME
+from vidcom2.modeling.hosting.in_transformers import CACHE, FORMER_NAME
 
 NEW = {"max_new_tokens": 5, "do_sample": False}
 

@@ -5,7 +5,7 @@ import typer
 
 from benchmarks.benchmark_compress import SIZES, Size, checked, measure, measured_methods
 from benchmarks.methods import METHODS, register
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 
 TINY = Size(num_frames=8, grid=(3, 4), dim=8)
 

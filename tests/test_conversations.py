@@ -13,8 +13,7 @@ from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
 
-from vidcom2.modeling.prompt.conversation_cache import CachedPrompt, using
-from vidcom2.modeling.prompt.prompt_positions import take
+from vidcom2.modeling.prompt.conversation_cache import CachedPrompt, take, using
 
 QUESTION = "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 

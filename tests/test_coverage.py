@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vidcom2 import compress
 from vidcom2.modeling.methods import method_coverage
-from vidcom2.modeling.methods.exact_totals import exact_total
+from vidcom2.modeling.methods.compression import exact_total
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 
 

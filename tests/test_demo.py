@@ -20,8 +20,7 @@ from make_clips import INTERRUPTION, write_clip
 import vidcom2
 from vidcom2.answering.comparison import run
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.configuration.compression_settings import checked_setting
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, checked_setting
 from vidcom2.demo import answerer as answerer_module
 from vidcom2.demo.answerer import SIDES, Answerer
 from vidcom2.demo.controls import CONTROLS, POSITIONS, controls_of, overrides_of

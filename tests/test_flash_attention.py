@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import BatchFeature, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from vidcom2.modeling.prompt.refusals import CHUNKS_FEATURES
+from vidcom2.modeling.prompt.call_description import CHUNKS_FEATURES
 
 NAME = "flash_attention_2"
 ORIGINAL, CONSECUTIVE = ({"compression_positions": name} for name in ("original", "consecutive"))

@@ -17,7 +17,7 @@ from transformers.utils.generic import ModelOutput
 
 from vidcom2 import compress
 from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.modeling.prompt.prompt_positions import labels_at
+from vidcom2.modeling.prompt.conversation_cache import labels_at
 
 
 def labels_of(family: Family, inputs: BatchFeature) -> Tensor:

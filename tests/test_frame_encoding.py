@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
-from vidcom2.modeling.encoding.frame_encoding import plan_frames
-from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures
+from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures, plan_frames
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 

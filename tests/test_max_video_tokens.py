@@ -16,10 +16,9 @@ from torch import Tensor
 from vidcom2 import compress, register_compression_method, register_score_method
 from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.comparison import BASELINE
-from vidcom2.configuration.compression_settings import ALL_TOKENS, CompressionSettings
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import ALL_TOKENS, COMPRESSION_METHODS, CompressionSettings
 from vidcom2.modeling.methods import compression as operator
-from vidcom2.modeling.methods.video_compression import VideoCompression, VideoTokens
+from vidcom2.modeling.methods.compression import VideoCompression, VideoTokens
 
 T, GRID, M = 8, (3, 3), 9
 RATIOS = (1.0, 0.5, 0.25, 0.11)

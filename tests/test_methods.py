@@ -29,7 +29,7 @@ from vidcom2 import (
 )
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
-from vidcom2.configuration.method_tables import (
+from vidcom2.configuration.compression_settings import (
     BY_BUDGETS,
     BY_SIZES,
     COMPRESSION_METHODS,

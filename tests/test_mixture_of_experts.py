@@ -11,7 +11,7 @@ from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt, run
 from torch import Tensor
 
-from vidcom2.modeling.prompt.short_prompt import ShortPrompt
+from vidcom2.modeling.prompt.conversation_cache import ShortPrompt
 
 
 @pytest.fixture(

@@ -15,8 +15,7 @@ import pytest
 from test_cli import vidcom2
 
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
-from vidcom2.configuration.compression_settings import SETTING_NAMES
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.families import FAMILIES
 from vidcom2.nearest_family import UNSUPPORTED
 from vidcom2.tiny.glm import tiny_glm4v

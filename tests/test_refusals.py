@@ -10,7 +10,7 @@ from test_generate import make_prompt, run
 
 from benchmarks.pages import ROOT, filled
 from benchmarks.refusal_table import PAGE, refusal_table
-from vidcom2.modeling.prompt.refusals import TABLES
+from vidcom2.modeling.prompt.call_description import TABLES
 
 
 def test_the_docs_show_every_refusal() -> None:

@@ -11,7 +11,7 @@ from test_cli import vidcom2
 from torch import Tensor
 
 from vidcom2 import CompressionSettings, VideoTokens, compress, register_score_method
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 
 pytestmark = pytest.mark.usefixtures("methods_restored")
 T, M = 5, 7

@@ -21,7 +21,7 @@ from benchmarks.methods.dynamic_segments import dynamic_segments
 from benchmarks.methods.token_means import equal_shares
 from vidcom2 import VideoCompression, compress
 from vidcom2.modeling.methods import token_blocks, video_compression
-from vidcom2.modeling.methods.token_blocks import frame_means
+from vidcom2.modeling.methods.method_vidcom2 import frame_means
 
 DATA = Path(__file__).parent / "data"
 FASTVID = json.loads((DATA / "released_fastvid.json").read_text("utf-8"))

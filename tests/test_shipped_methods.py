@@ -15,7 +15,7 @@ from test_cli import vidcom2
 from transformers import PreTrainedModel
 
 from vidcom2 import VidCom2Qwen2VLForConditionalGeneration
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.shipping.shipped_code import code_of
 from vidcom2.shipping.shipped_methods import UnshippableMethodError, sources_of_methods
 
@@ -199,7 +199,7 @@ from vidcom2 import frame_budgets as budgets, VideoTokens
 
 
 def inner():
-    from vidcom2.modeling.methods.exact_totals import exact_total
+    from vidcom2.modeling.methods.compression import exact_total
     return exact_total
 """
     + FUNCTION
@@ -211,13 +211,13 @@ def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2
     sources = sources_of_methods({"compression_method": ["mine"]})
     lines = sources["mine_6"].splitlines()
     assert lines[:5] == [
-        "from .video_compression import VideoCompression",
+        "from .compression import VideoCompression",
         "from .compression import register_compression_method",
         "import math",
-        "from .frame_budgets import frame_budgets as budgets",
-        "from .video_compression import VideoTokens",
+        "from .method_vidcom2 import frame_budgets as budgets",
+        "from .compression import VideoTokens",
     ]
-    assert "    from .exact_totals import exact_total" in lines
+    assert "    from .compression import exact_total" in lines
     assert sources["mine_6"].endswith(FUNCTION)
     shipped = code_of(VidCom2Qwen2VLForConditionalGeneration, "mine")
     assert {"mine_6.py", "exact_totals.py", "frame_budgets.py", "method_vidcom2.py"} <= shipped.keys()

@@ -14,7 +14,7 @@ from transformers.cache_utils import StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
-from vidcom2.modeling.hosting.transformers_names import CACHE, FORMER_NAME
+from vidcom2.modeling.hosting.in_transformers import CACHE, FORMER_NAME
 
 HAS_BOTH_NAMES = hasattr(BaseModelOutputWithPast, "cache")
 

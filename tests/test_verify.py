@@ -14,7 +14,7 @@ from test_cli import vidcom2
 from transformers import TorchAoConfig
 from transformers.quantizers import HfQuantizer
 
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.families import FAMILIES
 from vidcom2.hub_upload import verification_worker
 from vidcom2.hub_upload.base_checkpoint import local_base

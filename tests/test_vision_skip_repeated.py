@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import Dinov2Config
 
 from vidcom2 import CompressionSettings, VidCom2LlavaOnevisionConfig, register_vision_method
-from vidcom2.configuration.method_tables import VISION_METHODS
-from vidcom2.modeling.encoding.frame_encoding import Run
+from vidcom2.configuration.compression_settings import VISION_METHODS
 from vidcom2.modeling.encoding.left_out_patches import Completion, groups_to_compute
+from vidcom2.modeling.encoding.video_features import Run
 from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups
 
 CLOSE = {"rtol": 0, "atol": 1e-5}

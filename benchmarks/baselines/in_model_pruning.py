@@ -18,7 +18,7 @@ from transformers.masking_utils import create_causal_mask
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2Model, apply_rotary_pos_emb
 
 from vidcom2 import CompressionSettings, frame_budgets
-from vidcom2.modeling.hosting.transformers_names import CACHE
+from vidcom2.modeling.hosting.in_transformers import CACHE
 
 from .prompts import Prompt
 from .schedules import Stage

@@ -36,9 +36,8 @@ import torch
 from torch import Tensor
 
 from vidcom2 import CompressionSettings, VideoCompression, VideoTokens, most_unique_tokens
-from vidcom2.modeling.methods.exact_totals import exact_total
-from vidcom2.modeling.methods.token_blocks import clear_tokens, frame_means, token_centre_products
-from vidcom2.modeling.methods.token_ranking import mask_of, most_unique_tokens_of_video
+from vidcom2.modeling.methods.compression import exact_total, mask_of, most_unique_tokens_of_video
+from vidcom2.modeling.methods.method_vidcom2 import clear_tokens, frame_means, token_centre_products
 
 from .attended_tokens import attention_of
 from .density_peaks import density_peaks

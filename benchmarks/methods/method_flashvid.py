@@ -41,10 +41,14 @@ import torch
 from torch import Tensor
 
 from vidcom2 import CompressionSettings, VideoCompression, VideoTokens
-from vidcom2.modeling.methods.exact_totals import exact_total
-from vidcom2.modeling.methods.method_vidcom2 import cosine_similarity
-from vidcom2.modeling.methods.token_blocks import clear_tokens, float32_blocks, frame_means, token_centre_products
-from vidcom2.modeling.methods.token_ranking import most_unique_tokens_of_video
+from vidcom2.modeling.methods.compression import exact_total, most_unique_tokens_of_video
+from vidcom2.modeling.methods.method_vidcom2 import (
+    clear_tokens,
+    cosine_similarity,
+    float32_blocks,
+    frame_means,
+    token_centre_products,
+)
 
 from .attended_tokens import attention_of
 from .density_peaks import density_peaks

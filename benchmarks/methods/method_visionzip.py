@@ -31,9 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from vidcom2 import CompressionSettings, TokenMerge, VideoCompression, VideoTokens, most_unique_tokens
-from vidcom2.modeling.methods.exact_totals import exact_total
-from vidcom2.modeling.methods.token_blocks import float32_blocks
-from vidcom2.modeling.methods.token_ranking import mask_of
+from vidcom2.modeling.methods.compression import exact_total, mask_of
+from vidcom2.modeling.methods.method_vidcom2 import float32_blocks
 
 from .attended_tokens import attention_of
 from .token_means import equal_shares

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vidcom2 import TokenMerge, VideoCompression
-from vidcom2.modeling.methods.token_ranking import mask_of
+from vidcom2.modeling.methods.compression import mask_of
 
 
 class TokenMeans(NamedTuple):

@@ -17,8 +17,7 @@ from transformers.vision_utils import (
 )
 
 from ...configuration.compression_settings import CompressionSettings
-from .frame_encoding import Run
-from .video_features import ParentFeatures
+from .video_features import ParentFeatures, Run
 from .vision_encoding import ChangedGroups
 from .whole_frame_attention import KeysAndValues, WholeFrames
 

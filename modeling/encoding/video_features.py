@@ -1,9 +1,14 @@
-"""Video features in all families: the parent encodes a video, and VidCom² drops tokens of it."""
+"""Video features in all families: the parent encodes a video, a few frames at a time, and VidCom² drops tokens of it.
+
+The towers look at one frame at a time. So their memory need not grow with the video, and a frame that equals the one
+before it, as in screen recordings and slides, reuses the features of that one.
+"""
 
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from math import isqrt
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, cast
@@ -13,19 +18,170 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from ...configuration.compression_settings import CompressionSettings
-from ...configuration.method_tables import function_of
+from ...configuration.compression_settings import CompressionSettings, function_of
 from ...configuration.saved_with_code import SavedWithCode
-from ..hosting.call_arguments import (
+from ..hosting.in_transformers import (
     arguments_of_parent,
     check_not_exported,
     check_tensors,
     pop_settings,
     take_parents_signatures,
 )
-from ..hosting.parent_classes import ParentModel
-from ..methods.compression import compress_with
-from ..methods.video_compression import VideoCompression, VideoTokens
+from ..methods.compression import VideoCompression, VideoTokens, compress_with
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A few frames at a time, and repeated ones once
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive frames of one video that are encoded together.
+
+    Attributes:
+        video: the number of the video.
+        frames: the numbers of the frames that are encoded, ascending.
+        shown: the numbers of all frames that take their features from one of these.
+        sources: for each of `shown`, the place in `frames` of the frame whose features it takes.
+    """
+
+    video: int
+    frames: Sequence[int]
+    shown: Sequence[int]
+    sources: Sequence[int]
+
+
+@dataclass(frozen=True)
+class FramePlan:
+    """How the frames of some videos are encoded.
+
+    Attributes:
+        lengths: how many frames each video has.
+        chunks: the runs that each call of the tower encodes.
+    """
+
+    lengths: Sequence[int]
+    chunks: Sequence[Sequence[Run]]
+
+    @property
+    def is_one_call(self) -> bool:
+        """Whether the tower encodes every frame, all of them in one call."""
+        return len(self.chunks) == 1 and sum(len(run.frames) for run in self.chunks[0]) == sum(self.lengths)
+
+
+def plan_frames(
+    videos: Sequence[Tensor],
+    chunk_frames: int | None,
+    arguments: dict[str, Any],
+    partial: Any = None,
+) -> FramePlan:
+    """Plan how to encode videos of (T, ...) pixels each.
+
+    Args:
+        chunk_frames: how many frames the tower takes at a time; None for all.
+        arguments: the encoder's other arguments. If they ask for the tower's own states, or hold something precomputed
+            for all frames (`video_cu_seqlens`), the tower takes all frames in one call.
+        partial: what the model's `partial_encoding` returned. A frame of which no group of patches is computed repeats
+            the one before it.
+    """
+    whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
+    whole = whole or any(name.startswith("video_") for name in arguments)
+    chunks: list[list[Run]] = [[]]
+    room = limit = sum(map(len, videos)) if whole or chunk_frames is None else chunk_frames
+    for number, video in enumerate(videos):
+        if partial is not None:
+            repeats = (~partial.computed[number].any(dim=1)).tolist()
+        else:
+            repeats = [False] * len(video) if whole else repeats_the_one_before(video)
+        distinct = [t for t, repeated in enumerate(repeats) if not repeated]
+        ranks = list(accumulate(not repeated for repeated in repeats))
+        while distinct:
+            if not room:
+                chunks.append([])
+                room = limit
+            frames, distinct = distinct[:room], distinct[room:]
+            shown = range(frames[0], distinct[0] if distinct else len(video))
+            sources = [ranks[t] - ranks[frames[0]] for t in shown]
+            chunks[-1].append(Run(number, frames, shown, sources))
+            room -= len(frames)
+    return FramePlan([len(video) for video in videos], chunks)
+
+
+def repeats_the_one_before(frames: Tensor) -> list[bool]:
+    """Return for each of the frames (T, ...) whether it is bit-identical to the one before it. Waits for the device
+    once."""
+    # A compiled model keeps its shapes, and a model that is trained with dropout keeps its frames independent.
+    if len(frames) == 1 or torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return [False] * len(frames)
+    return [False, *torch.stack([(frame == before).all() for before, frame in pairwise(frames)]).tolist()]
+
+
+def frames_of_runs(videos: Sequence[Tensor], runs: Sequence[Run]) -> Tensor:
+    """Gather the frames to encode, (n, ...), from videos (T, ...) whose frames have one shape."""
+    parts = [videos[run.video][_rows(run.frames)] for run in runs]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class FrameBuffers:
+    """Collect the features of chunks of frames in one tensor per video, so that no feature is in memory twice.
+
+    Args:
+        plan: how the frames are encoded.
+        rows_after: how many empty rows to leave behind the features of each video.
+
+    Attributes:
+        videos: a tensor (T·M + rows_after, ...) for each video.
+    """
+
+    def __init__(self, plan: FramePlan, rows_after: int = 0):
+        self.plan, self.rows_after = plan, rows_after
+        self.videos: list[Tensor] = []
+
+    def put(self, run: Run, encoded: Tensor) -> None:
+        """Put the features (n, M, ...) of a run in their place. Runs must come in the order of the plan."""
+        length, (num_rows, *rest) = self.plan.lengths[run.video], encoded.shape[1:]
+        if run.video == len(self.videos):
+            self.videos.append(encoded.new_empty(length * num_rows + self.rows_after, *rest))
+        frames = self.videos[run.video][: length * num_rows].view(length, num_rows, *rest)
+        repeated = len(run.shown) > len(run.frames)
+        frames[_rows(run.shown)] = encoded[list(run.sources)] if repeated else encoded
+
+
+def encode_in_chunks(
+    plan: FramePlan, encode: Callable[[Sequence[Run]], Sequence[Sequence[Tensor]]], rows_after: int = 0
+) -> list[list[Tensor]]:
+    """Encode the frames of a plan, one chunk after the other.
+
+    Args:
+        encode: takes the runs of a chunk, and returns the features (n, M, ...) of each run that enter the language
+            model. In families with deepstack it also returns, for each of the first decoder layers, those that the
+            layer adds.
+        rows_after: how many empty rows to leave behind those of each video that enter the language model.
+
+    Returns:
+        What `encode` does, but a tensor (T·M + rows_after, ...) for each video in place of those of its runs.
+    """
+    found: list[FrameBuffers] = []
+    for runs in plan.chunks:
+        for number, of_runs in enumerate(encode(runs)):
+            if number == len(found):
+                found.append(FrameBuffers(plan, rows_after if number == 0 else 0))
+            for run, encoded in zip(runs, of_runs, strict=True):
+                found[number].put(run, encoded)
+    return [buffers.videos for buffers in found]
+
+
+def _rows(frames: Sequence[int]) -> slice | list[int]:
+    """Return an index for ascending frames: a slice, which copies nothing, where they are consecutive."""
+    if frames[-1] - frames[0] == len(frames) - 1:
+        return slice(frames[0], frames[-1] + 1)
+    return list(frames)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Features of videos, of which tokens are dropped
+# ---------------------------------------------------------------------------------------------------------------------
+
 
 # A `ModelOutput` with `pooler_output`. Transformers declares that as possibly None, and the whole as possibly a tuple.
 ParentFeatures: TypeAlias = Any
@@ -70,7 +226,7 @@ def _zero_or_nan(values: Tensor) -> Tensor:
     return 0 * least + 0 * most
 
 
-class VideoFeaturesMixin(SavedWithCode, ParentModel):
+class VideoFeaturesMixin(SavedWithCode):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
-from ...configuration.method_tables import OF_SOME_VISION_METHODS, VisionMethod
+from ...configuration.compression_settings import OF_SOME_VISION_METHODS, CompressionSettings, VisionMethod
 from ..methods.compression import check_registration, enter
 
 # (groups, computed, settings) -> changed.

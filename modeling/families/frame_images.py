@@ -13,12 +13,18 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, square_frames
-from ..hosting.call_arguments import pop_settings, without
-from ..hosting.parent_classes import ParentFramesModel
-from ..hosting.transformers_names import CACHE
-from ..methods.video_compression import VideoTokens
+from ...configuration.saved_with_code import Parent
+from ..encoding.video_features import (
+    ParentFeatures,
+    Run,
+    VidCom2VideoFeatures,
+    encode_in_chunks,
+    frames_of_runs,
+    plan_frames,
+    square_frames,
+)
+from ..hosting.in_transformers import CACHE, pop_settings, without
+from ..methods.compression import VideoTokens
 from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
@@ -32,7 +38,7 @@ class FramesAndImages(BaseModelOutputWithPooling):
     """Features of images, among them frames of which no token is dropped."""
 
 
-class VideosAsImages(ParentFramesModel):
+class VideosAsImages(Parent):
     """Gives a parent that takes images alone what the parents of other families have: features of videos, and a
     `forward` that takes these. It comes right before the parent among the bases."""
 

@@ -8,11 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..hosting.call_arguments import types_with_cached
-from ..hosting.transformers_names import CACHE, with_cache_name
-from ..methods.video_compression import VideoTokens
+from ..encoding.video_features import (
+    ParentFeatures,
+    Run,
+    VidCom2VideoFeatures,
+    encode_in_chunks,
+    frames_of_runs,
+    plan_frames,
+)
+from ..hosting.in_transformers import CACHE, types_with_cached, with_cache_name
+from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 

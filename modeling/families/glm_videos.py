@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 from transformers import GenerationMixin
 
-from ..hosting.parent_classes import ParentGlmModel
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
-class GlmVideoModelMixin(QwenVideoModelMixin, ParentGlmModel):
+class GlmVideoModelMixin(QwenVideoModelMixin):
     """Makes a GLM inner model run on compressed prompts. It comes before the parent's inner model among the bases.
 
     Frames, patches and positions are as in Qwen3-VL: `video_grid_thw` counts pairs of frames, and each pair stands

@@ -7,14 +7,21 @@ from typing import Any
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, square_frames
-from ..hosting.parent_classes import ParentLlavaModel
-from ..methods.video_compression import VideoTokens
+from ..encoding.video_features import (
+    FramePlan,
+    ParentFeatures,
+    Run,
+    VidCom2VideoFeatures,
+    encode_in_chunks,
+    frames_of_runs,
+    plan_frames,
+    square_frames,
+)
+from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
 
-class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
+class LlavaVideosMixin(VidCom2ModelMixin):
     """What the inner models of LLaVA's families add to the parent's. It comes before the parent's in a family's bases.
     A family says what is its own:
 

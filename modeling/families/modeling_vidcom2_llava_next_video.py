@@ -11,7 +11,7 @@ from transformers.models.llava_next_video.modeling_llava_next_video import Llava
 
 from ...configuration.configuration_vidcom2_llava_next_video import VidCom2LlavaNextVideoConfig
 from ..encoding.video_features import ParentFeatures
-from ..methods.video_compression import VideoTokens
+from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .llava_videos import LlavaVideosMixin
 

@@ -10,7 +10,7 @@ from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionM
 from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
-from ..methods.video_compression import VideoCompression
+from ..methods.compression import VideoCompression
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .llava_videos import LlavaVideosMixin
 

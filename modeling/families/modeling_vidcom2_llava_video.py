@@ -11,7 +11,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
 from ...configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
-from ..methods.video_compression import VideoCompression
+from ..methods.compression import VideoCompression
 from .modeling_vidcom2_llava_onevision import (
     VidCom2LlavaOnevisionForConditionalGeneration,
     VidCom2LlavaOnevisionModel,

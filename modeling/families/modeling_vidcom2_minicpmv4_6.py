@@ -11,11 +11,9 @@ from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
-from ..encoding.frame_encoding import Run, encode_in_chunks, plan_frames
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..hosting.call_arguments import pop_settings
-from ..hosting.transformers_names import CACHE, CausalLMOutputWithPast
-from ..methods.video_compression import VideoTokens
+from ..encoding.video_features import ParentFeatures, Run, VidCom2VideoFeatures, encode_in_chunks, plan_frames
+from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast, pop_settings
+from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
 from ..prompt.prompt_compression import VidCom2ModelMixin

@@ -11,9 +11,15 @@ from transformers.models.video_llama_3.modeling_video_llama_3 import VideoLlama3
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_video_llama_3 import VidCom2VideoLlama3Config
-from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..methods.video_compression import VideoTokens
+from ..encoding.video_features import (
+    ParentFeatures,
+    Run,
+    VidCom2VideoFeatures,
+    encode_in_chunks,
+    frames_of_runs,
+    plan_frames,
+)
+from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..encoding.video_features import ParentFeatures
-from ..hosting.call_arguments import is_2d
-from ..methods.video_compression import VideoTokens
+from ..hosting.in_transformers import is_2d
+from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from .qwen_videos import QwenVideoModelMixin
 

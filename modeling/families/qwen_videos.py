@@ -10,12 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from ...configuration.compression_settings import CompressionSettings
-from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
-from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures
-from ..hosting.call_arguments import is_2d
-from ..hosting.parent_classes import ParentQwenModel
-from ..hosting.transformers_names import CausalLMOutputWithPast
-from ..methods.video_compression import VideoTokens
+from ..encoding.video_features import (
+    FramePlan,
+    ParentFeatures,
+    Run,
+    VidCom2VideoFeatures,
+    encode_in_chunks,
+    frames_of_runs,
+    plan_frames,
+)
+from ..hosting.in_transformers import CausalLMOutputWithPast, is_2d
+from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
 IMAGE, VIDEO = 1, 2  # Types of tokens; that of text is 0.
@@ -38,7 +43,7 @@ class VidCom2QwenCausalLMOutputWithPast(CausalLMOutputWithPast):
     prompt_positions: torch.LongTensor | None = None
 
 
-class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
+class QwenVideoModelMixin(VidCom2ModelMixin):
     """Makes a Qwen inner model run on compressed prompts. It comes before the parent's inner model among the bases.
 
     A "frame" is one of the t temporal patches of `video_grid_thw`, each of which is two frames of the file, or one in

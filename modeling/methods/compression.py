@@ -1,28 +1,341 @@
-"""Compressing one video by the method that the settings name, and registering methods. It knows tensors, not models.
+"""Compressing one video by the method that the settings name: what a method is given, what it returns, how it is called
+and registered. Nothing here knows models. `method_vidcom2.py` is the paper's Algorithm 1.
 
-`method_vidcom2.py` is the paper's Algorithm 1.
+Shapes: T frames, M tokens per frame, D channels, K kept tokens. A frame here is one frame of the video, or in Qwen's
+families two, which share their tokens.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from ...configuration.method_tables import (
+from ...configuration.compression_settings import (
     COMPRESSION_METHODS,
+    SETTING_NAMES,
     TABLES,
     CompressionMethod,
+    CompressionSettings,
     Method,
     function_of,
 )
-from .token_budgets import compress_within_budget
-from .video_compression import TokenMerge, VideoCompression, VideoTokens
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers of tokens
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+REMAINDER_NOISE = 1e-6  # A budget closer than this to a whole number counts as that number: the rest is float64 noise.
+
+
+def fixed_total_budgets(budgets: Tensor, tokens_per_frame: int, retention_ratio: float) -> Tensor:
+    """Turn real-valued budgets (T,) into whole ones: (T,) int64 in [1, M], whose total is `exact_total`."""
+    total = exact_total(len(budgets), tokens_per_frame, retention_ratio)
+    return shares_of_total(budgets, total, most=tokens_per_frame, least=1)
+
+
+def shares_of_total(weights: Tensor, total: int, most: int, least: int = 0) -> Tensor:
+    """Divide a total among frames in proportion to their weights: (T,) int64 in [least, most], which add up to it.
+
+    All weights are scaled by one factor and held within the bounds. The factor is the one that makes them add up to the
+    total, so what a full frame cannot take goes to the others in proportion. Largest remainders then decide which
+    shares are rounded up to whole tokens, and the earlier frame wins a tie.
+
+    Args:
+        weights: (T,) float64, none negative.
+        total: between T · least and T · most.
+    """
+    # The sum is piecewise linear in the factor, with a bend where a frame reaches a bound. Find the last bend at which
+    # the sum is at most the total, and follow the slope of the frames that are between their bounds from there.
+    weights = weights.clamp(min=1e-290)  # Otherwise the bends of a tiny retention ratio would be infinite.
+    bends = torch.cat([least / weights, most / weights]).sort().values
+    sums = (bends[:, None] * weights).clamp(least, most).sum(dim=1)
+    bend = bends.gather(0, (sums <= total + 1e-9).sum(0, keepdim=True).sub_(1).clamp_(min=0))
+    at_bend = (bend * weights).clamp(least, most)
+    growing = (bend * weights >= least - 1e-12) & (bend * weights < most * (1 - 1e-12))
+    slope = (growing * weights).sum()
+    factor = bend + torch.where(slope > 0, (total - at_bend.sum()) / slope.clamp(min=1e-300), 0.0)
+    shares = (factor * weights).clamp(least, most)
+
+    whole, remainders = whole_and_remainders(shares)
+    missing = total - whole.sum()
+    order = remainders.argsort(descending=True, stable=True)  # The earlier frame wins a tie.
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(weights), device=order.device))
+    return (whole + (rank < missing)).long()
+
+
+def whole_and_remainders(shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the whole tokens of each share, and what is left over, in units of `REMAINDER_NOISE`."""
+    whole = (shares + REMAINDER_NOISE).floor()
+    return whole, (shares - whole).div(REMAINDER_NOISE).round()
+
+
+def in_float64(scores: Tensor) -> Tensor:
+    """Return scores in float64, in which budgets are computed; on the CPU if the device, MPS, has no float64."""
+    return scores.cpu().double() if scores.device.type == "mps" else scores.double()
+
+
+def exact_total(num_frames: int, tokens_per_frame: int, retention_ratio: float) -> int:
+    """Return K of `compression_rounding="exact"`: ⌊R·T·M⌋, but at least one token per frame."""
+    num_tokens = num_frames * tokens_per_frame
+    return max(num_frames, min(num_tokens, math.floor(retention_ratio * num_tokens + 1e-6)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranking tokens
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def most_unique_tokens(token_scores: Tensor, budgets: Tensor, num_kept: int) -> Tensor:
+    """Return the k_t tokens with the highest scores in each frame, in the order of the video.
+
+    In a tie the earlier token is kept.
+
+    Args:
+        token_scores: (T, M) float without nan.
+        budgets: (T,) int64: k_t of each frame, at most M.
+        num_kept: K, the sum of the budgets, so that the device need not be asked for it.
+
+    Returns:
+        (K,) int64, ascending: indices into the T·M tokens.
+    """
+    order = token_scores.argsort(dim=1, descending=True, stable=True)
+    within_budget = torch.arange(order.shape[1], device=order.device) < budgets[:, None]
+    kept = torch.zeros_like(within_budget).scatter_(1, order, within_budget).flatten()
+    # The stable sort puts the kept positions first, in order. Unlike `nonzero`, it need not ask the device for K.
+    return (~kept).to(torch.uint8).argsort(stable=True)[:num_kept]
+
+
+def most_unique_tokens_of_video(token_scores: Tensor, num_kept: int) -> tuple[Tensor, Tensor]:
+    """Return the K tokens with the highest scores in the whole video; a frame may keep nothing.
+
+    In a tie the earlier token is kept.
+
+    Args:
+        token_scores: (T, M) float without nan.
+        num_kept: K.
+
+    Returns:
+        (K,) int64, ascending: indices into the T·M tokens. And (T,) int64: how many of them each frame keeps.
+    """
+    num_frames, tokens_per_frame = token_scores.shape
+    # The whole video is ranked as if it were a single frame.
+    whole = torch.full((1,), num_kept, device=token_scores.device)
+    indices = most_unique_tokens(token_scores.reshape(1, -1), whole, num_kept)
+    budgets = torch.zeros(num_frames, dtype=torch.int64, device=token_scores.device)
+    return indices, budgets.index_add_(0, indices // tokens_per_frame, torch.ones_like(indices))
+
+
+def mask_of(indices: Tensor, like: Tensor) -> Tensor:
+    """Return a bool mask of the shape of `like`, (T, M), that is true at these indices into the T·M tokens."""
+    return torch.zeros(like.numel(), dtype=torch.bool, device=like.device).index_fill(0, indices, True).view_as(like)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a method is given, and what it returns
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+MERGE_BYTES = 16 * 2**20  # of features in float32 that are weighted at a time
+
+
+@dataclass(frozen=True)
+class VideoTokens:
+    """The tokens of one video, before any is dropped.
+
+    Attributes:
+        tokens: (T, M, D), any float dtype: the tokens that would enter the language model, without structure tokens
+            such as newlines.
+        grid: rows and columns of a frame's tokens; M = rows · columns, and token m is in row m // columns. None if not
+            known, and for frames with slices, whose tokens form no grid.
+        in_prompt: (T, M) bool, which tokens have a placeholder in the prompt, where a processor leaves out some that
+            repeat what the frame before shows. None if all have. Methods choose among all.
+    """
+
+    tokens: Tensor
+    grid: tuple[int, int] | None = None
+    in_prompt: Tensor | None = None
+
+
+class TokenMerge(NamedTuple):
+    """Describes how tokens are merged: each kept token becomes a weighted mean of the video's tokens.
+
+    There are N entries in any order. In entry n, token `inputs[n]` enters kept token number `outputs[n]` with weight
+    `weights[n]`. The weights of each kept token add up to 1.
+
+    Attributes:
+        outputs: (N,) int64 in [0, K).
+        inputs: (N,) int64 in [0, T·M).
+        weights: (N,) float32.
+    """
+
+    outputs: Tensor
+    inputs: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class VideoCompression:
+    """Which tokens of one video stay, and why.
+
+    Attributes:
+        indices: (K,) int64, ascending, into the frame-major flattened (T·M) tokens: the kept tokens. A merged token
+            takes the place of the kept token at its index.
+        frame_budgets: (T,) int64, k_t: number of tokens kept in each frame, possibly none; their sum is K.
+        frame_uniqueness: (T,) float32, u_t, where larger is more unique; None if the method has no such score.
+        token_uniqueness: (T, M) float32, u_{t,m}, where -inf marks a token with a non-finite value; None if the method
+            has no such score.
+        merge: how tokens are merged into the kept ones; None if these stay as they are.
+        tokens_per_frame: M.
+        grid: rows and columns of a frame's tokens; None if not known.
+        in_prompt: as in `VideoTokens`. The kept tokens are among these.
+    """
+
+    indices: Tensor
+    frame_budgets: Tensor
+    frame_uniqueness: Tensor | None = None
+    token_uniqueness: Tensor | None = None
+    merge: TokenMerge | None = None
+    tokens_per_frame: int = 0
+    grid: tuple[int, int] | None = None
+    in_prompt: Tensor | None = None
+
+    @classmethod
+    def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
+        """Make a compression from a bool mask (T, M) of the tokens that stay, and other fields by name."""
+        return cls(kept.flatten().nonzero().flatten(), kept.sum(dim=1), **scores)
+
+    def within(self, in_prompt: Tensor | None) -> "VideoCompression":
+        """Keep only what has a placeholder in the prompt, (T, M) bool, or all if that is None. If nothing has, keep the
+        first token that has one, unmerged, so that something of the video stays."""
+        if in_prompt is None:
+            return self
+        stays, merge = in_prompt.flatten()[self.indices], self.merge
+        indices = self.indices[stays]
+        if len(indices) == 0:
+            indices, merge = in_prompt.flatten().nonzero()[0], None
+        elif merge is not None:
+            left, numbers = stays[merge.outputs], stays.cumsum(0) - 1
+            merge = TokenMerge(numbers[merge.outputs[left]], merge.inputs[left], merge.weights[left])
+        kept = mask_of(indices, in_prompt)
+        return replace(self, indices=indices, frame_budgets=kept.sum(dim=1), merge=merge, in_prompt=in_prompt)
+
+    @property
+    def num_tokens(self) -> int:
+        """T·M, the number of tokens before any was dropped."""
+        return len(self.frame_budgets) * self.tokens_per_frame
+
+    def kept_among(self, features: Tensor, scored: Tensor, placeholders: Tensor) -> Tensor:
+        """Return the features that stay of a video; a merged feature takes the place of the token it was merged into.
+
+        Args:
+            features: (placeholders, ...) features of all the video's placeholders, including structure tokens; and of
+                the scored tokens that have no placeholder.
+            scored: (T·M,) int64: the placeholder of each scored token.
+            placeholders: int64: the placeholders that stay.
+        """
+        if self.merge is not None:
+            features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))
+        if self.in_prompt is not None:
+            features = features[self.in_prompt.flatten()]
+        return features[placeholders]
+
+    def kept(self, features: Tensor) -> Tensor:
+        """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype.
+
+        Merged features are summed in float32.
+        """
+        if self.merge is None:
+            return features[self.indices]
+        merged = torch.zeros(len(self.indices), *features.shape[1:], dtype=torch.float32, device=features.device)
+        # A token may enter many means, so all entries at once could be many times as large as the video.
+        step = max(1, MERGE_BYTES // (4 * features[0].numel()))
+        for outputs, inputs, weights in zip(*(part.split(step) for part in self.merge)):
+            weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
+            merged.index_add_(0, outputs, weighted)
+        return merged.to(features.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The setting `max_video_tokens`
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class TooFewTokensError(ValueError):
+    """A ratio at which a video would keep fewer tokens than the method needs.
+
+    Attributes:
+        least: how many it needs.
+    """
+
+    def __init__(self, least: int, message: str):
+        super().__init__(message)
+        self.least = least
+
+
+def lowered(settings: CompressionSettings, num_tokens: int) -> CompressionSettings:
+    """Return the settings with which a video of `num_tokens` scored tokens keeps exactly as many as its budget."""
+    assert settings.max_video_tokens is not None
+    rounds = COMPRESSION_METHODS[settings.compression_method].reads("compression_rounding")
+    return replace(
+        settings,
+        retention_ratio=settings.max_video_tokens / num_tokens,
+        compression_rounding="exact" if rounds else settings.compression_rounding,
+        max_video_tokens=None,
+    )
+
+
+def compress_within_budget(
+    settings: CompressionSettings,
+    num_frames: int,
+    tokens_per_frame: int,
+    compress: Callable[[CompressionSettings], VideoCompression],
+) -> VideoCompression:
+    """Compress a video by its ratio, or if that keeps more tokens than the budget, by the lower ratio.
+
+    If the number follows from the sizes, the method runs once.
+
+    Args:
+        compress: compresses the video at the ratio of its argument.
+
+    Raises:
+        ValueError: if the method keeps more tokens than the budget at the lower ratio too.
+    """
+    budget, num_tokens = settings.max_video_tokens, num_frames * tokens_per_frame
+    if budget is None or num_tokens <= budget:
+        return compress(settings)
+    method = COMPRESSION_METHODS[settings.compression_method]
+    known = method.kept is not None and method.keeps_by_sizes(settings.compression_rounding)
+    exceeds = known and exact_total(num_frames, tokens_per_frame, settings.retention_ratio) > budget
+    if settings.retention_ratio < 1.0 and not exceeds:
+        compression = compress(settings)
+        if len(compression.indices) <= budget:
+            return compression
+    try:
+        compression = compress(lowered(settings, num_tokens))
+        kept = len(compression.indices)
+    except TooFewTokensError as error:
+        kept = error.least
+    else:
+        if kept <= budget:
+            return compression
+    raise ValueError(
+        f"`max_video_tokens` is {budget}, but `compression_method={method.name!r}` needs {kept} of the {num_tokens} "
+        f"tokens of this video ({num_frames} frames of {tokens_per_frame}), even at a lower ratio. Pass {kept} or "
+        "more, fewer frames, or another method."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compressing, and registering methods
+# ---------------------------------------------------------------------------------------------------------------------
+
 
 Compress: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
 AnyCompress = TypeVar("AnyCompress", bound=Compress)

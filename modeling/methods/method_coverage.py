@@ -30,10 +30,13 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import register_compression_method
-from .exact_totals import exact_total
-from .token_ranking import most_unique_tokens_of_video
-from .video_compression import VideoCompression, VideoTokens
+from .compression import (
+    VideoCompression,
+    VideoTokens,
+    exact_total,
+    most_unique_tokens_of_video,
+    register_compression_method,
+)
 
 TIME_WEIGHT = 2.0  # of a whole video's length, in mean distances of two tokens
 SKETCH = 256  # channels in which wide tokens are compared

@@ -37,12 +37,15 @@ import math
 import torch
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import register_compression_method
-from .exact_totals import REMAINDER_NOISE
+from .compression import (
+    REMAINDER_NOISE,
+    TooFewTokensError,
+    VideoCompression,
+    VideoTokens,
+    most_unique_tokens,
+    register_compression_method,
+)
 from .temporal_uniqueness import temporal_uniqueness
-from .token_budgets import TooFewTokensError
-from .token_ranking import most_unique_tokens
-from .video_compression import VideoCompression, VideoTokens
 
 WINDOW = 4
 COMPARED_WITH = (None, 0, 0, 2)  # For each frame of a window, the earlier frame with which it is compared.

@@ -21,11 +21,14 @@ frames depends on the content, and a frame may keep nothing.
 import math
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import register_compression_method
-from .exact_totals import REMAINDER_NOISE
+from .compression import (
+    REMAINDER_NOISE,
+    VideoCompression,
+    VideoTokens,
+    most_unique_tokens_of_video,
+    register_compression_method,
+)
 from .temporal_uniqueness import temporal_uniqueness
-from .token_ranking import most_unique_tokens_of_video
-from .video_compression import VideoCompression, VideoTokens
 
 
 @register_compression_method("evs")

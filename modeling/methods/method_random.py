@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import register_compression_method
-from .frame_budgets import frame_budgets
-from .token_ranking import most_unique_tokens
-from .video_compression import VideoCompression, VideoTokens
+from .compression import VideoCompression, VideoTokens, most_unique_tokens, register_compression_method
+from .method_vidcom2 import frame_budgets
 
 
 @register_compression_method("random")

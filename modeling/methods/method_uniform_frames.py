@@ -15,9 +15,7 @@ one in a tie; a single frame is the first. Content plays no part, neither in the
 import torch
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import register_compression_method
-from .exact_totals import exact_total
-from .video_compression import VideoCompression, VideoTokens
+from .compression import VideoCompression, VideoTokens, exact_total, register_compression_method
 
 
 @register_compression_method("uniform_frames")

@@ -42,12 +42,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ...configuration.compression_settings import CompressionSettings
-from .compression import register_compression_method
-from .exact_totals import in_float64, shares_of_total, whole_and_remainders
-from .method_vidcom2 import cosine_similarity
-from .token_blocks import frame_means, token_centre_products
-from .token_ranking import most_unique_tokens
-from .video_compression import VideoCompression, VideoTokens
+from .compression import (
+    VideoCompression,
+    VideoTokens,
+    in_float64,
+    most_unique_tokens,
+    register_compression_method,
+    shares_of_total,
+    whole_and_remainders,
+)
+from .method_vidcom2 import cosine_similarity, frame_means, token_centre_products
 
 EPSILON = 1e-6  # A step between frames that is shorter than this is noise, and has next to no direction.
 TEMPERATURE = 0.7  # of the softmax over curvatures

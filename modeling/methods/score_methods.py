@@ -13,14 +13,23 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import SETTING_NAMES, CompressionSettings
-from ...configuration.method_tables import BY_BUDGETS, BY_SIZES, CompressionMethod
-from .compression import check_registration, enter
-from .exact_totals import REMAINDER_NOISE
-from .frame_budgets import FRAME_BUDGET_SETTINGS, frame_budgets
-from .method_vidcom2 import frame_uniqueness
-from .token_ranking import most_unique_tokens, most_unique_tokens_of_video
-from .video_compression import VideoCompression, VideoTokens
+from ...configuration.compression_settings import (
+    BY_BUDGETS,
+    BY_SIZES,
+    SETTING_NAMES,
+    CompressionMethod,
+    CompressionSettings,
+)
+from .compression import (
+    REMAINDER_NOISE,
+    VideoCompression,
+    VideoTokens,
+    check_registration,
+    enter,
+    most_unique_tokens,
+    most_unique_tokens_of_video,
+)
+from .method_vidcom2 import FRAME_BUDGET_SETTINGS, frame_budgets, frame_uniqueness
 
 Scores: TypeAlias = Callable[..., Tensor]
 UsersScores = TypeVar("UsersScores", bound=Scores)

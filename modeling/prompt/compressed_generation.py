@@ -19,28 +19,43 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 from ...configuration.compression_settings import CompressionSettings, with_settings
 from ...configuration.saved_with_code import SavedWithCode
 from ..encoding.video_features import VidCom2VideoFeatures
-from ..hosting.call_arguments import (
+from ..hosting.in_transformers import (
+    CACHE,
     pop_settings,
+    register_like,
     take_parents_signatures,
     wants_some_rows,
+    with_cache_name,
     without,
     without_settings,
     without_token_types,
 )
-from ..hosting.parent_classes import ParentModelWithHead
-from ..hosting.registration import register_like
-from ..hosting.transformers_names import CACHE, with_cache_name
-from .call_description import CallDescription, CallPath, NewVideos
-from .conversation_cache import CachedPrompt
+from .call_description import (
+    OF_CHUNKS,
+    OF_GENERATE,
+    Asked,
+    CallDescription,
+    CallPath,
+    NewVideos,
+    check_compressible,
+    check_on_cache,
+    refuse,
+)
+from .conversation_cache import (
+    IGNORED_LABEL,
+    CachedPrompt,
+    CompressedPrompt,
+    ShortPrompt,
+    labels_at,
+    positions_by_order,
+    take,
+)
 from .prompt_compression import PromptRecord, VidCom2ModelMixin
-from .prompt_positions import IGNORED_LABEL, labels_at, positions_by_order, take
-from .refusals import OF_CHUNKS, OF_GENERATE, Asked, check_compressible, check_on_cache, refuse
-from .short_prompt import CompressedPrompt, ShortPrompt
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 
 
-class VidCom2GenerationMixin(SavedWithCode, ParentModelWithHead):
+class VidCom2GenerationMixin(SavedWithCode):
     """Makes a model with a head run on compressed prompts. It comes before the parent class among a model's bases.
 
     A family sets:

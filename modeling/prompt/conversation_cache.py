@@ -1,4 +1,5 @@
-"""The memory of a KV cache: which tokens of the conversation it holds, and at which position the next one stands.
+"""A prompt without its dropped tokens, and the memory of a KV cache: which tokens of the conversation it holds, and at
+which position the next one stands.
 
 Why does the cache change its class? Keys and values do not tell how long the prompt was before it was compressed, and
 later turns need to know. The model cannot remember this, since it may serve other chats in between. So the memory lives
@@ -9,7 +10,7 @@ memory follows when its rows are reordered, repeated or cropped, and when it is 
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +18,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hosting.parent_classes import ParentCache
-from .prompt_positions import take
+from ...configuration.saved_with_code import Parent
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions of tokens in a prompt
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+IGNORED_LABEL = -100
+
+
+def remaining_positions(kept: Tensor) -> Tensor:
+    """Return where each row of a bool mask (B, L) is True: (B, L') int64, ascending, padded on the left with -1."""
+    length = int(kept.sum(dim=1).max())
+    positions = kept.to(torch.uint8).argsort(dim=1, stable=True)[:, kept.shape[1] - length :]
+    return torch.where(kept.gather(1, positions), positions, -1)
+
+
+def positions_by_order(mask: Tensor) -> Tensor:
+    """Return the position of each token among the attended ones of a mask (B, L): (B, L) int64, 0 at padding."""
+    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+
+
+def positions_made_for(text_config: Any) -> int | None:
+    """Return how many positions a language model was made for; None if its config does not say.
+
+    Rotary positions that are scaled by a factor, as in LLaVA-NeXT-Video-7B, reach that many times further than
+    `max_position_embeddings`.
+    """
+    limit = getattr(text_config, "max_position_embeddings", None)
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    if limit is not None and rope.get("rope_type") in ("linear", "dynamic"):
+        return int(limit * rope["factor"])
+    return limit
+
+
+def take(full: Tensor, positions: Tensor, padding: Tensor | int) -> Tensor:
+    """Return the entries (B, L') of `full` (B, L) at `positions` (B, L'), and `padding` where these are -1."""
+    return torch.where(positions >= 0, full.gather(1, positions.clamp(min=0).to(full.device)), padding)
+
+
+def labels_at(labels: Tensor, prompt_positions: Tensor) -> Tensor:
+    """Return the labels of a compressed prompt's rows.
+
+    Args:
+        labels: (B, L) labels of the caller's prompt.
+        prompt_positions: (B, L') from the model's output: the position in the prompt of each row, -1 at padding.
+
+    Returns:
+        (B, L') labels, -100 at padding.
+    """
+    return take(labels, prompt_positions, IGNORED_LABEL)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The memory of a KV cache
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -220,7 +275,7 @@ class CachedPrompt:
             raise ValueError(f"The KV cache cannot be continued: {self.lost}. Start over without it.")
 
 
-class RemembersPrompt(ParentCache):
+class RemembersPrompt(Parent):
     """Gives a cache a memory that follows its rows and its length; it comes before the cache's own class."""
 
     cached_prompt: CachedPrompt | None = None
@@ -319,3 +374,109 @@ def using(cache: Any) -> Iterator[None]:
         yield
     finally:
         cache.in_use = False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A prompt without its dropped tokens
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShortPrompt:
+    """The new tokens of a prompt without the dropped ones.
+
+    Attributes:
+        kept: (B, L) bool: which of the caller's new tokens are left.
+        positions: (B, L') their positions among the caller's new tokens, -1 at the padding on the left.
+        inputs: `input_ids`, `attention_mask` and `position_ids` of the new tokens, and `mm_token_type_ids` where
+            attention reads them. The mask and the types cover the cached ones too.
+        cached: what the KV cache will hold after them.
+    """
+
+    kept: Tensor
+    positions: Tensor
+    inputs: dict[str, Tensor]
+    cached: CachedPrompt
+
+    def at_positions(self, rows: Tensor, logits_to_keep: int | Tensor = 0, before_first: int | None = None) -> Tensor:
+        """Return a row for each position of the caller's prompt.
+
+        A kept token has a row of its own. A dropped token gets the row of the last token kept before it, from which the
+        compressed prompt predicts what follows.
+
+        Args:
+            rows: (B, L', ...) rows of the compressed prompt.
+            logits_to_keep: which positions, as in Transformers: the number of last ones (0 for all), indices (n,) or
+                (B, n), or a bool mask (B, L).
+            before_first: the value at positions before the first kept token; with None, they hold an arbitrary row.
+
+        Returns:
+            (B, n, ...), or (number of True, ...) for a bool mask.
+        """
+        counts = self.kept.long().cumsum(dim=1)
+        padding = self.positions.shape[1] - counts[:, -1:]
+        index = (padding + counts - 1).clamp(min=0).to(rows.device)
+        prompts = torch.arange(len(index), device=rows.device)[:, None].expand_as(index)
+        index, prompts, counts = (_picked(each, logits_to_keep) for each in (index, prompts, counts.to(rows.device)))
+        picked = rows[prompts, index]
+        return picked if before_first is None else picked.masked_fill(counts == 0, before_first)
+
+    def of_layers(self, hidden_states: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Apply `at_positions` to the rows of each layer; a layer that was not asked for is None and stays so."""
+        return tuple(None if rows is None else self.at_positions(rows) for rows in hidden_states)
+
+    def spread(self, layers: Sequence[Tensor], attended: Tensor) -> tuple[Tensor, ...]:
+        """Repeat the rows of the compressed prompt so that a mean over the caller's prompt counts each token alike.
+
+        Each of a prompt's L' rows fills as many of its L attended positions as any other row, or one more.
+
+        Args:
+            layers: (B·L', ...) rows of the compressed prompt, for each layer.
+            attended: (B, L) the caller's mask.
+
+        Returns:
+            (B·L, ...) for each layer, with an arbitrary row at positions that are not attended.
+        """
+        is_kept = self.positions >= 0
+        kept, given = (each.long().sum(dim=1, keepdim=True) for each in (is_kept, attended))
+        ranks = positions_by_order(attended) * kept // given.clamp(min=1)
+        index = is_kept.shape[1] - kept + ranks
+        prompts = torch.arange(len(index), device=index.device)[:, None]
+        index = (prompts * is_kept.shape[1] + index).flatten()
+        return tuple(rows[index.to(rows.device)] for rows in layers)
+
+
+@dataclass(frozen=True)
+class CompressedPrompt:
+    """What `generate` carries beside the caller's full `input_ids`, while the model runs the compressed prompt.
+
+    Attributes:
+        ids: (B, L') token ids of the compressed conversation.
+        full_mask: (B, L) the caller's mask.
+        is_in_ids: whether the `input_ids` of a step are already these ids.
+    """
+
+    ids: Tensor
+    full_mask: Tensor
+    is_in_ids: bool = False
+
+    @property
+    def num_dropped(self) -> int:
+        return self.full_mask.shape[1] - self.ids.shape[1]
+
+    def shorten(self, sequences: Tensor) -> Tensor:
+        """Put the short ids in front: (B·n, L + new) -> (B·n, L' + new), n sequences of each prompt side by side."""
+        prompts = self.ids.repeat_interleave(len(sequences) // len(self.ids), dim=0)
+        return torch.cat([prompts.to(sequences.device), sequences[:, self.full_mask.shape[1] :]], dim=1)
+
+
+def _picked(full: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """Return the entries of `full` (B, L) that `logits_to_keep` names."""
+    if isinstance(logits_to_keep, int):
+        return full[:, -logits_to_keep:]  # 0 takes all of them.
+    if not isinstance(logits_to_keep, Tensor):  # It is a slice or a list.
+        return full[:, logits_to_keep]
+    logits_to_keep = logits_to_keep.to(full.device)
+    if logits_to_keep.dtype == torch.bool:
+        return full[logits_to_keep]
+    return full.take_along_dim(logits_to_keep, dim=1) if logits_to_keep.ndim == 2 else full[:, logits_to_keep]

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..hosting.transformers_names import MoeCausalLMOutputWithPast
+from ..hosting.in_transformers import MoeCausalLMOutputWithPast
 from .compressed_generation import VidCom2GenerationMixin
-from .short_prompt import ShortPrompt
+from .conversation_cache import ShortPrompt
 
 
 @dataclass

@@ -17,29 +17,34 @@ from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from ...configuration.compression_settings import CompressionSettings, with_settings
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
-from ..hosting.call_arguments import (
+from ..hosting.in_transformers import (
+    CACHE,
     check_no_gaps,
     check_tensors,
     is_2d,
     pop_settings,
+    register_like,
     take_parents_signatures,
     types_of_new,
     types_with_cached,
     wants_some_rows,
     whole_videos,
+    with_prompt_extent,
     without,
     without_settings,
     without_token_types,
 )
-from ..hosting.prompt_extent import with_prompt_extent
-from ..hosting.registration import register_like
-from ..hosting.transformers_names import CACHE
-from ..methods.video_compression import VideoCompression
-from .call_description import CallDescription, CallPath, NewVideos, videos_of
-from .conversation_cache import CachedPrompt, using
-from .prompt_positions import positions_by_order, positions_made_for, remaining_positions, take
-from .refusals import check_compressible, check_types_on_cache
-from .short_prompt import ShortPrompt
+from ..methods.compression import VideoCompression
+from .call_description import CallDescription, CallPath, NewVideos, check_compressible, check_types_on_cache, videos_of
+from .conversation_cache import (
+    CachedPrompt,
+    ShortPrompt,
+    positions_by_order,
+    positions_made_for,
+    remaining_positions,
+    take,
+    using,
+)
 
 logger = logging.get_logger(__name__)
 

@@ -23,7 +23,7 @@ from .errors import CheckpointError, OptionError
 from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, checkpoint_file, find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
-from .modeling.hosting.call_arguments import PREFIXES_OF_SETTINGS
+from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .nearest_family import no_class_for
 from .placement import Placement
 from .records.fingerprints import Source, source_of

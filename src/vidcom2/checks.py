@@ -10,8 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, checked_setting
-from .configuration.method_tables import COMPRESSION_METHODS
+from .configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES, CompressionSettings, checked_setting
 from .errors import OptionError, did_you_mean
 from .families import FAMILIES
 

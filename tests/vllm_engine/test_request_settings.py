@@ -93,8 +93,7 @@ def test_a_setting_that_requests_may_not_change_is_refused_and_the_next_request_
 
 def test_only_the_servers_operator_can_choose_a_registered_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method that keeps another number of tokens than was counted would stop the server for everybody."""
-    from vidcom2.configuration.compression_settings import CompressionSettings
-    from vidcom2.configuration.method_tables import COMPRESSION_METHODS, CompressionMethod
+    from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionMethod, CompressionSettings
     from vidcom2.vllm_plugin.settings import settings_of_request
 
     monkeypatch.setitem(COMPRESSION_METHODS, "mine", CompressionMethod("mine", function=lambda *given: None))

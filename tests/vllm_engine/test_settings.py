@@ -14,10 +14,8 @@ import torch
 from engines import CASES_BY_NAME, EXACT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
 from models import save_as_on_the_hub
 
-from vidcom2.configuration.compression_settings import CompressionSettings
-from vidcom2.configuration.method_tables import COMPRESSION_METHODS, VISION_METHODS
-from vidcom2.modeling.methods.compression import compress_with
-from vidcom2.modeling.methods.video_compression import VideoTokens
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS, CompressionSettings
+from vidcom2.modeling.methods.compression import VideoTokens, compress_with
 from vidcom2.vllm_plugin import SERVED
 from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
 

@@ -11,7 +11,7 @@ from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
 from ..families import FAMILIES
 from ..finding_checkpoints import find_checkpoint
-from ..modeling.hosting.call_arguments import pop_settings
+from ..modeling.hosting.in_transformers import pop_settings
 from ..placement import Placement
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..checkpoints import Checkpoint
 from ..checks import whole_number
 from ..errors import OptionError
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from ..placement import Placement
 from ..video.frames import Frames
 from ..video.reading import Video, check_video, read_video

@@ -11,8 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checks import check_settings, whole_number
-from ..configuration.compression_settings import ALL_TOKENS, CompressionSettings
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import ALL_TOKENS, COMPRESSION_METHODS, CompressionSettings
 from ..errors import OptionError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..checkpoints import Checkpoint
 from ..errors import OptionError
-from ..modeling.hosting.transformers_names import CACHE
+from ..modeling.hosting.in_transformers import CACHE
 from ..video.reading import Video
 from .prompting import check_template_arguments, prepare_inputs
 

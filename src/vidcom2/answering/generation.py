@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..configuration.compression_settings import CompressionSettings
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.methods.video_compression import VideoTokens
+from ..modeling.methods.compression import VideoTokens
 from .prompting import video_arguments
 
 if TYPE_CHECKING:

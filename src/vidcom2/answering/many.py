@@ -19,7 +19,7 @@ from ..checks import whole_number
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.hosting.transformers_names import CACHE, FORMER_NAME
+from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
 from ..placement import Placement
 from ..video.reading import SizeOfFrames, Video, read_video
 from .arguments import (

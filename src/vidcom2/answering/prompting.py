@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..errors import ALIKE, OptionError, did_you_mean, one_line, sentence
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
 

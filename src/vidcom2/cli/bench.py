@@ -18,8 +18,7 @@ from rich.markup import escape
 
 from ..answering.candidates import Candidate, candidates_of
 from ..checks import check_given, check_settings, check_video_file, video_pixels
-from ..configuration.compression_settings import SETTING_NAMES
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
 from ..finding_checkpoints import find_checkpoint
 from ..measuring.results import new_file, of_setup, read_results, write_results

@@ -13,8 +13,7 @@ from rich.markup import escape
 
 from ..answering.candidates import Candidate, candidates_of, candidates_within
 from ..answering.questions import Question, checked_questions, read_questions
-from ..configuration.compression_settings import SETTING_NAMES
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
 from ..evaluation.tables import named, table, without_options

@@ -107,7 +107,7 @@ def plan_command(options: PlanOptions) -> None:
 def _plans(options: PlanOptions, gpus: list[Gpu], ratios: list[float]) -> "tuple[dict[str, Any], Load, list[Plan]]":
     from ..checkpoints import read_config_and_processor
     from ..measuring.models import config_and_processor
-    from ..modeling.prompt.prompt_positions import positions_made_for
+    from ..modeling.prompt.conversation_cache import positions_made_for
     from ..planning.plan import Load, plan
     from ..planning.sizes import model_costs, video_size
 

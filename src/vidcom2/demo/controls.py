@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..checkpoints import Checkpoint
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS
 
 
 @dataclass(frozen=True)

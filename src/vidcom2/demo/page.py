@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 import jinja2
 
-from ..configuration.method_tables import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS
 from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of

@@ -19,7 +19,7 @@ from ..answering.prompting import prepare_inputs, scored_frames
 from ..checkpoints import Checkpoint
 from ..configuration.compression_settings import SETTING_NAMES, CompressionSettings
 from ..families import FAMILIES
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 from .drawing import draw_png
 from .page import draw_html

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..modeling.methods.exact_totals import exact_total
+from ..modeling.methods.compression import exact_total
 from .gpus import Gpu
 from .sizes import ModelCosts, VideoSize
 

@@ -12,8 +12,7 @@ from huggingface_hub.errors import LocalTokenNotFoundError, RepositoryNotFoundEr
 from huggingface_hub.utils.sha import git_hash
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
-from ..configuration.compression_settings import CompressionSettings
-from ..configuration.method_tables import TABLES
+from ..configuration.compression_settings import TABLES, CompressionSettings
 from ..configuration.saved_with_code import refuse_taken
 from ..families import FAMILIES
 from ..records.whole_files import write_whole

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from ..configuration.method_tables import COMPRESSION_METHODS, TABLES
+from ..configuration.compression_settings import COMPRESSION_METHODS, TABLES
 from .shipped_files import ROOMS, shipped_files, shipped_paths
 
 REGISTERED_METHODS = "registered_methods"  # the shipped file that imports the methods' files

@@ -15,8 +15,7 @@ from vllm.multimodal.parse import VideoProcessorItems
 from vllm.multimodal.processing import PromptReplacement, PromptUpdate, PromptUpdateDetails
 
 from ..configuration.compression_settings import CompressionSettings
-from ..modeling.methods.compression import compress_with
-from ..modeling.methods.video_compression import VideoCompression, VideoTokens
+from ..modeling.methods.compression import VideoCompression, VideoTokens, compress_with
 from .settings import (
     RequestBounds,
     engine_settings,

@@ -16,7 +16,7 @@ from vllm.model_executor.models.gemma4_mm import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from .compressed_videos import WithoutTowerGraphs, with_integers, without_integers
 from .separate_frames import TOKENS, SeparateFramesModel, SeparateFramesProcessor
 

@@ -12,7 +12,7 @@ from vllm.model_executor.models.llava_next_video import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from .llava_onevision import CompressedLlavaVideosModel, CompressedLlavaVideosProcessor
 
 

@@ -22,7 +22,7 @@ from vllm.model_executor.models.utils import WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from ..configuration.compression_settings import CompressionSettings
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
 

@@ -16,7 +16,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from ..configuration.compression_settings import CompressionSettings
 from ..configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
 from ..modeling.families.modeling_vidcom2_llava_video import kept_placeholders, pooled_rows, scored_placeholders
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from .llava_onevision import CompressedLlavaVideosProcessor, VidCom2LlavaOnevisionForVllm
 
 

@@ -11,7 +11,7 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.multimodal.inputs import MultiModalFieldConfig
 
 from ..configuration.compression_settings import CompressionSettings
-from ..modeling.methods.video_compression import VideoCompression
+from ..modeling.methods.compression import VideoCompression
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor, with_integers
 from .qwen_vl import CompressedQwenVideosModel, tokens_of_grid
 

@@ -15,14 +15,13 @@ from vllm.transformers_utils.config import uses_mrope
 
 from ..configuration.compression_settings import (
     ALL_TOKENS,
+    COMPRESSION_METHODS,
     NO_BUDGET,
     SETTING_NAMES,
     CompressionSettings,
     checked_setting,
 )
-from ..configuration.method_tables import COMPRESSION_METHODS
-from ..modeling.methods.compression import compress_with
-from ..modeling.methods.video_compression import VideoTokens
+from ..modeling.methods.compression import VideoTokens, compress_with
 
 RATIO, BUDGET = "retention_ratio", "max_video_tokens"
 OF_BOUNDS = "request_"  # begins the names of what the operator lets requests ask for

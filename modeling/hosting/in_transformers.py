@@ -1,15 +1,94 @@
-"""Reads and checks what callers pass to `forward` and `generate`: settings for one call, masks, positions to keep."""
+"""Where this project's classes meet Transformers: its names, its tables of classes, the arguments of its calls, and
+what it infers from positions and masks. Nothing of Transformers is changed."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, modeling_outputs
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
 from ...configuration.compression_settings import SETTING_NAMES
-from .transformers_names import with_cache_name
+from ...configuration.saved_with_code import register_as_video_model
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Names
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+FORMER_NAME = "past_key_values"
+_NAMES = [field.name for field in dataclasses.fields(modeling_outputs.BaseModelOutputWithPast)]
+CACHE = "cache" if "cache" in _NAMES else FORMER_NAME
+
+if TYPE_CHECKING:
+    from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast
+else:
+    CausalLMOutputWithPast, MoeCausalLMOutputWithPast = (
+        getattr(modeling_outputs, f"Multimodal{name}", getattr(modeling_outputs, name))
+        for name in ("CausalLMOutputWithPast", "MoeCausalLMOutputWithPast")
+    )
+
+
+def with_cache_name(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments with the KV cache under today's name.
+
+    Raises:
+        ValueError: if it is given under both names.
+    """
+    if CACHE == FORMER_NAME or FORMER_NAME not in arguments:
+        return arguments
+    arguments = dict(arguments)
+    former = arguments.pop(FORMER_NAME)
+    if former is not None and arguments.get(CACHE) is not None:
+        raise ValueError(
+            f"`{FORMER_NAME}` and `{CACHE}` are two names of the KV cache, and both are given. Pass `{CACHE}` alone. "
+            f"If a library passes `{FORMER_NAME}`, as PEFT 0.21 does for prefix tuning, upgrade it, or take a "
+            "Transformers before 5.24."
+        )
+    return arguments if former is None else arguments | {CACHE: former}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables of classes
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    # config.json names this class. No module needs it, but Transformers saves only files that a model's modules import.
+    from .pipeline_video_text_to_text import VideoTextToTextPipeline  # noqa: F401
+
+
+def register_like(model_class: Any) -> None:
+    """Register a model class, or a user's subclass of one, wherever its stock class is registered by name.
+
+    Checkpoints on the Hub have older key names. Transformers renames these, but for classes outside the library only on
+    request. Without this, `lm_head` would stay random, with nothing but a warning.
+    """
+    stock = next((base for base in model_class.__mro__ if base.__module__.startswith("transformers.models.")), None)
+    if stock is None or model_class.config_class.model_type != stock.config_class.model_type:
+        return  # The model has a type of its own, and its checkpoints have today's key names.
+    for name in (stock.__name__, stock.config_class.model_type):  # The class name is first, as in Transformers.
+        mapping = get_checkpoint_conversion_mapping(name)
+        if mapping is not None:
+            register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)
+            break
+    if model_class.can_generate():
+        register_as_video_model(f"vidcom2_{model_class.__name__}", model_class.__name__)
+        for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
+            if model_class.config_class not in auto_class._model_mapping:  # Ours stays before a user's subclass.
+                auto_class.register(model_class.config_class, model_class)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What callers pass to `forward` and `generate`
+# ---------------------------------------------------------------------------------------------------------------------
+
 
 # An argument that begins like a setting but is none is misspelt. The parents take any argument, and would ignore it.
 PREFIXES_OF_SETTINGS = ("compression_", "retention_", "vision_", "max_video")
@@ -216,3 +295,89 @@ def check_not_exported() -> None:
             f"`{exporter}` makes one fixed graph for all videos, but a model that compresses keeps tokens according to "
             "what a video shows. Export with `retention_ratio=1.0`, or use `torch.compile`."
         )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the prompt of each row begins and ends
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+SEQUENCE_LENGTHS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # Transformers' names for them
+
+
+def with_prompt_extent(inputs: dict[str, Any], text_config: Any) -> dict[str, Any]:
+    """Return the arguments of a parent's `forward` with what makes each row one prompt, from its first token on.
+
+    - Without a KV cache and a mask, masks are made from the positions, and no token attends to what stands before a
+      gap. A mask of ones takes precedence.
+    - For a single row that is not masked, FlashAttention gets the lengths of packed prompts. Behind a gap it would be
+      told of as many keys as queries, and read none of the cached ones. The real lengths take precedence, or, with
+      linear attention, the order of the tokens in front of their positions.
+    - Without a mask, FlashAttention would also read the empty places of a static cache. `generate` of Transformers 5.23
+      keeps the mask for that, but that of 5.19 does not. A mask of ones is added, over what the cache holds.
+
+    Args:
+        inputs: arguments, with the positions of the n new tokens: (B, n) or, with M-RoPE, (4, B, n) with the order of
+            the tokens in front, which has no gaps.
+        text_config: the language model's config.
+
+    Raises:
+        ValueError: if FlashAttention is to continue a KV cache whose layers hold different numbers of tokens.
+    """
+    cache, position_ids = inputs.get(CACHE), inputs.get("position_ids")
+    if position_ids is None:
+        return inputs
+    num_rows, num_new = position_ids.shape[-2:]
+    uses_flash = is_flash_attention_requested(text_config)
+    is_unmasked = _is_missing(inputs.get("attention_mask"))
+    has_empty_places = uses_flash and cache is not None and cache.is_compileable
+    may_look_packed = (is_unmasked and cache is None) or (uses_flash and num_rows == 1)
+    has_gaps = may_look_packed and _has_gaps(position_ids)
+    if is_unmasked and (has_empty_places or (has_gaps and cache is None)):
+        num_cached = 0 if cache is None else int(cache.get_seq_length())
+        mask = torch.ones(num_rows, num_cached + num_new, dtype=torch.long, device=position_ids.device)
+        inputs = inputs | {"attention_mask": mask}
+    if has_gaps and uses_flash and num_rows == 1:
+        if "linear_attention" in (getattr(text_config, "layer_types", None) or ()):
+            return inputs | {"position_ids": _with_order(position_ids, cache)}
+        inputs = inputs | _lengths_of_one_sequence(position_ids, cache)
+    return inputs
+
+
+def _is_missing(mask: Any) -> bool:
+    """Whether there is no mask. For static caches, `generate` prepares one for each kind of attention."""
+    return all(each is None for each in (mask.values() if isinstance(mask, dict) else [mask]))
+
+
+def _has_gaps(position_ids: Tensor) -> bool:
+    if position_ids.ndim != 2 or position_ids.shape[1] == 1:
+        return False
+    return not bool((position_ids.diff(dim=1) == 1).all())
+
+
+def _with_order(position_ids: Tensor, cache: Any) -> Tensor:
+    """Return (4, 1, n) positions with the order of the tokens in front, as with M-RoPE. Linear attention takes no
+    lengths, but the language models that have it, Qwen3.5's, take such positions."""
+    num_cached = 0 if cache is None else int(cache.get_seq_length())
+    order = num_cached + torch.arange(position_ids.shape[1], device=position_ids.device)
+    return torch.stack([order[None], *[position_ids] * 3])
+
+
+def _lengths_of_one_sequence(position_ids: Tensor, cache: Any) -> dict[str, Any]:
+    """Return what FlashAttention takes in place of positions (1, n): n queries, and as many keys as a layer reads."""
+    num_queries = num_keys = position_ids.shape[1]
+    if cache is not None and cache.get_seq_length() > 0:
+        # Layers that read the keys of others hold none.
+        holding = [number for number, layer in enumerate(cache.layers) if getattr(layer, "keys", None) is not None]
+        of_layers = sorted({int(cache.get_mask_sizes(num_queries, number)[0]) for number in holding})
+        if len(of_layers) > 1:
+            raise ValueError(
+                '`compression_positions="original"` leaves gaps between the positions of a video that follows on '
+                "the KV cache. FlashAttention must then be told how many tokens a layer reads, but the layers "
+                f"read {of_layers} tokens, since some have a sliding window. Load the model with "
+                '`attn_implementation="sdpa"`, use `compression_positions="consecutive"`, or start over without the '
+                "cache."
+            )
+        num_keys = of_layers[0]
+    starts = [torch.tensor([0, n], dtype=torch.int32, device=position_ids.device) for n in (num_queries, num_keys)]
+    return dict(zip(SEQUENCE_LENGTHS, (*starts, num_queries, num_keys), strict=True))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
 from .compression_settings import (
@@ -41,8 +41,12 @@ class FamilyConfig(CompressionSettings, SavedWithCode):
     video_processor_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     tokenizer_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
+    if TYPE_CHECKING:  # The parents' annotations also allow None and dicts, which they have no more once they are made.
+        vision_config: Any
+        text_config: Any
+
     def __post_init__(self, **kwargs: Any) -> None:
-        super(CompressionSettings, self).__post_init__(**kwargs)
+        cast(Any, super(CompressionSettings, self)).__post_init__(**kwargs)
         self.compression_settings()
 
     def compression_settings(self, **overrides: Any) -> CompressionSettings:

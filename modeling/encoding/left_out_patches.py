@@ -18,7 +18,7 @@ from transformers.vision_utils import (
 
 from ...configuration.compression_settings import CompressionSettings
 from .video_features import ParentFeatures, Run
-from .vision_encoding import ChangedGroups
+from .vision_skip_repeated import ChangedGroups
 from .whole_frame_attention import KeysAndValues, WholeFrames
 
 WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")

@@ -8,15 +8,38 @@ where whole frames repeat. Where only parts of a frame do, they are approximate,
 of the changes around it.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
-from .vision_encoding import register_vision_method
+from ...configuration.compression_settings import CompressionSettings, own_method
+
+# (groups, computed, settings) -> changed.
+#     groups: (G, values) pixels of the groups of patches of a frame, as the processor returns them.
+#     computed: (G, values) those of the last group at each place that the tower computed.
+#     settings: those of the call.
+#     changed: (G,) bool: which groups the tower computes anew.
+ChangedGroups: TypeAlias = Callable[[Tensor, Tensor, CompressionSettings], Tensor]
 
 
-@register_vision_method("skip_repeated")
+def leaves_out_others(changed: ChangedGroups) -> Callable[..., Any]:
+    """Make a vision method of a function that tells which groups of patches changed; the others are left out."""
+
+    @functools.wraps(changed)
+    def encoding(*arguments: Any, **described: Any) -> Any:
+        from .left_out_patches import partial_encoding  # Imported late, since it imports Transformers.
+
+        return partial_encoding(changed, *arguments, **described)
+
+    return encoding
+
+
+@own_method("vision_method", "skip_repeated")
+@leaves_out_others
 def changed_groups(groups: Tensor, computed: Tensor, settings: CompressionSettings) -> Tensor:
-    """Tell which groups changed, as a `ChangedGroups` does; reads `vision_tolerance`.
+    """Tell which groups changed; reads `vision_tolerance`.
 
     The squares of the differences are averaged, so that a few pixels that change much count for more than the noise of
     a codec, which changes all pixels a little.

@@ -1,30 +1,21 @@
-"""Compressing one video by the method that the settings name: what a method is given, what it returns, how it is called
-and registered. Nothing here knows models. `method_vidcom2.py` is the paper's Algorithm 1.
+"""Compressing one video by the method that the settings name: what a method is given, what it returns, and steps that
+several methods share. Nothing here knows models. `method_vidcom2.py` is the paper's Algorithm 1.
 
 Shapes: T frames, M tokens per frame, D channels, K kept tokens. A frame here is one frame of the video, or in Qwen's
 families two, which share their tokens.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import (
-    COMPRESSION_METHODS,
-    SETTING_NAMES,
-    TABLES,
-    CompressionMethod,
-    CompressionSettings,
-    Method,
-    function_of,
-)
+from ...configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings, function_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers of tokens
@@ -142,9 +133,6 @@ def mask_of(indices: Tensor, like: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-MERGE_BYTES = 16 * 2**20  # of features in float32 that are weighted at a time
-
-
 @dataclass(frozen=True)
 class VideoTokens:
     """The tokens of one video, before any is dropped.
@@ -163,23 +151,6 @@ class VideoTokens:
     in_prompt: Tensor | None = None
 
 
-class TokenMerge(NamedTuple):
-    """Describes how tokens are merged: each kept token becomes a weighted mean of the video's tokens.
-
-    There are N entries in any order. In entry n, token `inputs[n]` enters kept token number `outputs[n]` with weight
-    `weights[n]`. The weights of each kept token add up to 1.
-
-    Attributes:
-        outputs: (N,) int64 in [0, K).
-        inputs: (N,) int64 in [0, T·M).
-        weights: (N,) float32.
-    """
-
-    outputs: Tensor
-    inputs: Tensor
-    weights: Tensor
-
-
 @dataclass(frozen=True)
 class VideoCompression:
     """Which tokens of one video stay, and why.
@@ -191,7 +162,7 @@ class VideoCompression:
         frame_uniqueness: (T,) float32, u_t, where larger is more unique; None if the method has no such score.
         token_uniqueness: (T, M) float32, u_{t,m}, where -inf marks a token with a non-finite value; None if the method
             has no such score.
-        merge: how tokens are merged into the kept ones; None if these stay as they are.
+        merge: how tokens are merged into the kept ones, a `TokenMerge`; None if these stay as they are.
         tokens_per_frame: M.
         grid: rows and columns of a frame's tokens; None if not known.
         in_prompt: as in `VideoTokens`. The kept tokens are among these.
@@ -201,7 +172,7 @@ class VideoCompression:
     frame_budgets: Tensor
     frame_uniqueness: Tensor | None = None
     token_uniqueness: Tensor | None = None
-    merge: TokenMerge | None = None
+    merge: Any = None
     tokens_per_frame: int = 0
     grid: tuple[int, int] | None = None
     in_prompt: Tensor | None = None
@@ -221,8 +192,7 @@ class VideoCompression:
         if len(indices) == 0:
             indices, merge = in_prompt.flatten().nonzero()[0], None
         elif merge is not None:
-            left, numbers = stays[merge.outputs], stays.cumsum(0) - 1
-            merge = TokenMerge(numbers[merge.outputs[left]], merge.inputs[left], merge.weights[left])
+            merge = merge.into(stays)
         kept = mask_of(indices, in_prompt)
         return replace(self, indices=indices, frame_budgets=kept.sum(dim=1), merge=merge, in_prompt=in_prompt)
 
@@ -247,19 +217,8 @@ class VideoCompression:
         return features[placeholders]
 
     def kept(self, features: Tensor) -> Tensor:
-        """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype.
-
-        Merged features are summed in float32.
-        """
-        if self.merge is None:
-            return features[self.indices]
-        merged = torch.zeros(len(self.indices), *features.shape[1:], dtype=torch.float32, device=features.device)
-        # A token may enter many means, so all entries at once could be many times as large as the video.
-        step = max(1, MERGE_BYTES // (4 * features[0].numel()))
-        for outputs, inputs, weights in zip(*(part.split(step) for part in self.merge)):
-            weighted = features[inputs].float() * weights.float().view(-1, *[1] * (features.ndim - 1))
-            merged.index_add_(0, outputs, weighted)
-        return merged.to(features.dtype)
+        """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype."""
+        return features[self.indices] if self.merge is None else self.merge.merged(features, len(self.indices))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -333,14 +292,8 @@ def compress_within_budget(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Compressing, and registering methods
+# Compressing
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-Compress: TypeAlias = Callable[[VideoTokens, CompressionSettings], VideoCompression]
-AnyCompress = TypeVar("AnyCompress", bound=Compress)
-
-WEIGHT_TOLERANCE = 1e-3  # how far the sum of a merged token's weights may be from 1
 
 
 def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCompression:
@@ -351,7 +304,7 @@ def compress_with(settings: CompressionSettings, video: VideoTokens) -> VideoCom
 
     Raises:
         ValueError: if the video has no tokens, if the method is not here or keeps more tokens than `max_video_tokens`,
-            or if what it returns is no compression of the video.
+            or if what a user's method returns is no compression of the video.
     """
     method = COMPRESSION_METHODS[settings.compression_method]
     if method.compiles and method.keeps_by_sizes(settings.compression_rounding):
@@ -384,97 +337,16 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
 
 def _by_ratio(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Compress at the ratio of the settings, whatever their budget."""
-    name = settings.compression_method
-    compress, is_own = function_of("compression_method", name), COMPRESSION_METHODS[name].file is not None
-    if settings.retention_ratio == 1.0:  # All tokens stay. A method of this project still scores them.
-        num_frames, tokens_per_frame, _ = video.tokens.shape
-        indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
-        budgets = torch.full_like(indices[:num_frames], tokens_per_frame)
-        whole = VideoCompression(indices, budgets)
-        return replace(compress(video, settings), indices=indices, frame_budgets=budgets) if is_own else whole
-    if is_own:  # Tests check what it returns, so that the device need not be asked here.
-        return compress(video, settings)
-    version = None if video.tokens.is_inference() else video.tokens._version
-    compression = _checked(name, compress(video, settings), video)
-    if version is not None and video.tokens._version != version:
-        raise ValueError(
-            f"`compression_method={name!r}` wrote into the video's tokens, which enter the model. Compute on a copy: "
-            "`.float()` makes none of a float32 tensor."
-        )
-    return compression
+    compression = function_of("compression_method", settings.compression_method)(video, settings)
+    return all_of(video, compression) if settings.retention_ratio == 1.0 else compression
 
 
-def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[AnyCompress], AnyCompress]:
-    """Make a function selectable as `compression_method=name`, in every model and in `compress`.
-
-    The function receives the `VideoTokens` of one video and the `CompressionSettings` of the call. It runs without
-    gradients and outside autocast, and returns a `VideoCompression` with `indices`, `frame_budgets`, and the scores and
-    the merge if it has them. The result is checked. At `retention_ratio=1.0` all tokens stay, and the function is not
-    called. If it only scores tokens, `register_score_method` is shorter.
-
-    Args:
-        settings: names of the settings that it reads, besides `retention_ratio`. Others must be at their default. (For
-            a method of this project, its row of the table says so.)
-
-    Raises:
-        ValueError: if another function has the name, if a setting is not known, or if what is registered is not a
-            function.
-    """
-    check_registration("compression method", name, settings, SETTING_NAMES)
-
-    def register(function: AnyCompress) -> AnyCompress:
-        enter("compression_method", CompressionMethod(name=name, settings=tuple(settings), function=function))
-        return function
-
-    return register
-
-
-def check_registration(kind: str, name: str, settings: Sequence[str], known: Sequence[str]) -> None:
-    """Check the name of a method and the settings that it declares.
-
-    Args:
-        kind: what the method is, for the message.
-        known: the settings that there are.
-
-    Raises:
-        ValueError: if a method cannot have them.
-    """
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"the name of a {kind} is {name!r}, but must be a string that is not empty.")
-    if isinstance(settings, str) or not set(settings) <= set(known):
-        raise ValueError(f"`settings` of method {name!r} is {settings!r}, but must be some of {', '.join(known)}.")
-
-
-def enter(setting: str, method: Method) -> None:
-    """Enter a method into the table of its kind. Of a method of this project, only the function enters.
-
-    Args:
-        setting: the one that chooses methods of this kind.
-
-    Raises:
-        ValueError: if it is no function, since only a function has a file that a Hub repo can hold; or if another
-            function has its name.
-    """
-    table, defined = TABLES[setting], inspect.unwrap(method.function)
-    if not inspect.isfunction(defined):
-        raise ValueError(
-            f"method {method.name!r} is a {type(defined).__name__}, but must be a function. Wrap it in one."
-        )
-    taken = table.get(method.name)
-    if taken is not None and taken.file is not None:
-        if defined.__module__.rpartition(".")[2] != taken.file:
-            raise ValueError(f"`{setting}` {method.name!r} is taken by this project; choose another name.")
-        method = replace(taken, function=method.function)
-    elif taken is not None and _place(taken.function) != _place(defined):
-        owner = ".".join(_place(taken.function))
-        raise ValueError(f"`{setting}` {method.name!r} is taken by {owner}; choose another name.")
-    table[method.name] = method
-
-
-def _place(function: Any) -> tuple[str, str]:
-    """Return where a function is defined. A function that is defined there again, by a reload or in a notebook, is a
-    new version of the first."""
-    return function.__module__, function.__qualname__
+def all_of(video: VideoTokens, scored: VideoCompression | None = None) -> VideoCompression:
+    """Return a compression that keeps all tokens of a video, with the scores of another one."""
+    num_frames, tokens_per_frame, _ = video.tokens.shape
+    indices = torch.arange(num_frames * tokens_per_frame, device=video.tokens.device)
+    whole = VideoCompression(indices, torch.full_like(indices[:num_frames], tokens_per_frame))
+    return whole if scored is None else replace(scored, indices=indices, frame_budgets=whole.frame_budgets, merge=None)
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
@@ -500,52 +372,3 @@ def _check_video_tokens(video_tokens: Tensor) -> None:
             f"`video_tokens` has shape {tuple(video_tokens.shape)}: the video is empty. "
             "Pass at least one frame with one token."
         )
-
-
-def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> VideoCompression:
-    """Return what a registered method returned, if it is right.
-
-    Raises:
-        ValueError: otherwise, with what is wrong.
-    """
-
-    def require(holds: bool, otherwise: str) -> None:
-        if not holds:
-            raise ValueError(f"`compression_method={name!r}` returned {otherwise}.")
-
-    require(isinstance(compression, VideoCompression), f"a {type(compression).__name__}, not a `VideoCompression`")
-    num_frames, per_frame, _ = video.tokens.shape
-    num_tokens, device = num_frames * per_frame, video.tokens.device
-    for field, length in (("indices", None), ("frame_budgets", num_frames)):
-        value = getattr(compression, field)
-        shape = "(K,)" if length is None else f"({length},)"
-        fits = isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim == 1 and value.device == device
-        require(fits and length in (None, len(value)), f"`{field}` that are not int64 {shape} on {device}")
-    indices = compression.indices
-    require(len(indices) > 0, "no token at all: keep at least one of a video")
-    in_order = bool((indices.diff() > 0).all()) and int(indices[0]) >= 0 and int(indices[-1]) < num_tokens
-    require(in_order, f"`indices` that do not ascend within the {num_tokens} tokens")
-    kept_of_frames = (indices // per_frame).bincount(minlength=num_frames)
-    agree = torch.equal(kept_of_frames, compression.frame_budgets)
-    require(agree, "`frame_budgets` that are not what `indices` keep of each frame")
-    for field, size in (("frame_uniqueness", (num_frames,)), ("token_uniqueness", (num_frames, per_frame))):
-        value = getattr(compression, field)
-        fits = value is None or (isinstance(value, Tensor) and value.is_floating_point() and value.shape == size)
-        require(fits, f"`{field}` that is no float tensor of shape {size}")
-    if compression.merge is not None:
-        is_mean = _is_mean(compression.merge, len(indices), num_tokens)
-        require(is_mean, "a `merge` that is no weighted mean of tokens, its weights adding up to 1, for each kept one")
-    return compression
-
-
-def _is_mean(merge: TokenMerge, num_kept: int, num_tokens: int) -> bool:
-    if not isinstance(merge, TokenMerge) or any(not isinstance(each, Tensor) or each.ndim != 1 for each in merge):
-        return False
-    outputs, inputs, weights = merge
-    if not len(outputs) == len(inputs) == len(weights) or not weights.is_floating_point():
-        return False
-    for places, size in ((outputs, num_kept), (inputs, num_tokens)):
-        if places.dtype != torch.int64 or not bool(((places >= 0) & (places < size)).all()):
-            return False
-    sums = torch.zeros(num_kept, dtype=torch.float32, device=weights.device).index_add(0, outputs, weights.float())
-    return bool(((sums - 1).abs() < WEIGHT_TOLERANCE).all())

@@ -29,13 +29,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, own_method
 from .compression import (
     VideoCompression,
     VideoTokens,
     exact_total,
     most_unique_tokens_of_video,
-    register_compression_method,
 )
 
 TIME_WEIGHT = 2.0  # of a whole video's length, in mean distances of two tokens
@@ -44,7 +43,7 @@ EPSILON = 1e-12  # the least length by which a token is divided
 LEAST_VARIETY = 1e-3  # a video whose tokens are more alike than this shows the same everywhere but for noise
 
 
-@register_compression_method("coverage")
+@own_method("compression_method", "coverage")
 def coverage(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the tokens that cover the video best."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

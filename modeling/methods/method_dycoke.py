@@ -36,14 +36,13 @@ import math
 
 import torch
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, own_method
 from .compression import (
     REMAINDER_NOISE,
     TooFewTokensError,
     VideoCompression,
     VideoTokens,
     most_unique_tokens,
-    register_compression_method,
 )
 from .temporal_uniqueness import temporal_uniqueness
 
@@ -51,7 +50,7 @@ WINDOW = 4
 COMPARED_WITH = (None, 0, 0, 2)  # For each frame of a window, the earlier frame with which it is compared.
 
 
-@register_compression_method("dycoke")
+@own_method("compression_method", "dycoke")
 def dycoke(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame of each window, and in the others the tokens least similar to the frame compared with.
 

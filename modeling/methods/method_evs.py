@@ -20,18 +20,17 @@ frames depends on the content, and a frame may keep nothing.
 
 import math
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, own_method
 from .compression import (
     REMAINDER_NOISE,
     VideoCompression,
     VideoTokens,
     most_unique_tokens_of_video,
-    register_compression_method,
 )
 from .temporal_uniqueness import temporal_uniqueness
 
 
-@register_compression_method("evs")
+@own_method("compression_method", "evs")
 def evs(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep the first frame's tokens, then those of the whole video that are most unlike the one before them."""
     num_frames, tokens_per_frame, _ = video.tokens.shape

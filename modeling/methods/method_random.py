@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
-from .compression import VideoCompression, VideoTokens, most_unique_tokens, register_compression_method
+from ...configuration.compression_settings import CompressionSettings, own_method
+from .compression import VideoCompression, VideoTokens, most_unique_tokens
 from .method_vidcom2 import frame_budgets
 
 
-@register_compression_method("random")
+@own_method("compression_method", "random")
 def random_tokens(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep random tokens, under the same budget for each frame. The choice is the same in every call."""
     u = random_scores(video.tokens)

@@ -41,13 +41,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, own_method
 from .compression import (
     VideoCompression,
     VideoTokens,
     in_float64,
     most_unique_tokens,
-    register_compression_method,
     shares_of_total,
     whole_and_remainders,
 )
@@ -57,7 +56,7 @@ EPSILON = 1e-6  # A step between frames that is shorter than this is noise, and 
 TEMPERATURE = 0.7  # of the softmax over curvatures
 
 
-@register_compression_method("vcast")
+@own_method("compression_method", "vcast")
 def vcast(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep more tokens of the frames at which the video turns, and in each frame its most unusual and longest ones."""
     norms, finite, means = frame_means(video.tokens)

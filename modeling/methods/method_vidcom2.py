@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ...configuration.compression_settings import CompressionSettings
+from ...configuration.compression_settings import CompressionSettings, own_method
 from .compression import (
     VideoCompression,
     VideoTokens,
@@ -23,11 +23,10 @@ from .compression import (
     in_float64,
     lowered,
     most_unique_tokens,
-    register_compression_method,
 )
 
 
-@register_compression_method("vidcom2")
+@own_method("compression_method", "vidcom2")
 def vidcom2(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
     """Keep each frame's most unique tokens (Algorithm 1). The tokens are read twice, with `"released"` three times."""
     scoring = SCORINGS[settings.compression_scoring]

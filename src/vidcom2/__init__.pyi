@@ -7,7 +7,7 @@ from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.compress import compress
-from .modeling.encoding.vision_encoding import register_vision_method
+from .modeling.encoding.users_vision_methods import register_vision_method
 from .modeling.families.modeling_vidcom2_cosmos3_edge import (
     VidCom2Cosmos3EdgeConfig,
     VidCom2Cosmos3EdgeForConditionalGeneration,
@@ -65,12 +65,10 @@ from .modeling.families.modeling_vidcom2_video_llama_3 import (
     VidCom2VideoLlama3Config,
     VidCom2VideoLlama3ForConditionalGeneration,
 )
-from .modeling.methods.compression import register_compression_method
-from .modeling.methods.frame_budgets import frame_budgets
-from .modeling.methods.score_methods import register_score_method
-from .modeling.methods.token_ranking import most_unique_tokens
-from .modeling.methods.video_compression import TokenMerge, VideoCompression, VideoTokens
-from .modeling.prompt.prompt_positions import labels_at
+from .modeling.methods.compression import VideoCompression, VideoTokens, most_unique_tokens
+from .modeling.methods.method_vidcom2 import frame_budgets
+from .modeling.methods.users_methods import TokenMerge, register_compression_method, register_score_method
+from .modeling.prompt.conversation_cache import labels_at
 from .recommended import RECOMMENDED
 from .video.reading import Video, read_video
 

@@ -157,7 +157,7 @@ def _module_of(package: str, name: str) -> str:
 def _of_methods() -> frozenset[str]:
     """Return the names of the shipped files that methods are made of, and of those that register them."""
     files = (method.file for method in COMPRESSION_METHODS.values() if method.file is not None)
-    return frozenset(shipped_files("score_methods", *files)) | {"vision_encoding.py"}
+    return frozenset(shipped_files("users_methods", *files)) | {"users_vision_methods.py"}
 
 
 @cache

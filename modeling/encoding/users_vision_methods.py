@@ -1,20 +1,10 @@
-"""Registering vision methods, which leave out a part of what a vision tower computes."""
+"""How users add vision methods of their own, which leave out a part of what a vision tower computes."""
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
-from torch import Tensor
-
-from ...configuration.compression_settings import OF_SOME_VISION_METHODS, CompressionSettings, VisionMethod
-from ..methods.compression import check_registration, enter
-
-# (groups, computed, settings) -> changed.
-#     groups: (G, values) pixels of the groups of patches of a frame, as the processor returns them.
-#     computed: (G, values) those of the last group at each place that the tower computed.
-#     settings: those of the call.
-#     changed: (G,) bool: which groups the tower computes anew.
-ChangedGroups: TypeAlias = Callable[[Tensor, Tensor, CompressionSettings], Tensor]
+from ...configuration.compression_settings import OF_SOME_VISION_METHODS, VisionMethod
+from ..methods.users_methods import check_registration, enter
+from .vision_skip_repeated import ChangedGroups, leaves_out_others
 
 
 def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callable[[ChangedGroups], ChangedGroups]:
@@ -36,13 +26,8 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
     check_registration("vision method", name, settings, OF_SOME_VISION_METHODS)
 
     def register(function: ChangedGroups) -> ChangedGroups:
-        @functools.wraps(function)
-        def encoding(*arguments: Any, **described: Any) -> Any:
-            from .left_out_patches import partial_encoding  # Imported late, since it imports Transformers.
-
-            return partial_encoding(function, *arguments, **described)
-
-        enter("vision_method", VisionMethod(name=name, settings=tuple(settings), function=encoding))
+        row = VisionMethod(name=name, settings=tuple(settings), function=leaves_out_others(function))
+        enter("vision_method", row)
         return function
 
     return register

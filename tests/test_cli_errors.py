@@ -399,7 +399,7 @@ def no_memory_on_the_gpu() -> None:
 def test_running_out_of_memory_is_reported_in_one_line_with_remedies(
     allocate: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_: allocate())
+    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_, **__: allocate())
     error = mistake("run", *FAST)
     assert error.startswith("Error: out of memory")
     for remedy in ("--num-frames", "--no-baseline", "--dtype bfloat16", "--device-map auto"):
@@ -419,7 +419,7 @@ BUGS = {
 def test_a_bug_in_vidcom2_shows_its_traceback_and_how_to_report_it(
     bug: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_: bug())
+    monkeypatch.setattr("vidcom2.answering.comparison.prepare_inputs", lambda *_, **__: bug())
     code, shown, error = vidcom2("run", *FAST)
     assert code == 1 and not shown
     assert "Traceback (most recent call last)" in error and "in run_command" in error

@@ -263,6 +263,16 @@ def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(quest
         vidcom2.ask("no-such-clip.mp4", question)
 
 
+def test_a_question_that_holds_a_placeholder_or_half_of_a_character_is_refused(family: Family, video: Video) -> None:
+    token = family.processor.video_token
+    for question in (f"What is {token}?", [{"role": "user", "content": f"{token}?"}]):
+        with pytest.raises(ValueError, match=r"the prompt contains .* which stands for a video or an image. Leave it"):
+            ask(video, family, question)
+    for question in ("What \ud83d?", [{"role": "user", "content": "\ud83d?"}]):
+        with pytest.raises(ValueError, match="half of a character"):
+            ask(video, family, question)
+
+
 @only(lambda family: family.name == "llava_onevision")
 def test_measuring_several_questions_is_refused(family: Family, video: Video) -> None:
     with pytest.raises(ValueError, match="`measure=True` measures one text, but `question` is a list"):

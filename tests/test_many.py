@@ -245,6 +245,13 @@ def test_a_bad_request_gets_an_error_of_its_own(checkpoint: Checkpoint) -> None:
     assert found["1"].row["answer"] == found["1"].answer and "error" not in found["1"].row
 
 
+def test_a_request_with_half_of_a_character_does_not_end_the_run(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    lines = ['{"video": "0 4", "prompt": "What \\ud83d?"}', '{"video": "0 4", "prompt": "What?"}']
+    requests = read_requests(write_lines(tmp_path / "r.jsonl", *lines))
+    found = answers(checkpoint, requests, read=lambda source, n: read(Path(source).name, n))
+    assert "has half of a character at place 5" in found["1"].error and found["2"].error is None
+
+
 def test_a_batch_that_does_not_fit_is_halved(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = asked(*(f"{i} 4" for i in range(12)))
     expected = {name: each.answer for name, each in answers(checkpoint, requests).items()}
@@ -346,6 +353,10 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
         ({"compression_newlines": "all"}, "`compression_newlines` is 'all', but belongs to the model"),
         ({"compression_rounding": "up"}, "`compression_rounding` is 'up'"),
         ({"choices": ["a"]}, "`choices` is"),
+        ({"options": ["a", "b"]}, "`options` is .* Call it `choices`"),
+        ({"temperature": 0.7}, "`temperature` is 0.7, but a request cannot ask for samples"),
+        ({"do_sample": True}, "`do_sample` is True, but a request cannot ask for samples"),
+        ({"id": True}, "`id` is True"),
     ],
 )
 def test_a_bad_request_is_refused_with_the_reason(more: dict[str, Any], problem: str) -> None:

@@ -1,6 +1,7 @@
 """Which option a text names. `named_choices.json` holds texts as models write them, sorted by a person's reading."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ def test_a_text_names_the_option_that_a_person_reads_in_it(table: dict[str, Any]
 def test_the_tables_hold_many_texts_each_once() -> None:
     rows = [(*table["choices"], text) for table in TABLES for texts in table["texts"].values() for text in texts]
     assert len(rows) == len(set(rows)) > 300
+
+
+@pytest.mark.parametrize(
+    "again", ["* ", "the answer is ", "\n", "A, ", "(", r"\boxed{", "A. a cat\nB. a dog\n", "not "]
+)
+def test_a_model_that_repeats_itself_is_read_within_a_second(again: str) -> None:
+    started = time.perf_counter()
+    named_choice(again * 1000, ["a cat", "a dog", "Person A", "no"])
+    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def chat_about(prompt: Prompt) -> list[dict[str, Any]]:
         OptionError: on a chat that is not about one video, or does not end with text of the user or the assistant.
     """
     if isinstance(prompt, str):
+        check_characters(prompt)
         return [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]}]
     if not _is_list(prompt) or not all(isinstance(message, Mapping) for message in prompt):
         raise OptionError(f"`question` holds {prompt!r}, but each entry must be text or a chat, a list of messages.")
@@ -97,7 +98,19 @@ def _message(message: Message) -> dict[str, Any]:
             raise OptionError(
                 f"`question` is a chat with {part!r}, but may hold only text and the video. {ABOUT_ONE_VIDEO}"
             )
+        check_characters(part.get("text", ""))
     return {**message, "content": [dict(part) for part in parts]}
+
+
+def check_characters(text: str) -> None:
+    """Raise an OptionError on halves of characters, which JSON can hold and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(
+            f"the text {text[:80]!r} has half of a character at place {error.start}, which is no text in UTF-8. Write "
+            "it anew."
+        ) from None
 
 
 def _is_list(value: Any) -> bool:

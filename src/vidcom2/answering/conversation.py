@@ -60,8 +60,8 @@ class Conversation:
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
         self._check(question)
         if self.ids is None:
-            more = {"template_arguments": self.template_arguments}
-            inputs = dict(prepare_inputs(processor, question, self.video, model, **more))
+            of_template = self.template_arguments
+            inputs = dict(prepare_inputs(processor, question, self.video, model, template_arguments=of_template))
         else:
             ids = self._continued(self.ids, question)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE: self.cache}

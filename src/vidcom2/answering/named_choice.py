@@ -81,6 +81,7 @@ CHOSEN = re.compile(
     re.I,
 )
 
+STATEMENT = 400  # characters after "the answer is" that are read as the answer
 TWO = -1  # stands for an option where two are named
 
 
@@ -141,7 +142,7 @@ class _Reading:
     def _alone(text: str, words: str) -> str:
         """Return a pattern for an option's text between other words. "Yes" and "no" must be whole statements."""
         if text in ("yes", "no"):
-            return rf"(?:^|(?<=[.,;:!?\n(*_\"'])|(?<=\bis))[\s*_\"']*{words}(?=[\s*_\"']*(?:[.,;:!?)\n]|$))"
+            return rf"(?:^|(?<=[.,;:!?\n(*_\"'])|(?<=\bis))[\s*_\"']{{0,9}}{words}(?=[\s*_\"']*(?:[.,;:!?)\n]|$))"
         return rf"(?<![{_WORD}-])(?<!\d[.,:]){words}(?![{_WORD}]|-\w|[.,:]\d)"
 
     def of(self, text: str) -> int | None:
@@ -189,7 +190,7 @@ class _Reading:
         return None
 
     def declared_at(self, text: str, start: int, may_be_text: bool) -> int | None:
-        tail = text[start:].lstrip(" \t\n*_:\"'").split("\n")[0]
+        tail = text[start : start + STATEMENT].lstrip(" \t\n*_:\"'").split("\n")[0]
         option = self.leading(tail, anything_follows=True)
         if option is None and may_be_text:
             sentence = re.split(r"[.!?;](?:\s|$)", tail)[0]

@@ -76,6 +76,8 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
         OptionError: on a chat that `chat_about` or the template refuses, and on arguments that the template refuses.
     """
     chat = chat_about(prompt)
+    for part in (part for message in chat for part in message["content"]):
+        check_prompt(processor, part.get("text", ""))
     check_template_arguments(processor, template_arguments)
     continues = chat[-1]["role"] == "assistant"
     try:

@@ -162,8 +162,9 @@ def right_option(answers: Sequence[str], choices: Sequence[str]) -> int | None:
     texts, answer = list(map(normalised, choices)), normalised(answers[0])
     by_text = texts.index(answer) if answer in texts else None
     found = LETTERED.fullmatch(answers[0])
-    by_letter = LETTERS.index(found[1].upper()) if found else None
-    if by_letter is None or by_letter >= len(choices) or (found[2] and normalised(found[2]) != texts[by_letter]):
+    by_letter = LETTERS.index(found[1].upper()) if found else len(choices)
+    with_text = found[2] if found else None
+    if by_letter >= len(choices) or (with_text and normalised(with_text) != texts[by_letter]):
         return by_text
     if by_text not in (None, by_letter):
         raise OptionError(

@@ -144,6 +144,12 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in OF_THE_MODEL:
         if name in given:
             raise OptionError(f"`{name}` is {given[name]!r}, but belongs to the model. Set it for the whole run")
+    for name in ("do_sample", "temperature"):
+        if given.get(name):
+            raise OptionError(
+                f"`{name}` is {given[name]!r}, but a request cannot ask for samples. Leave it out, or pass it to "
+                "`answer_many` for all requests"
+            )
     for name in (str(each) for each in given if each not in NAMES):
         if name.startswith(("compression_", "retention_", "max_video")):
             hint = did_you_mean(name, SETTING_NAMES)

@@ -137,7 +137,8 @@ def test_the_last_frame_is_shown_as_long_as_the_others_without_a_duration() -> N
         (FRAMES.astype(int) + 1, {"fps": 2}, "`frames` holds int64 values from 1 to 256"),
         (FRAMES > 9, {"fps": 2}, "`frames` is of dtype bool"),
         ([FRAMES[0], FRAMES[1, :4]], {"fps": 2}, r"different shapes, \(4, 8, 3\) and \(6, 8, 3\)"),
-        (["clip.mp4"], {"fps": 2}, "`frames` is or holds a str"),
+        ("frame.png", {"fps": 2}, "`frames` is or holds a str"),
+        (["frame.png"], {"fps": 2}, "there is no picture 'frame.png'"),
     ],
 )
 def test_frames_and_times_that_make_no_sense_are_refused(frames: Any, times: dict[str, Any], message: str) -> None:

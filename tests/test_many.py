@@ -20,6 +20,7 @@ import pytest
 import torch
 from conftest import Family, use_method
 from make_clips import numbered, write_clip
+from PIL import Image
 from test_cli import save_tiny, vidcom2
 from test_evaluation import command as eval_command
 from test_evaluation import frames_of, write_lines
@@ -33,7 +34,7 @@ from vidcom2.errors import OptionError
 from vidcom2.records.answer_file import AnswerFile
 from vidcom2.records.jsonl import as_line, rows_so_far
 from vidcom2.toys import DEMO_VIDEO
-from vidcom2.video.reading import VideoError
+from vidcom2.video.reading import VideoError, read_video
 
 TOKENS = dict.fromkeys(("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens"))
 
@@ -345,7 +346,8 @@ def test_each_line_of_the_file_is_a_request(tmp_path: Path) -> None:
     [
         ({"question": "Who?"}, "both `prompt` and `question`"),
         ({"video": 3}, "`video` is 3"),
-        ({"video": "~nobody-of-that-name/x.mp4"}, "`video` is '~nobody"),
+        ({"video": [3]}, r"`video` is \[3\], but must be a text or a list of the paths of pictures"),
+        ({"video": ["a.png"]}, "Pass `fps`"),
         ({"id": [1]}, r"`id` is \[1\]"),
         ({"max_new_tokens": 0}, "`max_new_tokens` is 0"),
         ({"num_frames": "8"}, "`num_frames` is '8'"),
@@ -374,19 +376,52 @@ def test_two_requests_with_one_id_are_refused(tmp_path: Path) -> None:
         read_requests(write_lines(tmp_path / "empty.jsonl", ""))
 
 
-def test_videos_in_a_folder_are_recognized_by_their_suffixes(tmp_path: Path) -> None:
-    for name in ("b.MP4", "a.webm", "notes.txt", "inner/c.mkv", "._b.mp4", ".hidden/d.mp4"):
+def test_videos_in_a_folder_are_recognized_by_their_suffixes_and_by_what_they_hold(tmp_path: Path) -> None:
+    """A file with the suffix of a video is asked about even if it is damaged. Its row then says so."""
+    for name in ("b.MP4", "a.webm", "notes.txt", "inner/c.mkv", "._b.mp4", ".hidden/d.mp4", "empty.dat"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = requests_of_folder(tmp_path, "What?")
-    assert [each.id for each in found] == ["a.webm", "b.MP4", "inner/c.mkv"]
-    assert found[2].video == str(tmp_path / "inner/c.mkv") and {each.prompt for each in found} == {"What?"}
+    (tmp_path / "notes.txt").write_text("FFmpeg draws texts.\n" * 100)
+    picture = Image.fromarray(numbered(0))
+    for name in ("cover.jpg", "still.png", "still.webp"):
+        picture.save(tmp_path / name)
+    picture.save(tmp_path / "moves.gif", save_all=True, append_images=[Image.fromarray(numbered(1))])
+    write_clip(tmp_path / "raw.h264", range(5), tick=None)
+    write_clip(tmp_path / "clip.y4m", range(5), codec="wrapped_avframe", tick=None)
+    (tmp_path / "no suffix").write_bytes(Path(str(DEMO_VIDEO)).read_bytes())
+    found, left_out = requests_of_folder(tmp_path, "What?")
+    assert [each.id for each in found] == [
+        *("a.webm", "b.MP4", "clip.y4m", "inner/c.mkv", "moves.gif", "no suffix", "raw.h264")
+    ]
+    assert left_out == ["cover.jpg", "empty.dat", "notes.txt", "still.png", "still.webp"]
+    for each in found:
+        assert each.video == str(tmp_path / each.id) and each.prompt == "What?"
+        if each.id not in {"a.webm", "b.MP4", "inner/c.mkv"}:
+            assert len(read_video(each.video, 2).frames) == 2
     for empty in (tmp_path / "missing", tmp_path / "notes.txt"):
         with pytest.raises(OptionError, match="there is no such folder"):
             requests_of_folder(empty, "What?")
     (tmp_path / "none").mkdir()
     with pytest.raises(OptionError, match="holds no video"):
         requests_of_folder(tmp_path / "none", "What?")
+
+
+def test_a_list_of_pictures_is_answered_as_its_frames(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    names = [f"{i}.png" for i in range(6)]
+    pictures = list(frames_of(3, 6).frames)
+    for name, picture in zip(names, pictures):
+        Image.fromarray(picture).save(tmp_path / name)
+    lines = [{"video": names, "prompt": "What?", **when} for when in ({"fps": 2}, {"times": [0, 1, 2, 4, 6, 9]})]
+    asked = read_requests(write_lines(tmp_path / "requests.jsonl", *lines))
+    same = [
+        {"video": Video.from_frames(pictures, **when), "prompt": "What?", "id": f"same {i}"}
+        for i, when in enumerate(({"fps": 2}, {"times": [0, 1, 2, 4, 6, 9]}), start=1)
+    ]
+    found = answers(checkpoint, [*asked, *same], read=None, num_frames=6)
+    for i in ("1", "2"):
+        assert found[i].answer == found[f"same {i}"].answer is not None
+        assert found[i].full_prompt_tokens == found[f"same {i}"].full_prompt_tokens
+        assert found[i].row["given"]["video"] == names
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -639,8 +674,14 @@ def test_check_looks_at_all_rows_and_videos_without_a_model(data: Path, tmp_path
     )
     code, shown, _ = vidcom2("eval", "--data", questions, "--check")
     assert code == 3 and "line 2: `question` is missing." in shown and "1 of 2 questions can be asked" in shown
-    code, shown, _ = vidcom2("run", "--videos", Path(str(DEMO_VIDEO)).parent, "--check")
-    assert code == 0 and re.search(r"Checked: (\d+) of \1 requests can be asked", shown)
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    shutil.copy(str(DEMO_VIDEO), folder / "a.mp4")
+    for name in ("notes.txt", "more.txt"):
+        (folder / name).write_text("Nothing to see.")
+    code, shown, _ = vidcom2("run", "--videos", folder, "--check")
+    assert code == 0 and "Checked: 1 of 1 requests can be asked" in shown
+    assert "Left out: 2 files that hold no video. The first is more.txt" in shown
     code, _, error = vidcom2("run", "--requests", write_lines(tmp_path / "r.jsonl", "{"), "-o", tmp_path / "a.jsonl")
     assert code == 2 and "none of the 1 requests can be asked. The first is 1, the request cannot be asked" in error
 

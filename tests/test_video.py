@@ -13,10 +13,13 @@ from make_clips import HEIGHT, WIDTH, number_of, numbered, set_display_matrix, w
 from PIL import Image
 from transformers.video_utils import VideoMetadata, load_video
 
+from vidcom2.answering.questions import video_from
+from vidcom2.checks import check_video_file
+from vidcom2.records.fingerprints import video_stamp
 from vidcom2.tiny.qwen import QWEN2_VL_TOKENS
 from vidcom2.tiny.tokens import tiny_tokenizer
 from vidcom2.toys import DEMO_VIDEO
-from vidcom2.video.reading import VideoError, read_video
+from vidcom2.video.reading import Video, VideoError, check_video, read_video
 
 CONSTANT = [i / 25 for i in range(60)]
 # 60 frames with gaps between 0.02 and 1.00 s
@@ -304,6 +307,63 @@ def test_qwen3_vl_writes_the_true_times(clips: Path) -> None:
     assert [text.index(time) for time in times] == sorted(text.index(time) for time in times)
 
 
+# -- where they lie ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_url_and_the_home_folder_lead_to_a_file(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = tmp_path / "a clip, 100% true.mp4"
+    clip.write_bytes((clips / "constant.mp4").read_bytes())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    url = clip.as_uri()
+    assert "%20" in url  # otherwise the name proves nothing
+    for name in (url, url.replace("file://", "FILE://localhost"), f"~/{clip.name}"):
+        check_video(name)
+        check_video_file(name)
+        assert video_stamp(name) == video_stamp(str(clip)) is not None
+        assert video_from(name, Path("elsewhere")) == str(clip)
+        assert numbers(read_video(name, 4).frames) == [0, 20, 39, 59]
+    for missing in ("file:///missing.mp4", "file://another.machine/clip.mp4", "~/missing.mp4", "~nobody.mp4"):
+        with pytest.raises(VideoError, match=re.escape(f"there is no video file {missing!r}")):
+            read_video(missing, 4)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"frame {i}.png" for i in range(30)]
+    for i, path in enumerate(paths):
+        Image.fromarray(numbered(i)).save(path)
+    return paths
+
+
+def test_a_list_of_pictures_is_a_video(pictures: list[Path]) -> None:
+    video = read_video(pictures, 4, fps=2)
+    assert numbers(video.frames) == [0, 10, 19, 29]
+    assert video.seconds.tolist() == [0, 5, 9.5, 14.5] and video.duration == 15 and video.fps == 2
+    times = [i * i / 10 for i in range(30)]
+    video = read_video([str(pictures[0]), *(path.as_uri() for path in pictures[1:])], 4, times=times, size=(32, 48))
+    nearest = [int(np.abs(np.array(times) - time).argmin()) for time in np.linspace(0, times[-1], 4)]
+    assert numbers(video.frames) == nearest and video.frames.shape == (4, 32, 48, 3)
+    assert video.seconds == pytest.approx([times[i] for i in nearest])
+    assert np.array_equal(Video.from_frames(pictures, fps=2).frames, read_video(pictures, 30, fps=2).frames)
+
+
+def test_a_list_of_pictures_is_refused_by_what_is_wrong_with_it(pictures: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    Image.fromarray(numbered(0, 32, 32)).save(tmp_path / "small.png")
+    for wrong, message in (
+        ({}, "Pass `fps`"),
+        ({"fps": 2, "source": [*pictures, tmp_path / "missing.png"]}, "there is no picture '.*missing.png'"),
+        ({"fps": 2, "source": [*pictures, tmp_path / "text.png"]}, "cannot read the picture '.*text.png'"),
+        ({"fps": 2, "source": [*pictures, tmp_path / "small.png"]}, "of different shapes"),
+        ({"fps": 2, "source": str(DEMO_VIDEO)}, "`fps` is for a list of pictures"),
+        ({"times": [1, 2]}, "`times` holds 2 seconds, but there are 30 frames"),
+    ):
+        with pytest.raises(VideoError, match=message):
+            read_video(**{"source": pictures, "num_frames": 40, **wrong})
+
+
 # -- damage -----------------------------------------------------------------------------------------------------------
 
 
@@ -383,6 +443,16 @@ def test_a_song_is_refused_even_with_a_cover_picture(tmp_path: Path, cover: bool
         read_video(path, 4)
 
 
+def test_an_animated_webp_is_refused_by_its_name(tmp_path: Path) -> None:
+    frames = [Image.fromarray(numbered(i)) for i in range(4)]
+    frames[0].save(tmp_path / "moves.webp", save_all=True, append_images=frames[1:], duration=100)
+    frames[3].save(tmp_path / "still.webp")
+    assert numbers(read_video(tmp_path / "still.webp", 4).frames) == [3]
+    for read in (lambda path: read_video(path, 4), lambda path: check_video(str(path))):
+        with pytest.raises(VideoError, match=r"is an animated WebP, and FFmpeg \S+ has no decoder for it. Convert it"):
+            read(tmp_path / "moves.webp")
+
+
 @pytest.mark.parametrize(
     ("arguments", "accepted"),
     [
@@ -394,7 +464,7 @@ def test_a_song_is_refused_even_with_a_cover_picture(tmp_path: Path, cover: bool
             ({"size": wrong}, "height and width in pixels")
             for wrong in ("84", 84, (84,), (84, 0), (84.0, 84), (True, True), (84, float("nan")))
         ),
-        *(({"source": wrong}, "a path or an http(s) URL") for wrong in (3, None, b"clip.mp4", ["clip.mp4"])),
+        *(({"source": wrong}, "a path or an http(s) URL") for wrong in (3, None, b"clip.mp4", [3], [])),
     ],
     ids=str,
 )

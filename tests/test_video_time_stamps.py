@@ -85,6 +85,13 @@ def test_frames_that_are_packed_together_have_their_own_times(
     assert video.duration == pytest.approx(NUM_FRAMES / 25, abs=1e-3)
 
 
+def test_frames_with_the_same_time_stamp_are_spread_until_the_next(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mkv", [0, 1, 1, 1.5, 2, 2], codec="ffv1")
+    video = read_video(clip, 6)
+    assert numbers(video.frames) == list(range(6))
+    assert video.seconds == pytest.approx([0, 1, 1.25, 1.5, 2, 2.5])
+
+
 @pytest.mark.parametrize("suffix", ["h264", "ts", "mpg", "mkv", "mp4"])
 def test_two_fields_are_one_frame(tmp_path: Path, suffix: str) -> None:
     """In a raw, transport or program stream, each field is a packet. The second may have no time stamp."""

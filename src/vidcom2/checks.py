@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.request import url2pathname
 
 from .configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES, CompressionSettings, checked_setting
 from .errors import OptionError, did_you_mean
@@ -106,7 +107,22 @@ def import_methods(module: str) -> None:
         raise OptionError(f"`--import` is {module!r}, but another module has that name ({found}). Rename the file.")
 
 
+def local_path(source: str) -> str | None:
+    """Return the path that a video's name means: `~` is the home folder, and a file URL names a file of this machine.
+    None for an http(s) URL."""
+    scheme, found, rest = source.partition("://")
+    if found and scheme.lower() in ("http", "https"):
+        return None
+    if found and scheme.lower() == "file":
+        return url2pathname(rest.removeprefix("localhost"))
+    try:
+        return str(Path(source).expanduser()) if source.startswith("~") else source
+    except RuntimeError:  # `~name` of a user who does not exist may be the name of a file
+        return source
+
+
 def check_video_file(source: str) -> None:
     """Check that a path leads to a file; `read_video` checks its content. Raises an OptionError if it does not."""
-    if not source.startswith(("http://", "https://")) and not Path(source).is_file():
+    path = local_path(source)
+    if path is not None and not Path(path).is_file():
         raise OptionError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")

@@ -14,7 +14,7 @@ from ..errors import OptionError
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.methods.compression import VideoCompression
 from ..placement import Placement
-from ..video.frames import Frames
+from ..video.frames import Frames, is_list_of_pictures
 from ..video.reading import Video, check_video, read_video
 from .arguments import (
     DEMO_WARNING,
@@ -100,8 +100,8 @@ def ask(
     """Read a video, compress it, and ask a model one or several questions about it.
 
     Args:
-        video: a path, an http(s) URL, a `Video`, or decoded frames in one of the forms of `Video.from_frames`, with
-            `fps` or `times`.
+        video: a path, an http(s) or file URL, or a `Video`. Or, with `fps` or `times`, a list of the paths of pictures,
+            or decoded frames in one of the forms of `Video.from_frames`.
         question: a text; or a chat, which is a list of messages; or a list of texts and chats, which are asked one
             after the other about a video that is encoded once. In a chat `{"type": "video"}` stands for the video.
             Without it the video comes before the user's first text. The model continues a chat that ends with words of
@@ -110,7 +110,7 @@ def ask(
             it for each question. None means the bundled toy model.
         processor: the processor of a loaded model.
         num_frames: how many frames are sampled, evenly in time. All frames of a `Video`, or decoded frames, are used.
-        fps, times: when decoded frames are shown, as in `Video.from_frames`.
+        fps, times: when decoded frames or pictures are shown, as in `Video.from_frames`.
         max_new_tokens: the most tokens that an answer may have.
         scale_while_reading: scale the frames of a file to the size that the processor wants while they are read, where
             it would make them smaller. This saves memory and time, but pixels differ a little from the processor's.
@@ -156,16 +156,16 @@ def ask(
     if isinstance(video, Video):
         if scale_while_reading:
             raise OptionError("`scale_while_reading` is for files, but `video` is already decoded. Leave it out.")
-    elif scale_while_reading:  # its processor must be known first
+    elif not scale_while_reading:
+        video = read_video(video, num_frames, fps=fps, times=times)
+    elif isinstance(video, str | PathLike):  # the model's processor must be known before it is read
         check_video(fspath(video))
-    else:
-        video = read_video(video, num_frames)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(model, processor, placement, settings)
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
     if not isinstance(video, Video):
-        video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor))
+        video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor), fps=fps, times=times)
     of_generate = {"max_new_tokens": max_new_tokens, **arguments}
     answers = _answers(checkpoint, video, prompts, settings, of_generate, chat_template_kwargs)
     if not is_single(question):
@@ -177,7 +177,9 @@ def ask(
 
 
 def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:
-    """A path, a URL or a `Video` as it is, and decoded frames as a `Video`."""
+    """A path, a URL, a list of pictures or a `Video` as it is, and decoded frames as a `Video`."""
+    if is_list_of_pictures(video):
+        return video
     if isinstance(video, str | PathLike | Video):
         for name, value in (("fps", fps), ("times", times)):
             if value is not None:
@@ -185,8 +187,8 @@ def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) ->
         return video
     if not (isinstance(video, list | tuple) or hasattr(video, "__array__")):
         raise OptionError(
-            f"`video` is {video!r}, but must be a path, an http(s) URL, a `Video`, or decoded frames: an array, a "
-            "tensor or a list of images."
+            f"`video` is {video!r}, but must be a path, an http(s) or file URL, a `Video`, a list of the paths of "
+            "pictures, or decoded frames: an array, a tensor or a list of images."
         )
     return Video.from_frames(video, fps=fps, times=times)
 

@@ -97,9 +97,9 @@ def answer_many(
     `error` of that request alone. A batch that does not fit into memory is halved.
 
     Args:
-        requests: dicts with `video` (a path, a URL or a `Video`) and `prompt`. They may have an `id` (otherwise their
-            number, from 1), and `num_frames`, `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their
-            own.
+        requests: dicts with `video` (a path, a URL, a `Video`, or, with `fps` or `times`, a list of the paths of
+            pictures) and `prompt`. They may have an `id` (otherwise their number, from 1), `num_frames`,
+            `max_new_tokens`, `chat_template_kwargs` and settings of VidCom² of their own.
         model: as in `ask`.
         processor: the processor of a loaded model.
         num_frames: how many frames are sampled, evenly in time.
@@ -197,7 +197,7 @@ def consecutive(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]
     """Group consecutive requests about the same video. A request with a problem makes a group of its own."""
 
     def video(request: VideoRequest) -> tuple[Any, ...]:
-        return (id(request),) if request.problem else (request.video, request.num_frames)
+        return (id(request),) if request.problem else (request.video, request.num_frames, request.fps, request.times)
 
     for _, same in groupby(requests, key=video):
         while group := list(islice(same, MOST_PROMPTS_OF_A_VIDEO)):
@@ -281,7 +281,7 @@ class _Answering:
                     raise OptionError(unreadable)
                 if video is None:
                     try:
-                        video = self._read(request, read)
+                        video = request.read_by(read, self.num_frames)
                     except Exception as error:
                         unreadable = refusal(error)
                         raise
@@ -315,11 +315,6 @@ class _Answering:
             raise OptionError(str(error)) from None
         check_prompt(self.processor, request.prompt)
         check_template_arguments(self.processor, request.chat_template_kwargs)
-
-    def _read(self, request: VideoRequest, read: Callable[[str, int], Video]) -> Video:
-        if isinstance(request.video, Video):
-            return request.video
-        return read(request.video, request.num_frames or self.num_frames)
 
     def _threads_processor(self) -> Any:
         """Return this thread's own processor, since threads cannot use a tokenizer at the same time."""

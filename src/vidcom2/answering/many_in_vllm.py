@@ -223,10 +223,7 @@ class VllmEngine:
                     raise OptionError(unreadable)
                 if video is None:
                     try:
-                        given = request.video
-                        video = (
-                            given if isinstance(given, Video) else read(given, request.num_frames or self.num_frames)
-                        )
+                        video = request.read_by(read, self.num_frames)
                     except Exception as error:
                         unreadable = refusal(error)
                         raise

@@ -23,6 +23,7 @@ import ray
 import ray.data
 from ray.util import placement_group, remove_placement_group
 
+from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, sentence
 from ..placement import Placement
@@ -203,7 +204,9 @@ def request_of_line(line: str, folder: str | None) -> VideoRequest:
     if not isinstance(given["id"], str | int) or isinstance(given["id"], bool) or not _is_text(str(given["id"])):
         raise OptionError(f"`id` is {given['id']!r}, but must be a text or a whole number.")
     video = given.get("video")
-    if folder is None and isinstance(video, str) and not video.startswith(("http://", "https://", "/")):
+    names = video if isinstance(video, list) else [video]
+    paths = [local_path(name) for name in names if isinstance(name, str)]
+    if folder is None and any(path is not None and not Path(path).is_absolute() for path in paths):
         problem = f"`video` is {video!r}, but the requests lie in no folder. Give an absolute path or an http(s) URL."
         return VideoRequest(str(given["id"]), given=given, problem=problem)
     return request_of(given, 0, Path(folder or "/"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..checks import local_path
 from ..errors import OptionError, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
 from .named_choice import LETTERS, final_text, named_choice, normalised
@@ -202,12 +203,8 @@ def _meant(given: Mapping[str, Any], key: str) -> str:
 
 def video_from(video: str, folder: Path) -> str:
     """Return the video that a line of a file in this folder names: a URL unchanged, a path relative to the folder."""
-    if video.startswith(("http://", "https://")):
-        return video
-    try:
-        return str(folder / Path(video).expanduser())
-    except RuntimeError as error:  # `~name` of a user who does not exist
-        raise OptionError(f"`video` is {video!r}: {error}") from None
+    path = local_path(video)
+    return video if path is None else str(folder / path)
 
 
 def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:

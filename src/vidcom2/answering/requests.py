@@ -6,7 +6,7 @@ Nothing here imports PyTorch.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
@@ -37,24 +37,37 @@ class VideoRequest:
 
     Attributes:
         id: its own id, or its number, from 1.
-        video: a path, absolute or from the current folder, an http(s) URL, or what `read_video` returned.
+        video: a path, absolute or from the current folder, an http(s) URL, a list of the paths of pictures, or what
+            `read_video` returned.
         prompt: what the model reads.
         num_frames, max_new_tokens: those of this request; None means those of the run.
         chat_template_kwargs: values for the chat template, beside those of the run.
+        fps, times: when the pictures of a list are shown, as in `Video.from_frames`.
         settings: the settings of `CompressionSettings` that this request changes.
         given: the request as the caller or the line of the file has it, with the user's own keys.
         problem: why it cannot be asked; None if no reason is known.
     """
 
     id: str
-    video: str | Video = ""
+    video: str | list[str] | Video = ""
     prompt: str = ""
     num_frames: int | None = None
     max_new_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    fps: float | None = None
+    times: list[float] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
+
+    def read_by(self, read: Callable[..., Video], num_frames: int) -> Video:
+        """Return the video, read by `read_video` or a function like it if it is not decoded yet."""
+        num_frames = self.num_frames or num_frames
+        if isinstance(self.video, str):
+            return read(self.video, num_frames)
+        if isinstance(self.video, list):
+            return read(self.video, num_frames, fps=self.fps, times=self.times)
+        return self.video
 
 
 def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> VideoRequest:
@@ -62,8 +75,8 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
 
     Args:
         given: `video`, and `prompt` or `question`. Optional keys are `id`, `choices` (shown below the question),
-            `num_frames`, `max_new_tokens`, `chat_template_kwargs` and settings of `CompressionSettings`. Other keys are
-            kept, except those that read like one of these.
+            `num_frames`, `max_new_tokens`, `chat_template_kwargs`, settings of `CompressionSettings`, and `fps` or
+            `times` beside a list of pictures. Other keys are kept, except those that read like one of these.
         number: the id of a request that has none.
         folder: the folder that paths are relative to.
     """
@@ -75,14 +88,18 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
         asked = "question" if "question" in given else "prompt"
         check_text(given, asked)
         video = given.get("video")
+        of_pictures: dict[str, Any] = {}
         if isinstance(video, PathLike):
             video = given["video"] = fspath(video)
-        if not hasattr(video, "frames"):  # a `Video` has them
+        if isinstance(video, list | tuple):
+            video, of_pictures = _pictures(given, folder)
+        elif not hasattr(video, "frames"):  # a `Video` has them
             check_text(given, "video")
             video = video_from(given["video"], folder)
         return VideoRequest(
             id=known,
-            video=cast("str | Video", video),
+            video=cast("str | list[str] | Video", video),
+            **of_pictures,
             prompt=prompt_of(given[asked], choices_of(given)),
             num_frames=_count(given, "num_frames"),
             max_new_tokens=_count(given, "max_new_tokens"),
@@ -119,24 +136,47 @@ def read_requests(path: Path) -> list[VideoRequest]:
     return list(requests.values())
 
 
-def requests_of_folder(folder: Path, prompt: str) -> list[VideoRequest]:
-    """Return the same question about each video of a folder and its subfolders, sorted by path. The suffix tells which
-    files are videos. The id of a request is the path in the folder.
+def requests_of_folder(folder: Path, prompt: str) -> tuple[list[VideoRequest], list[str]]:
+    """Return the same question about each video of a folder and its subfolders, sorted by path, and the names of the
+    files that are left out because they hold no video. Hidden files are skipped.
+
+    A file with the suffix of a video counts as one even if it cannot be read, so that its row says why. Other files are
+    opened. The id of a request is the path in the folder.
 
     Raises:
         OptionError: if there is no such folder, or no video in it.
     """
     if not folder.is_dir():
         raise OptionError(f"`--videos` is {str(folder)!r}, but there is no such folder. For one file pass --video.")
-    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
-    names = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+    from ..video.file import is_video
+
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    names, left_out = [], []
+    for path in paths:
+        if not any(part.startswith(".") for part in path.parts):
+            holds = path.suffix.lower() in VIDEO_SUFFIXES or is_video(str(folder / path))
+            (names if holds else left_out).append(path.as_posix())
     if not names:
         raise OptionError(
-            f"{str(folder)!r} holds no video. Videos are recognised by their suffixes: {', '.join(VIDEO_SUFFIXES)}."
+            f"{str(folder)!r} holds no video, but {len(left_out)} other files. Name a folder with videos."
         )
-    return [
+    requests = [
         request_of({"id": name, "video": name, "prompt": prompt}, i, folder) for i, name in enumerate(names, start=1)
     ]
+    return requests, left_out
+
+
+def _pictures(given: dict[str, Any], folder: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return the paths of a list of pictures, and the keys that say when they are shown. Raises a ValueError on bad
+    ones."""
+    from ..video.frames import is_list_of_pictures, on_a_clock
+
+    if not is_list_of_pictures(given["video"]):
+        raise OptionError(f"`video` is {given['video']!r}, but must be a text or a list of the paths of pictures")
+    names = given["video"] = [fspath(each) for each in given["video"]]
+    when = {name: given[name] for name in ("fps", "times") if given.get(name) is not None}
+    on_a_clock(len(names), when.get("fps"), when.get("times"), None)
+    return [video_from(name, folder) for name in names], when
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:

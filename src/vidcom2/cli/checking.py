@@ -9,11 +9,12 @@ from rich.markup import escape
 
 from ..answering.questions import KNOWN_KEYS, Question
 from ..answering.requests import NAMES, VideoRequest
+from ..checks import local_path
 from ..errors import ALIKE, did_you_mean, one_line, sentence
 from .console import SOME_ERRORS, out, print_line, progress_bar
 
 QUESTION_KEYS = KNOWN_KEYS
-REQUEST_KEYS = ("id", "video", "prompt", "question", "choices", *NAMES)
+REQUEST_KEYS = ("id", "video", "prompt", "question", "choices", "fps", "times", *NAMES)
 
 
 @dataclass(frozen=True)
@@ -22,25 +23,34 @@ class Row:
 
     Attributes:
         name: what a report calls it.
+        videos: the name of its video, or the names of its pictures.
         problem: why it cannot be asked; None if nothing is known against it.
         given: its keys and values, as in the file.
     """
 
     name: str
-    video: str
+    videos: Sequence[str]
     problem: str | None
     given: Mapping[str, Any]
 
 
 def rows_of_requests(requests: Iterable[VideoRequest]) -> list[Row]:
-    return [Row(f"request {each.id}", str(each.video), each.problem, each.given) for each in requests]
+    return [
+        Row(
+            f"request {each.id}",
+            each.video if isinstance(each.video, list) else [str(each.video)],
+            each.problem,
+            each.given,
+        )
+        for each in requests
+    ]
 
 
 def rows_of_questions(lines: Iterable[tuple[int, Question | str]]) -> list[Row]:
     return [
-        Row(f"line {number}", "", sentence(each), {})
+        Row(f"line {number}", [], sentence(each), {})
         if isinstance(each, str)
-        else Row(f"line {number}", each.video, None, each.given)
+        else Row(f"line {number}", [each.video], None, each.given)
         for number, each in lines
     ]
 
@@ -55,10 +65,10 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
     Raises:
         typer.Exit: with code 3 if a row cannot be asked.
     """
-    videos = _problems_of_videos({row.video for row in rows if row.problem is None})
+    videos = _problems_of_videos({video for row in rows if row.problem is None for video in row.videos})
     wrong = 0
     for row in rows:
-        problem = row.problem or videos.get(row.video)
+        problem = row.problem or next((videos[video] for video in row.videos if video in videos), None)
         if problem is not None:
             wrong += 1
             print_line(f"[red]{escape(row.name)}:[/] {escape(problem)}")
@@ -67,7 +77,7 @@ def check_rows(rows: Sequence[Row], keys: Sequence[str], what: str) -> None:
             hint = did_you_mean(key, keys, ALIKE)
             if hint:
                 print_line(f"[yellow]{escape(row.name)}:[/] the key `{escape(key)}` has no meaning here.{escape(hint)}")
-    urls = len({row.video for row in rows if row.video.startswith(("http://", "https://"))})
+    urls = len({video for row in rows for video in row.videos if local_path(video) is None})
     not_fetched = f" Videos at {urls:,} URLs were not fetched." if urls else ""
     out.print(f"Checked: {len(rows) - wrong:,} of {len(rows):,} {what} can be asked.{not_fetched}", highlight=False)
     if wrong:

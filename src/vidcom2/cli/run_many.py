@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def requests_of(options: RunOptions) -> list[VideoRequest]:
-    """Return what is asked.
+    """Return what is asked, and print how many files of a folder are left out.
 
     Raises:
         OptionError: on a file or a folder without requests, or options that exclude each other.
@@ -38,7 +38,10 @@ def requests_of(options: RunOptions) -> list[VideoRequest]:
     if options.videos is not None and options.requests is not None:
         raise OptionError("`--videos` and `--requests` are both given. Pass one of them.")
     if options.requests is None:
-        return requests_of_folder(options.videos or Path(), options.prompt or DEFAULT_PROMPT)
+        requests, left_out = requests_of_folder(options.videos or Path(), options.prompt or DEFAULT_PROMPT)
+        if left_out:
+            print_line(f"Left out: {len(left_out):,} files that hold no video. The first is {escape(left_out[0])}")
+        return requests
     if options.prompt is not None:
         raise OptionError("`--prompt` is given, but each line of `--requests` has its own. Leave it out.")
     return read_requests(Path(options.requests))

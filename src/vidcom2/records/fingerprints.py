@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ..checks import local_path
 from ..errors import CheckpointError
 from ..finding_checkpoints import ADAPTER_CONFIG, base_of, find_checkpoint
 from ..repo_shape import CONFIG, sha256_of
@@ -172,10 +173,11 @@ def stamp(path: Path) -> str:
 
 def video_stamp(source: object) -> str | None:
     """Return the `stamp` of a video file; None for a URL, frames already read, and where there is no file."""
-    if not isinstance(source, str) or not source or source.startswith(("http://", "https://")):
+    path = local_path(source) if isinstance(source, str) else None
+    if not path:
         return None
     try:
-        return stamp(Path(source))
+        return stamp(Path(path))
     except (OSError, ValueError):  # reading the video will report it
         return None
 

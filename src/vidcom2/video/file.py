@@ -12,6 +12,8 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Disposition
 
+from ..checks import local_path
+
 # Called with the name of the current step, how much of it is done, and how much there is, if known.
 Progress = Callable[[str, float, float | None], None]
 
@@ -24,11 +26,12 @@ class VideoError(ValueError):
 
 @contextmanager
 def local_file(source: str, progress: Progress) -> Iterator[str]:
-    """Yield the path of a video file. A URL is downloaded to a temporary file. Raises a VideoError if it is missing."""
-    if not source.startswith(("http://", "https://")):
-        if not Path(source).is_file():
+    """Yield the path of a file. A URL is downloaded to a temporary file. Raises a VideoError if it is missing."""
+    local = local_path(source)
+    if local is not None:
+        if not Path(local).is_file():
             raise VideoError(f"there is no video file {source!r}. Pass a path or an http(s) URL.")
-        yield source
+        yield local
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video"
@@ -56,7 +59,30 @@ def video_stream(container: InputContainer, source: str) -> av.VideoStream:
         raise VideoError(f"{source!r} holds no video stream, only {[s.type for s in container.streams]}.")
     if stream.codec_context is None:
         raise VideoError(f"the video {source!r} is in a format that FFmpeg {av.ffmpeg_version_info} cannot decode.")
+    if stream.codec_context.name == "webp" and _is_animated_webp(container.name):
+        raise VideoError(
+            f"the video {source!r} is an animated WebP, and FFmpeg {av.ffmpeg_version_info} has no decoder for it. "
+            "Convert it to a GIF or an MP4, or pass the frames that PIL reads."
+        )
     return cast(av.VideoStream, stream)
+
+
+def _is_animated_webp(path: str) -> bool:
+    """Tell by the flags in the header."""
+    with open(path, "rb") as file:
+        header = file.read(21)
+    return header[12:16] == b"VP8X" and bool(header[20] & 2)
+
+
+def is_video(path: str) -> bool:
+    """Tell whether a file holds a video stream that can be decoded. Pictures, and texts, which FFmpeg opens as well,
+    are no videos."""
+    try:
+        with opened(path) as container:
+            video_stream(container, path)
+            return not container.format.name.endswith(("_pipe", "image2", "tty"))
+    except (FFmpegError, VideoError):
+        return False
 
 
 def packets(

@@ -3,20 +3,24 @@
 import math
 from collections.abc import Sequence
 from numbers import Real
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from PIL import ImageOps
+from PIL import Image, ImageOps
 
-from .file import VideoError
+from ..checks import local_path
+from .file import VideoError, local_file
 
 CLOCK = 1_000_000  # ticks per second of times that come without the frame rate of their file
 OFF_THE_CLOCK = 0.01  # how far a time may lie from that of a frame, in units of 1 / fps seconds
 
-# NumPy arrays, tensors, or lists of these or of PIL images.
+# NumPy arrays, tensors, or lists of these, of PIL images or of the paths of pictures.
 Frames: TypeAlias = Any
 FORMS = (
-    "Pass an array or a tensor (num_frames, height, width, 3) or (num_frames, 3, height, width), or a list of images."
+    "Pass an array or a tensor (num_frames, height, width, 3) or (num_frames, 3, height, width), or a list of images "
+    "or of the paths of pictures."
 )
 
 
@@ -30,7 +34,7 @@ def rgb_frames(frames: Frames) -> np.ndarray:
         VideoError: on a shape, dtype or range of values that it does not accept.
     """
     if isinstance(frames, list | tuple):
-        images = [_as_array(frame) for frame in frames]
+        images = [_picture(each) if isinstance(each, str | PathLike) else _as_array(each) for each in frames]
         if len({image.dtype.kind == "f" for image in images}) > 1:
             raise VideoError(
                 "`frames` holds images of floats and images of whole numbers. Convert all of them to uint8."
@@ -87,6 +91,26 @@ def on_a_clock(
             "the whole video in seconds, or leave it out."
         )
     return indices, float(rate), total
+
+
+def is_list_of_pictures(frames: Any) -> bool:
+    """Tell whether frames are given as the paths of picture files."""
+    return (
+        isinstance(frames, list | tuple) and bool(frames) and all(isinstance(each, str | PathLike) for each in frames)
+    )
+
+
+def _picture(name: str | PathLike[str]) -> np.ndarray:
+    name = fspath(name)
+    local = local_path(name)
+    if local is not None and not Path(local).is_file():
+        raise VideoError(f"there is no picture {name!r}. Pass paths or http(s) URLs.")
+    with local_file(name, lambda *_: None) as path:
+        try:
+            with Image.open(path) as picture:
+                return _as_array(picture)
+        except (OSError, Image.DecompressionBombError) as error:  # PIL's error for what is no picture is an OSError
+            raise VideoError(f"cannot read the picture {name!r}: {error}") from error
 
 
 def _as_array(frames: Any) -> np.ndarray:

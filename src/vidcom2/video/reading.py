@@ -5,15 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from os import PathLike, fspath
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from av.error import FFmpegError
+from PIL import Image
 
-from ..checks import whole_number
+from ..checks import local_path, whole_number
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, video_stream
-from .frames import Frames, on_a_clock, rgb_frames
+from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames
 from .timeline import doubtful_gap, evenly_spaced, look_through
 
 __all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
@@ -58,8 +59,8 @@ class Video:
 
         Args:
             frames: an array or a tensor (num_frames, height, width, 3) or (num_frames, 3, height, width), RGB, uint8 or
-                other whole numbers from 0 to 255, or floats from 0 to 1; or a list of such images or of PIL images, all
-                of one size. An array of uint8 with the colours last is not copied.
+                other whole numbers from 0 to 255, or floats from 0 to 1; or a list of such images, of PIL images or of
+                the paths of pictures, all of one size. An array of uint8 with the colours last is not copied.
             fps: frames per second. If `times` is given too, `fps` is the frame rate of the file that the frames come
                 from, and the model is told the same times as if they had been read from it.
             times: the seconds at which each frame is shown, ascending, counted from the start of the video.
@@ -104,11 +105,13 @@ class Video:
 
 
 def read_video(
-    source: str | PathLike[str],
+    source: str | PathLike[str] | Sequence[str | PathLike[str]],
     num_frames: int,
     progress: Progress = lambda *_: None,
     *,
     size: tuple[int, int] | SizeOfFrames | None = None,
+    fps: float | None = None,
+    times: Sequence[float] | None = None,
 ) -> Video:
     """Sample frames evenly in time, from the first to the last, and turn them upright.
 
@@ -117,11 +120,12 @@ def read_video(
     seeking, is decoded as a whole, in order.
 
     Args:
-        source: a path, or an http(s) URL.
+        source: a path, or an http(s) or file URL. Or a list of the paths of pictures, which are the frames of a video.
         num_frames: how many frames to sample; a shorter video gives all it has.
         size: height and width to scale the frames to, which saves memory and time if they are large. Pixels then differ
             a little from what a processor makes of frames in full size. Or a function that returns both, given the
             number of frames and the height and width of the file's. None keeps the size of the file.
+        fps, times: when the pictures are shown, as in `Video.from_frames`. For a list of pictures, one is needed.
 
     Raises:
         VideoError: if an argument is outside what is accepted, or if the file is missing, cannot be fetched, or holds
@@ -130,8 +134,15 @@ def read_video(
     """
     num_frames = whole_number("num_frames", num_frames, VideoError)
     size = size if callable(size) else _checked(size)
+    if is_list_of_pictures(source):
+        return _read_pictures(cast("Sequence[str | PathLike[str]]", source), num_frames, size, fps, times)
     if not isinstance(source, str | PathLike):
-        raise VideoError(f"`source` is {source!r}, but must be a path or an http(s) URL.")
+        raise VideoError(
+            f"`source` is {source!r}, but must be a path or an http(s) URL, or a list of the paths of pictures."
+        )
+    for name, value in (("fps", fps), ("times", times)):
+        if value is not None:
+            raise VideoError(f"`{name}` is for a list of pictures, but the file has its own times. Leave it out.")
     source = fspath(source)
     with local_file(source, progress) as path:
         try:
@@ -174,13 +185,33 @@ def read_video(
     )
 
 
+def _read_pictures(
+    paths: Sequence[str | PathLike[str]],
+    num_frames: int,
+    size: tuple[int, int] | SizeOfFrames | None,
+    fps: float | None,
+    times: Sequence[float] | None,
+) -> Video:
+    """Read those of the pictures that are evenly spaced in time."""
+    indices, rate, total = on_a_clock(len(paths), fps, times, None)
+    wanted = evenly_spaced(indices - indices[0], num_frames)
+    frames = rgb_frames([paths[i] for i in wanted])
+    of_frame = _of_each_frame(size, len(wanted))
+    scaled = None if of_frame is None else of_frame(*frames.shape[1:3])
+    if scaled is not None:
+        height, width = scaled
+        images = [Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC) for frame in frames]
+        frames = np.stack([np.asarray(image) for image in images])
+    return Video(frames, indices[wanted], rate, total)
+
+
 def check_video(source: str) -> None:
     """Open a video file and check that it holds a video stream. Nothing is decoded, and a URL is not fetched.
 
     Raises:
         VideoError: if the file is missing or holds no video that FFmpeg can decode.
     """
-    if source.startswith(("http://", "https://")):
+    if local_path(source) is None:
         return
     with local_file(source, lambda *_: None) as path:
         try:

@@ -146,6 +146,9 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_f
 def _with_clock(stamps: np.ndarray, start: int | None, last: int, rates: list[Fraction], tick: Fraction) -> Timeline:
     """Return the timeline of frames with these time stamps, of which the last is shown for `last` ticks if not 0."""
     stamps = stamps - stamps[0]
+    places = np.flatnonzero(np.diff(stamps, prepend=-1))
+    if 1 < len(places) < len(stamps):  # some frames have the same time stamp
+        stamps = _interpolated(places, stamps[places], len(stamps))
     length = int(stamps[-1])
     numbers = np.arange(len(stamps))
     if length:
@@ -195,9 +198,14 @@ def _with_frames_between(shown: list[_Packet]) -> np.ndarray:
     places = [place for place, time in enumerate(times) if time is not None]
     known = _continued(np.array([times[place] for place in places], dtype=np.int64))
     known = np.maximum.accumulate(known)
-    step = (known[-1] - known[0]) / (places[-1] - places[0])
-    end = known[-1] + step * (len(times) - places[-1])
-    every = np.interp(np.arange(len(times)), [*places, len(times)], [*known, end])
+    return _interpolated(np.array(places), known, len(times))
+
+
+def _interpolated(places: np.ndarray, stamps: np.ndarray, num_frames: int) -> np.ndarray:
+    """Return the time stamps of n frames, given those at some places. The others are spread evenly between them."""
+    step = (stamps[-1] - stamps[0]) / (places[-1] - places[0])
+    end = stamps[-1] + step * (num_frames - places[-1])
+    every = np.interp(np.arange(num_frames), [*places, num_frames], [*stamps, end])
     return np.rint(every).astype(np.int64)
 
 

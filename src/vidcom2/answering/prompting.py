@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from ..errors import OptionError
+from ..errors import CheckpointError, OptionError, one_line, sentence
 from ..modeling.methods.video_compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
@@ -25,6 +25,39 @@ def check_prompt(processor: ProcessorMixin, prompt: str) -> None:
             raise OptionError(f"the prompt contains {token!r}, which stands for a video or an image. Leave it out.")
 
 
+def check_template(processor: ProcessorMixin) -> None:
+    """Check that the chat template of a checkpoint writes prompts with a video. Raises a CheckpointError if not."""
+    remedy = "Set `processor.chat_template` to that of another checkpoint of the family."
+    try:
+        text = processor.apply_chat_template(chat_about("?"), add_generation_prompt=True)
+    except Exception as error:  # a template is a program of its own
+        reason = sentence(one_line(error))
+        raise CheckpointError(f"the model's chat template cannot be used: {reason} {remedy}") from error
+    if cast(Any, processor).video_token not in text:
+        raise CheckpointError(f"the model's chat template leaves videos out. {remedy}")
+
+
+def check_vocabulary(model: PreTrainedModel, input_ids: Any) -> None:
+    """Check that a model knows the tokens of a prompt. On a GPU, an unknown one would end the process.
+
+    Raises:
+        CheckpointError: if the tokens are those of another checkpoint's tokenizer.
+    """
+    config: Any = model.config
+    is_text = (input_ids != config.image_token_id) & (input_ids != config.video_token_id)
+    known = cast(Any, model.get_input_embeddings()).weight.shape[0]
+    problem = None
+    if is_text.all():
+        problem = f"no placeholder of a video ({config.video_token_id} or {config.image_token_id} in config.json)"
+    elif int(input_ids[is_text].max()) >= known:
+        problem = f"the token {int(input_ids[is_text].max())}, but the model has embeddings of {known}"
+    if problem is not None:
+        raise CheckpointError(
+            f"the tokenizer is not that of the model: a prompt has {problem}. Take the one that belongs to these "
+            "weights; if it was extended, the model must be too, by `resize_token_embeddings`."
+        )
+
+
 def prepare_inputs(
     processor: ProcessorMixin, prompt: Prompt, video: Video, model: PreTrainedModel | None = None, batch_size: int = 1
 ) -> BatchFeature:
@@ -38,6 +71,7 @@ def prepare_inputs(
             positions from the times of frames, and in bfloat16 neighbouring frames would share a position.
         batch_size: how often the batch repeats the prompt and the video.
     """
+    check_template(processor)
     text = processor.apply_chat_template(chat_about(prompt), add_generation_prompt=True)
     frames, metadata = at_least_a_pair(processor, video)
     inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
@@ -64,6 +98,7 @@ def prepare_inputs(
         spacing = video.duration / len(video.frames) if spacing is None else spacing
         inputs["video_second_per_grid"] = torch.full((batch_size,), patch * spacing)
     if model is not None:
+        check_vocabulary(model, inputs["input_ids"])
         inputs = inputs.to(model.device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
     return inputs

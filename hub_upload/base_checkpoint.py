@@ -15,7 +15,7 @@ from huggingface_hub.hf_api import RepoFile
 from ..checkpoints import CheckpointError, check_settings_of, family_of
 from ..configuration.compression_settings import SETTING_NAMES
 from ..families import Family
-from ..finding_checkpoints import ADAPTER_CONFIG
+from ..finding_checkpoints import ADAPTER_CONFIG, check_no_pointers
 from ..hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
@@ -121,6 +121,7 @@ def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) 
     """
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     paths = [path for path in paths if not any(part.startswith(".") for part in path.split("/"))]
+    check_no_pointers(folder)
     base = _base(folder.resolve().name, None, folder, paths)
     files = []
     for kept in base.files:

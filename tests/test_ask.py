@@ -1,8 +1,10 @@
 """`vidcom2.ask` and `prepare_inputs` do in one call what the steps by hand do."""
 
 import dataclasses
+import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,32 @@ def ask(video: Any, family: Family, model: Any = None, **arguments: Any) -> Answ
 
 
 # -- the answer -------------------------------------------------------------------------------------------------------
+
+
+FRAMES = np.random.default_rng(0).integers(0, 256, (4, 60, 80, 3)).astype(np.uint8)
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen2_vl", "internvl"))
+def test_a_chat_template_where_it_was_before_processors_had_one_is_read(family: Family, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(family.folder, tmp_path / "older"))
+    template = family.processor.chat_template
+    (folder / "chat_template.jinja").unlink()
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"chat_template": template}))
+    model, processor = vidcom2.load(folder, device="cpu")
+    assert processor.chat_template == template
+    assert vidcom2.ask(FRAMES, "What?", model, processor=processor, fps=2, max_new_tokens=1).new_tokens == 1
+
+
+@only(lambda family: family.name in ("llava_onevision", "qwen2_vl", "internvl"))
+def test_fields_of_the_checkpoints_generation_config_that_ask_cannot_return_are_left_out(family: Family) -> None:
+    """The number of answers is one, and stop strings find their tokenizer."""
+    model = family.load()
+    expected = vidcom2.ask(FRAMES, "What?", model, processor=family.processor, fps=2, max_new_tokens=3)
+    model.generation_config.do_sample, model.generation_config.num_return_sequences = True, 2
+    model.generation_config.stop_strings = ["a text that never comes"]
+    answer = vidcom2.ask(FRAMES, "What?", model, processor=family.processor, fps=2, max_new_tokens=3)
+    assert answer.answer == expected.answer
 
 
 def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> None:

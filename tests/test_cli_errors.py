@@ -16,7 +16,7 @@ from loopback_hub import LoopbackHub
 from models import two_of
 from safetensors.torch import load_file, save_file
 from test_cli import FAST, save_tiny, vidcom2
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from vidcom2 import answer_many, ask, families, load, placement
 from vidcom2.checkpoints import CheckpointError
@@ -337,6 +337,34 @@ def drop_a_weight(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+def pickle_cut(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    cut(folder / "pytorch_model.bin", 0.5)
+
+
+def index_without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text("{}")
+
+
+def code_of_a_tokenizer(folder: Path) -> None:
+    """Let the tokenizer be of a class whose code lies in the folder. The code must not run."""
+    content = json.loads((folder / "tokenizer_config.json").read_text())
+    code = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content | code))
+    (folder / "mine.py").write_text("raise SystemExit(7)")
+
+
+def add_a_token(folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["assistant"])
+    tokenizer.save_pretrained(folder)
+
+
 BROKEN = {
     "weights cut": (lambda folder: cut(folder / "model.safetensors", 0.5), "its weights: .*Is the file complete"),
     "weights empty": (lambda folder: cut(folder / "model.safetensors", 0), "its weights: .*Is the file complete"),
@@ -354,6 +382,50 @@ BROKEN = {
         r"its config: `retention_ratio` is 7, but must be a number in \(0, 1\]",
     ),
     "tokenizer cut": (lambda folder: cut(folder / "tokenizer.json", 0.5), "its processor: "),
+    "pickled weights cut": (pickle_cut, "its weights: RuntimeError: "),
+    "weights a pointer": (
+        lambda folder: (folder / "model.safetensors").write_text(POINTER),
+        "its model.safetensors is only a pointer of Git LFS. Run `git lfs pull`",
+    ),
+    "tokenizer a pointer": (
+        lambda folder: (folder / "tokenizer.json").write_text(POINTER),
+        "its tokenizer.json is only a pointer of Git LFS. Run `git lfs pull`",
+    ),
+    "an index without weights": (index_without_weights, "its weights: KeyError: 'weight_map'"),
+    "unknown dtype": (lambda folder: edit(folder, dtype="bf16"), "its config: .*'bf16'"),
+    "unknown quantization": (
+        lambda folder: edit(folder, quantization_config={"quant_method": "magic"}),
+        "its config: `quantization_config` is .*'magic'.*, which this Transformers does not know",
+    ),
+    "type no text": (
+        lambda folder: edit(folder, model_type=["llava_onevision"]),
+        "its config: it names no `model_type`",
+    ),
+    "generation config cut": (
+        lambda folder: (folder / "generation_config.json").write_text("{"),
+        "its generation config: .*double quotes",
+    ),
+    "code of a tokenizer": (code_of_a_tokenizer, "its processor: a class of it is code in the repo, which is not run"),
+    "no chat template": (
+        lambda folder: (folder / "chat_template.jinja").unlink(),
+        "chat template cannot be used: .*does not have a chat template. Set `processor.chat_template`",
+    ),
+    "a broken chat template": (
+        lambda folder: (folder / "chat_template.jinja").write_text("{% for message in %}"),
+        "chat template cannot be used: Expected an expression",
+    ),
+    "a chat template for texts": (
+        lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[0]['role'] }}"),
+        "chat template leaves videos out. Set",
+    ),
+    "a longer vocabulary": (
+        add_a_token,
+        "a prompt has the token .*, but the model has embeddings of .* if it was extended",
+    ),
+    "another placeholder": (
+        lambda folder: edit(folder, video_token_id=3, video_token_index=3),
+        r"a prompt has no placeholder of a video \(3 or",
+    ),
     "no processor": (lambda folder: (folder / "processor_config.json").unlink(), "its processor: "),
 }
 
@@ -364,7 +436,8 @@ def test_a_broken_checkpoint_is_reported_in_one_line_that_names_the_part(
 ) -> None:
     harm(copied)
     error = mistake("run", "--model", copied, *FAST)
-    assert str(copied) in error and re.search(message, error), error
+    assert re.search(message, error), error
+    assert str(copied) in error or "chat template" in error or "a prompt has" in error
 
 
 def test_an_impossible_conversion_is_reported_in_one_line(tmp_path: Path) -> None:

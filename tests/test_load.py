@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import Family, only
 from models import MODELS, RETENTION_RATIO
-from transformers import AutoProcessor, ProcessorMixin
+from transformers import AutoProcessor, BitsAndBytesConfig, ProcessorMixin
 
 import vidcom2
 from vidcom2.checkpoints import check_processor
@@ -93,6 +93,25 @@ def test_a_quantized_model_is_loaded_onto_its_device(family: Family, monkeypatch
     model, _ = vidcom2.load(family.folder, quantization_config=config, device="cpu", retention_ratio=RETENTION_RATIO)
     assert model.hf_quantizer is not None and given[0]["device_map"] == "cpu"
     assert model.generate(**family.one_video(), max_new_tokens=2, do_sample=False).shape[0] == 1
+
+
+def test_weights_that_bitsandbytes_makes_int8_run_on_a_cpu_and_are_saved(family: Family, tmp_path: Path) -> None:
+    """At ratio 1 the logits are those of the stock class with the same weights."""
+    pytest.importorskip("bitsandbytes")
+    if family.case.name == "cosmos3_edge":
+        pytest.skip("its tower asks quantized weights for the dtype of pixels, in the stock class too")
+    int8 = BitsAndBytesConfig(load_in_8bit=True)
+    model, processor = vidcom2.load(family.folder, quantization_config=int8, device="cpu", retention_ratio=1.0)
+    stock = family.load_stock(quantization_config=int8, device_map="cpu")
+    inputs = family.one_video()
+    assert any(type(module).__name__ == "Linear8bitLt" for module in model.modules())
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits, stock(**inputs).logits)
+        model.config.retention_ratio = RETENTION_RATIO
+        model.save_pretrained(tmp_path)
+        processor.save_pretrained(tmp_path)
+        again, _ = vidcom2.load(tmp_path, device="cpu")
+        assert torch.equal(model(**inputs).logits, again(**inputs).logits)
 
 
 def rename_processor(folder: Path, name: str = "UnslothVisionProcessor") -> None:

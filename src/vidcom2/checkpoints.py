@@ -1,5 +1,6 @@
 """Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
+from pickle import UnpicklingError
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,14 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoProcessor, PreTrainedConfig, ProcessorMixin
+from transformers.quantizers.auto import AutoHfQuantizer
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .checks import FAMILY_SETTINGS, check_settings
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import torch_device
-from .errors import CheckpointError, OptionError
+from .errors import CheckpointError, OptionError, is_out_of_memory
 from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, checkpoint_file, find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
@@ -43,6 +47,10 @@ OF_ADAPTERS = {
 NAMES_SHOWN = 3  # how many weights that do not fit an error names
 HUB_ARGUMENTS = ("token", "cache_dir", "local_files_only", "force_download")  # for config, processor and weights alike
 OF_LOADING = {"dtype", "torch_dtype", "attn_implementation", "quantization_config"}  # never meant as config fields
+# What Transformers, PyTorch and safetensors raise about a checkpoint's files, and about files that are cut short.
+CUT_SHORT = (SafetensorError, UnpicklingError, EOFError)
+OF_FILES = (OSError, ValueError, TypeError, AttributeError, KeyError, ImportError, RuntimeError, StrictDataclassError)
+OF_FILES += CUT_SHORT
 # Arguments that `load` refuses, with the reason and the remedy.
 NOT_OF_LOAD = {
     "config": "it reads the checkpoint's own. To use another, call `from_pretrained` of the family's class.",
@@ -233,18 +241,18 @@ def _config_and_processor(
 ) -> tuple[PreTrainedConfig, ProcessorMixin]:
     """Return a checkpoint's config and processor. Those that an adapter does not bring along are those of its base."""
     path, pinned = _files(source, (CONFIG,), hub)
-    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
+    with _unreadable(name, "config"):
         fields, _ = PreTrainedConfig.get_config_dict(path, **pinned)
-        if "model_type" not in fields:
+        if not isinstance(fields.get("model_type"), str):
             raise ValueError("it names no `model_type`")
     family = family_of(f"the model {name!r}", fields)
     check_settings_of(f"the model {name!r}", family, settings)
     # Each given setting was checked above, so what fails here is in the file, or the settings do not go together.
-    with _unreadable(name, "config", OSError, ValueError, StrictDataclassError):
+    with _unreadable(name, "config"):
         config = family.model_class.config_class.from_pretrained(path, **pinned, **settings)
         check_all_read(CompressionSettings.as_dict(config))
     path, pinned = _files(source, PROCESSOR_FILES, hub)
-    with _unreadable(name, "processor", OSError, ValueError, ImportError):
+    with _unreadable(name, "processor"):
         processor = _processor(family, path, pinned)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
         config.read_tokenizer(processor.tokenizer)
@@ -271,8 +279,10 @@ def _processor(family: Family, path: str, pinned: Mapping[str, Any]) -> Any:
     except ValueError:  # the class is code in the repo, if it is not the files that are broken
         processor = None
     if not isinstance(processor, ProcessorMixin):  # Transformers gives a part where it does not know the whole
-        processor = family.processor_class.from_pretrained(path, **pinned)
+        processor = family.processor_class.from_pretrained(path, trust_remote_code=False, **pinned)
     check_processor("it", processor, family)
+    if processor.chat_template is None:  # where it was before processors had one
+        processor.chat_template = getattr(processor.tokenizer, "chat_template", None)
     return processor
 
 
@@ -323,7 +333,9 @@ def _load(
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
     of_weights = source.base or source
-    with _unknown_arguments(placed), _unreadable(name, "weights", OSError, ImportError, SafetensorError):
+    _check_generation_config(name, of_weights, hub)
+    _check_quantization(name, config, placed)
+    with _unknown_arguments(placed), _unreadable(name, "weights"):
         loading: Any = model_class.from_pretrained(
             of_weights.path,
             config=config,
@@ -340,12 +352,33 @@ def _load(
     return Checkpoint(name, (model if device is None else model.to(device)).eval(), processor, source)
 
 
+def _check_generation_config(name: str, source: Source, hub: Mapping[str, Any]) -> None:
+    """Refuse a generation_config.json that cannot be read, in whose place Transformers takes its defaults."""
+    file = checkpoint_file(source.path, source.commit, GENERATION_CONFIG_NAME, **hub)
+    with _unreadable(name, "generation config"):
+        if file is not None and not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
+            raise ValueError(f"{GENERATION_CONFIG_NAME} must hold an object")
+
+
+def _check_quantization(name: str, config: PreTrainedConfig, placed: Mapping[str, Any]) -> None:
+    """Refuse weights that are quantized in a way which Transformers does not know, and therefore ignores."""
+    own = getattr(config, "quantization_config", None)
+    if own is None or placed.get("quantization_config") is not None:
+        return
+    with _unreadable(name, "config"):
+        if not isinstance(own, dict) or not AutoHfQuantizer.supports_quant_method(own):
+            raise ValueError(
+                f"`quantization_config` is {own!r}, which this Transformers does not know. Take a checkpoint that is "
+                "not quantized, or quantized in another way"
+            )
+
+
 def _load_adapter(name: str, model: Any, source: Source, hub: Mapping[str, Any]) -> None:
     """Put an adapter into its base, as Transformers' Auto classes do."""
     from peft import PeftConfig
 
     pinned = {"revision": source.commit or "main", **hub}
-    with _unreadable(name, "adapter", OSError, ValueError, KeyError, TypeError, ImportError, SafetensorError):
+    with _unreadable(name, "adapter"):
         config: Any = PeftConfig.from_pretrained(source.path, **pinned)
         if config.is_prompt_learning:
             raise ValueError(
@@ -400,7 +433,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
         OptionError: if a package is missing that its processor needs.
     """
     model_type = config.get("model_type")
-    if model_type is None:
+    if not isinstance(model_type, str):
         raise CheckpointError(
             f"cannot load {what} because of its config: it names no `model_type`. Is it complete? Download it again."
         )
@@ -421,13 +454,19 @@ def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) ->
 
 
 @contextmanager
-def _unreadable(name: str, part: str, *errors: type[Exception]) -> Iterator[None]:
+def _unreadable(name: str, part: str) -> Iterator[None]:
     """Turn what Transformers raises about a checkpoint's files into a CheckpointError."""
     try:
         yield
-    except (*errors, *TRANSPORT_ERRORS) as error:
-        hint = " Is the file complete? Download it again." if isinstance(error, SafetensorError) else ""
+    except (*OF_FILES, *TRANSPORT_ERRORS) as error:
+        if is_out_of_memory(error) or "unexpected keyword argument" in str(error):  # these are not about files
+            raise
         reason = " ".join(str(error).split("\n\n")[0].split()).rstrip(".")
+        if not isinstance(error, (OSError, ValueError, ImportError, SafetensorError, StrictDataclassError)):
+            reason = f"{type(error).__name__}: {reason}"
+        hint = " Is the file complete? Download it again." if isinstance(error, CUT_SHORT) else ""
+        if "trust_remote_code" in reason:
+            reason, hint = "a class of it is code in the repo, which is not run", " Take a checkpoint for Transformers."
         raise CheckpointError(f"cannot load the model {name!r} because of its {part}: {reason}.{hint}") from error
 
 

@@ -13,6 +13,8 @@ from .toys import toy_of
 
 HUB_SECONDS = 10  # how long the Hub may take to say whether it has a checkpoint
 ADAPTER_CONFIG = "adapter_config.json"
+MAYBE_POINTERS = ("*.json", "*.jinja", "*.model", "merges.txt", "model*.safetensors", "adapter_model.safetensors")
+POINTER_BYTES = 1024  # a pointer of Git LFS is shorter
 WHOLE_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.json")
 NOT_IN_THE_ADAPTER = ("non_lora_*",)  # what scripts for LLaVA and Qwen2-VL train besides it, in files of their own
 
@@ -147,11 +149,23 @@ def _found(name: str, revision: str | None, **hub: Any) -> str:
             raise OptionError(f"`revision` is {revision!r}, but the model {name!r} is a folder, which has none.")
         if not any((folder / file).is_file() for file in (CONFIG, ADAPTER_CONFIG)):
             raise CheckpointError(f"cannot load the model {name!r}: the folder has no config.json.")
+        check_no_pointers(folder)
         return str(folder)
     if folder.exists():
         raise CheckpointError(f"cannot load the model {name!r}: it is a file. Name the checkpoint's folder.")
     _ask_the_hub(name, revision, **hub)
     return name
+
+
+def check_no_pointers(folder: Path) -> None:
+    """Raise a CheckpointError if a folder has pointers of Git LFS instead of a checkpoint's files."""
+    for file in sorted(folder.iterdir()):
+        is_short = _matching([file.name], MAYBE_POINTERS) and file.is_file() and file.stat().st_size < POINTER_BYTES
+        if is_short and file.read_bytes().startswith(b"version https://git-lfs"):
+            raise CheckpointError(
+                f"cannot load the model {str(folder)!r}: its {file.name} is only a pointer of Git LFS. Run "
+                "`git lfs pull` in the folder."
+            )
 
 
 def check_hub_id(name: str) -> None:

@@ -123,6 +123,7 @@ def checkpoint_of(
     return Checkpoint(model.config.name_or_path or type(model).__name__, loaded, its_own), pop_settings(settings)
 
 
-def with_tokenizer(arguments: dict[str, Any], processor: ProcessorMixin) -> dict[str, Any]:
+def with_tokenizer(arguments: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the arguments of `generate`, with the tokenizer added if it needs one, as `stop_strings` does."""
-    return {"tokenizer": cast(Any, processor).tokenizer, **arguments} if "stop_strings" in arguments else arguments
+    stops = arguments.get("stop_strings", getattr(checkpoint.model.generation_config, "stop_strings", None))
+    return arguments if stops is None else {"tokenizer": cast(Any, checkpoint.processor).tokenizer, **arguments}

@@ -204,7 +204,7 @@ def _answers(
     processor: Any = checkpoint.processor
     model = checkpoint.model
     of_call = model.config.compression_settings(**settings)
-    arguments = with_tokenizer(arguments, processor)
+    arguments = with_tokenizer(arguments, checkpoint)
     features: VidCom2VideoFeatures | None = None
     answers = []
     for prompt in prompts:

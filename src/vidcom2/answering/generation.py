@@ -198,7 +198,7 @@ def generate(
             **{name: value for name, value in prompts.items() if name != "pixel_values_videos"},
             mm_encoder_outputs={"video": features},
             **of_call,
-            **{"do_sample": False, "return_dict_in_generate": False, **arguments},
+            **{"do_sample": False, "return_dict_in_generate": False, "num_return_sequences": 1, **arguments},
         )
     return output[:, prompts["input_ids"].shape[1] :]
 

@@ -34,7 +34,15 @@ from .arguments import (
 from .background import Background
 from .frame_size import size_of_frames
 from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
-from .prompting import check_prompt, check_template_arguments, padded, prepare_inputs, video_arguments, without_pixels
+from .prompting import (
+    check_prompt,
+    check_template_arguments,
+    check_vocabulary,
+    padded,
+    prepare_inputs,
+    video_arguments,
+    without_pixels,
+)
 from .requests import VideoRequest, request_of
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
@@ -260,7 +268,7 @@ class _Answering:
         self.model = checkpoint.model
         self.processor: Any = checkpoint.processor
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
-        self.settings, self.arguments = settings, with_tokenizer(arguments, checkpoint.processor)
+        self.settings, self.arguments = settings, with_tokenizer(arguments, checkpoint)
         self.template_arguments = template_arguments
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
@@ -291,6 +299,7 @@ class _Answering:
                     video,
                     template_arguments={**self.template_arguments, **request.chat_template_kwargs},
                 )
+                check_vocabulary(self.model, inputs["input_ids"])
                 if not result.video:
                     described = video_arguments(self.model, inputs)
                     # This halves the memory for a model in half precision. Other inputs must not be rounded.

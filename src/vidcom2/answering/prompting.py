@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from ..errors import ALIKE, OptionError, did_you_mean, one_line, sentence
+from ..errors import ALIKE, CheckpointError, OptionError, did_you_mean, one_line, sentence
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
 from .chats import Prompt, chat_about
@@ -90,6 +90,39 @@ def prompt_text(processor: ProcessorMixin, prompt: Prompt, template_arguments: M
         raise OptionError(f"the model's chat template does not take the question{given}: {reason}") from error
 
 
+def check_template(processor: ProcessorMixin) -> None:
+    """Check that the chat template of a checkpoint writes prompts with a video. Raises a CheckpointError if not."""
+    remedy = "Set `processor.chat_template` to that of another checkpoint of the family."
+    try:
+        text = processor.apply_chat_template(chat_about("?"), add_generation_prompt=True)
+    except Exception as error:  # a template is a program of its own
+        reason = sentence(one_line(error))
+        raise CheckpointError(f"the model's chat template cannot be used: {reason} {remedy}") from error
+    if cast(Any, processor).video_token not in text:
+        raise CheckpointError(f"the model's chat template leaves videos out. {remedy}")
+
+
+def check_vocabulary(model: PreTrainedModel, input_ids: Any) -> None:
+    """Check that a model knows the tokens of a prompt. On a GPU, an unknown one would end the process.
+
+    Raises:
+        CheckpointError: if the tokens are those of another checkpoint's tokenizer.
+    """
+    config: Any = model.config
+    is_text = (input_ids != config.image_token_id) & (input_ids != config.video_token_id)
+    known = cast(Any, model.get_input_embeddings()).weight.shape[0]
+    problem = None
+    if is_text.all():
+        problem = f"no placeholder of a video ({config.video_token_id} or {config.image_token_id} in config.json)"
+    elif int(input_ids[is_text].max()) >= known:
+        problem = f"the token {int(input_ids[is_text].max())}, but the model has embeddings of {known}"
+    if problem is not None:
+        raise CheckpointError(
+            f"the tokenizer is not that of the model: a prompt has {problem}. Take the one that belongs to these "
+            "weights; if it was extended, the model must be too, by `resize_token_embeddings`."
+        )
+
+
 def prepare_inputs(
     processor: ProcessorMixin,
     prompt: Prompt,
@@ -109,6 +142,7 @@ def prepare_inputs(
         batch_size: how often the batch repeats the prompt and the video.
         template_arguments: as in `prompt_text`.
     """
+    check_template(processor)
     text = prompt_text(processor, prompt, template_arguments)
     frames, metadata = at_least_a_pair(processor, video)
     inputs: BatchFeature = cast(Any, processor)(  # its annotations lack the arguments for its parts
@@ -135,6 +169,7 @@ def prepare_inputs(
         spacing = video.duration / len(video.frames) if spacing is None else spacing
         inputs["video_second_per_grid"] = torch.full((batch_size,), patch * spacing)
     if model is not None:
+        check_vocabulary(model, inputs["input_ids"])
         inputs = inputs.to(model.device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(model.dtype)
     return inputs

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-VIDEO_TOKEN_ID = -1  # No token has it. It stands for a video's placeholders where they must differ from images'.
+VIDEO_TOKEN_ID = -1  # Marks a video's placeholders within this code, where they must differ from those of images.
 
 
 class FrameMarksConfig:
@@ -24,7 +24,7 @@ class FrameMarksConfig:
 
     @property
     def video_token_id(self) -> int:
-        return VIDEO_TOKEN_ID
+        return self.image_token_id
 
     @property
     def known_frame_marks(self) -> tuple[list[int], ...] | None:

@@ -165,9 +165,8 @@ class Repo:
     def video_tokens(self) -> int:
         # The prompt has no image, so placeholders with the id of images are a video's too, as in GLM's families.
         config = self.model.config
-        return sum(
-            int((self.inputs["input_ids"] == token).sum()) for token in (config.image_token_id, config.video_token_id)
-        )
+        placeholders = {config.image_token_id, config.video_token_id}
+        return sum(int((self.inputs["input_ids"] == token).sum()) for token in placeholders)
 
     @cached_property
     def short_length(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, video_places
+from models import RETENTION_RATIO, make_image, make_video, placeholder_id, video_places
 from oracle import oracle_compress
 from reference import (
     compressed_embeddings,
@@ -471,6 +471,18 @@ def test_assisted_decoding_gives_the_greedy_tokens(family: Family) -> None:
         return
     greedy = run(family.model, inputs, max_new_tokens=16)
     assert torch.equal(run(family.model, inputs, max_new_tokens=16, assistant_model=assistant), greedy)
+
+
+def test_the_configs_placeholders_can_be_counted_and_banned(family: Family) -> None:
+    """In GLM's prompts, videos have the id of images, and the stock config has another for them."""
+    inputs, config = family.one_video(), family.model.config
+    counted = int((inputs["input_ids"] == placeholder_id(config)).sum())
+    assert counted == family.case.video_tokens(8) and (
+        family.case.shares_ids or placeholder_id(config) == config.video_token_id
+    )
+    banned = [[config.image_token_id], [config.video_token_id]]
+    out = run(family.model, inputs, bad_words_ids=banned, max_new_tokens=4)
+    assert not torch.isin(out[:, inputs["input_ids"].shape[1] :], torch.tensor(banned)).any()
 
 
 @only(lambda family: not family.recurrent)

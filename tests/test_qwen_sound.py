@@ -174,3 +174,34 @@ def test_a_transformers_without_the_inner_class_is_refused(case: ModelCase) -> N
         case.config_class()
     with pytest.raises(ValueError, match=r"extends the inner model that Transformers 5\.21 .* Upgrade Transformers"):
         vidcom2.apply(case.build()[0])
+
+
+@pytest.mark.parametrize("kind", ["an image and a video", "sound", "image and sound"])
+def test_embeddings_that_are_ready_run_as_in_the_stock_class(family: Family, kind: str) -> None:
+    """Their ids show placeholders whose features are among the embeddings already."""
+    parts = [part for part in ("image", "video", "sound") if part in kind]
+    media = {"images": [make_image(0)], "videos": [make_video(0)], "audio": [sound(1.2)]}
+    names = {"image": "images", "video": "videos", "sound": "audio"}
+    inputs = family.processor(
+        text=[prompt(family, *("audio" if part == "sound" else part for part in parts))],
+        return_tensors="pt",
+        **{names[part]: media[names[part]] for part in parts},
+    )
+    ready = {"inputs_embeds": family.stock.get_input_embeddings()(inputs["input_ids"]).detach()}
+    ready |= {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    for ratio in (RETENTION_RATIO, 1.0):
+        ours = run(family.model, ready, retention_ratio=ratio)
+        assert torch.equal(ours, run(family.stock, ready))
+
+
+@pytest.mark.parametrize("sounds", [1, 2])
+def test_beams_take_sound_beside_embeddings(family: Family, sounds: int) -> None:
+    parts = [prompt(family, *["audio"] * sounds), prompt(family, "audio")]
+    inputs = family.processor(
+        text=parts, audio=[sound(1.2, seed) for seed in range(sounds + 1)], return_tensors="pt", padding=True
+    )
+    embedded = {name: value for name, value in inputs.items() if name != "input_ids"}
+    embedded["inputs_embeds"] = family.stock.get_input_embeddings()(inputs["input_ids"]).detach()
+    expected = run(family.model, inputs, num_beams=2)[:, inputs["input_ids"].shape[1] :]
+    for ratio in (RETENTION_RATIO, 1.0):
+        assert torch.equal(run(family.model, embedded, num_beams=2, retention_ratio=ratio), expected)

@@ -6,6 +6,7 @@ of frames and images are joined again, in the order of the prompt, before the pa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import CompressionSettings
+from ...configuration.frame_marks_config import VIDEO_TOKEN_ID
 from ...configuration.saved_with_code import Parent
 from ..encoding.video_features import (
     ParentFeatures,
@@ -70,23 +72,32 @@ class VideosAsImages(Parent):
         return outputs
 
     def forward(self, **inputs: Any) -> Any:
-        """Run the parent's `forward`. Features of videos are joined with those of images, as the parent takes them.
+        """Run the parent's `forward`, on features of videos too."""
+        inputs = without(inputs, VIDEO_ARGUMENTS)
+        return super().forward(**inputs | self.joined_features(inputs.get("input_ids"), inputs))
+
+    def joined_features(self, input_ids: Tensor | None, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Join the features of videos among a call's inputs with those of images, as the parent takes them.
+
+        Args:
+            input_ids: the new tokens.
+
+        Returns:
+            The arguments that change; none if there are no features of videos.
 
         Raises:
             ValueError: if there are features of videos without `input_ids`, or they do not fit the placeholders.
         """
-        inputs = without(inputs, VIDEO_ARGUMENTS)
-        input_ids, encoded = inputs.get("input_ids"), dict(inputs.get("mm_encoder_outputs") or {})
+        encoded = dict(inputs.get("mm_encoder_outputs") or {})
         video = encoded.pop("video", None)
         if video is None:
-            return super().forward(**inputs)
+            return {}
         if input_ids is None:
             raise ValueError(
                 "`mm_encoder_outputs['video']` needs `input_ids`, which tell where frames and images stand."
             )
         if inputs.get("pixel_values") is not None:
             encoded["image"] = self._encode(self.get_image_features, inputs)
-            inputs["pixel_values"] = None
         is_video = self.is_video(input_ids)
         input_ids = input_ids.masked_fill(is_video, self.config.image_token_id)
         of_frame = is_video[input_ids == self.config.image_token_id]
@@ -103,8 +114,29 @@ class VideosAsImages(Parent):
                 )
             joined = joined.index_copy(0, places, rows.to(joined))
         images: Any = self.features_of_tiles(joined)  # Transformers 5.19 declares the field as a `FloatTensor`
-        encoded["image"] = BaseModelOutputWithPooling(pooler_output=images)
-        return super().forward(**inputs | {"input_ids": input_ids, "mm_encoder_outputs": encoded})
+        encoded["image"] = FramesAndImages(pooler_output=images)
+        return {"input_ids": input_ids, "pixel_values": None, "mm_encoder_outputs": encoded}
+
+
+class HeadOfVideosAsImages(Parent):
+    """Gives a parent with a head that takes images alone a `generate` that takes features of videos. It comes right
+    before the parent among the bases."""
+
+    def generate(self, **arguments: Any) -> Any:
+        """Run the parent's `generate`, which finds the features of frames among those of images."""
+        prompt, cache = arguments.get("compressed_prompt"), arguments.get(CACHE)
+        ids = arguments.get("input_ids") if prompt is None else prompt.ids
+        num_cached = 0 if cache is None else int(cache.get_seq_length())
+        joined = self.model.joined_features(None if ids is None else ids[:, num_cached:], arguments)
+        if prompt is not None:
+            ids = prompt.ids.masked_fill(prompt.ids == VIDEO_TOKEN_ID, self.config.image_token_id)
+            arguments["compressed_prompt"] = replace(prompt, ids=ids)
+        if joined:
+            # An entry for each token, since the parent repeats those of a prompt for its beams.
+            image = joined["mm_encoder_outputs"]["image"]
+            image.pooler_output = image.pooler_output.flatten(0, -2)[:, None]
+            arguments = without(arguments, ("pixel_values",)) | {"mm_encoder_outputs": joined["mm_encoder_outputs"]}
+        return super().generate(**arguments)
 
 
 class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
@@ -125,7 +157,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         They have the id of images, and the text before them tells that they are a frame's. In the ids that
         `distinct_ids` returns, they have an id of their own.
         """
-        is_distinct = super().is_video(input_ids)
+        is_distinct = input_ids == VIDEO_TOKEN_ID
         if self._marks is None or not input_ids.numel() or is_distinct.any():
             return is_distinct
         is_frame = is_distinct.cpu().view(-1, input_ids.shape[-1])
@@ -135,7 +167,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         return is_frame.view(input_ids.shape).to(input_ids.device)
 
     def distinct_ids(self, input_ids: Tensor) -> Tensor:
-        return input_ids.masked_fill(self.is_video(input_ids), self.config.video_token_id)
+        return input_ids.masked_fill(self.is_video(input_ids), VIDEO_TOKEN_ID)
 
     @property
     def _marks(self) -> FrameMarks | None:
@@ -283,7 +315,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         return outputs, [square_frames(video.unflatten(0, (length, -1))) for video, length in videos]
 
 
-class FrameImagesGenerationMixin(VidCom2GenerationMixin):
+class FrameImagesGenerationMixin(VidCom2GenerationMixin, HeadOfVideosAsImages):
     """`VidCom2GenerationMixin` for classes with a head whose videos are images."""
 
     video_arguments = VIDEO_ARGUMENTS

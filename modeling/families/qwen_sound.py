@@ -10,7 +10,7 @@ from ..encoding.video_features import ParentFeatures
 from ..hosting.in_transformers import is_2d
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .qwen_videos import QwenVideoModelMixin
+from .qwen_videos import GRIDS, QwenVideoModelMixin
 
 SOUND = ("input_features", "feature_attention_mask")  # They have an entry for each sound.
 
@@ -36,7 +36,8 @@ class QwenSoundModelMixin(QwenVideoModelMixin):
         positions that a mask of ones gives them, as in `generate`.
         """
         input_ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
-        if input_ids is None:
+        is_ready = inputs.get("inputs_embeds") is not None  # what the placeholders stand for may be in them already
+        if input_ids is None or (is_ready and all(inputs.get(name) is None for name in (*GRIDS, *SOUND))):
             return None, None
         if not is_2d(mask):
             if not (input_ids == self.config.vision_start_token_id).any():
@@ -112,12 +113,17 @@ class QwenSoundGenerationMixin(VidCom2GenerationMixin):
         """Repeat prompts, features and sounds for beams. The parent would repeat each sound by itself, but those of a
         prompt follow each other in each of its beams."""
         sounds = {name: model_kwargs[name] for name in SOUND if isinstance(model_kwargs.get(name), Tensor)}
+        embeddings = model_kwargs.get("inputs_embeds")
         expanded, model_kwargs = super()._expand_inputs_for_generation(
             expand_size, *args, input_ids=input_ids, **model_kwargs
         )
         if expand_size == 1 or input_ids is None or not sounds:
             return expanded, model_kwargs
-        counts = (input_ids == self.config.audio_start_token_id).sum(dim=1).tolist()
+        begins = input_ids == self.config.audio_start_token_id
+        if embeddings is not None and not input_ids.numel():
+            mark = self.get_input_embeddings()(input_ids.new_tensor(self.config.audio_start_token_id))
+            begins = (embeddings == mark).all(dim=-1)
+        counts = begins.sum(dim=1).tolist()
         groups = torch.arange(sum(counts), device=input_ids.device).split(counts)
         order = torch.cat([group.repeat(expand_size) for group in groups])
         return expanded, model_kwargs | {name: value[order.to(value.device)] for name, value in sounds.items()}

@@ -2,14 +2,16 @@
 
 from typing import Any
 
-from .configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
+from transformers import LlavaOnevisionConfig
+
+from .family_config import FamilyConfig
 from .saved_with_code import register_as_video_model
 from .vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
 
 COMPRESSION_NEWLINES = ("all", "occupied", "trailing")
 
 
-class VidCom2LlavaVideoConfig(VidCom2LlavaOnevisionConfig):
+class VidCom2LlavaVideoConfig(FamilyConfig, LlavaOnevisionConfig):
     """Config of `VidCom2LlavaVideoForConditionalGeneration`.
 
     `LlavaOnevisionConfig` plus the fields of `CompressionSettings` and the two below. It has a `model_type` of its own,

@@ -2,9 +2,12 @@
 that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import (
@@ -21,11 +24,23 @@ from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
 
+@dataclass
+class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWithPast):
+    """The parent's output over the compressed prompt.
+
+    Attributes:
+        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
+            None if nothing was compressed.
+    """
+
+    prompt_positions: torch.LongTensor | None = None
+
+
 class LlavaVideosMixin(VidCom2ModelMixin):
     """What the inner models of LLaVA's families add to the parent's. It comes before the parent's in a family's bases.
     A family says what is its own:
 
-    - `tokens_of_patches` turns the tower's states into tokens, as the parent does, and `side_of_frame` says how many;
+    - `side_of_frame` says how many tokens a frame has; `tokens_of_patches` makes them, if not as LLaVA-OneVision does;
     - `ends_with_newline` says whether a newline follows the last frame;
     - `frames_of` finds the scored tokens, if a frame has other tokens too.
     """
@@ -39,11 +54,15 @@ class LlavaVideosMixin(VidCom2ModelMixin):
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """Turn the tower's states (F, patches, V) into tokens (F, placeholders of a frame, dim), as the parent does."""
-        raise NotImplementedError
+        return self.apply_pooling(self.multi_modal_projector(states))
 
     def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
         """Return the scored tokens (num_frames, tokens_per_frame, dim) among a video's features (placeholders, dim)."""
         return (video[:-1] if self.ends_with_newline else video).unflatten(0, (num_frames, -1))
+
+    def features_for_parent(self, features: Sequence[Tensor]) -> Any:
+        """Return the kept tokens of all videos as if they were one: the parent flattens its batch of videos anyway."""
+        return torch.cat(tuple(features))[None]
 
     def encode_videos(
         self,

@@ -1,30 +1,15 @@
 """LLaVA-OneVision with VidCom²: only what differs from the parent classes."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
-from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionCausalLMOutputWithPast
 
 from ...configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
 from ..methods.compression import VideoCompression
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideosMixin
-
-
-@dataclass
-class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWithPast):
-    """The parent's output over the compressed prompt.
-
-    Attributes:
-        prompt_positions: int64, for each row of the logits the position in `input_ids` of its token, -1 at padding;
-            None if nothing was compressed.
-    """
-
-    prompt_positions: torch.LongTensor | None = None
+from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast
 
 
 class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
@@ -48,18 +33,10 @@ class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
         vision = self.config.vision_config
         return math.ceil(vision.image_size // vision.patch_size / 2)
 
-    def tokens_of_patches(self, states: Tensor) -> Tensor:
-        """Project the tower's states of the patches, then pool them."""
-        return self.apply_pooling(self.multi_modal_projector(states))
-
     def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
         """Return the placeholders of the kept tokens and of the newline after the last frame, and the number of all."""
         newline = compression.indices.new_tensor([compression.num_tokens])
         return torch.cat([compression.indices, newline]), compression.num_tokens + 1
-
-    def features_for_parent(self, features: Sequence[Tensor]) -> Tensor:
-        """Return the kept tokens of all videos as if they were one: the parent flattens its batch of videos anyway."""
-        return torch.cat(tuple(features))[None]
 
 
 class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, LlavaOnevisionForConditionalGeneration):

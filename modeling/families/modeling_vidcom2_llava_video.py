@@ -12,10 +12,8 @@ from transformers.utils.generic import can_return_tuple
 from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
 from ...configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
 from ..methods.compression import VideoCompression
-from .modeling_vidcom2_llava_onevision import (
-    VidCom2LlavaOnevisionForConditionalGeneration,
-    VidCom2LlavaOnevisionModel,
-)
+from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast
 
 
 def pooled_rows(
@@ -120,7 +118,7 @@ class LlavaVideoForConditionalGeneration(LlavaOnevisionForConditionalGeneration)
         self.post_init()
 
 
-class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
+class VidCom2LlavaVideoModel(LlavaVideosMixin, LlavaVideoModel):
     """LLaVA-Video without its head. The language model runs on the compressed prompt.
 
     Modifications of LLaVA-OneVision with VidCom²:
@@ -135,7 +133,6 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
     """
 
     config: VidCom2LlavaVideoConfig
-    ends_with_newline = False
 
     @property
     def side_of_frame(self) -> int:
@@ -157,9 +154,7 @@ class VidCom2LlavaVideoModel(VidCom2LlavaOnevisionModel, LlavaVideoModel):
         return scored_placeholders(compression.num_tokens, self.side_of_frame, compression.indices.device)
 
 
-class VidCom2LlavaVideoForConditionalGeneration(
-    VidCom2LlavaOnevisionForConditionalGeneration, LlavaVideoForConditionalGeneration
-):
+class VidCom2LlavaVideoForConditionalGeneration(VidCom2GenerationMixin, LlavaVideoForConditionalGeneration):
     """LLaVA-Video that keeps only the distinctive tokens of each video.
 
     It loads checkpoints written by `vidcom2 convert-llava-video`, and needs `LlavaVideoProcessor`.
@@ -170,3 +165,4 @@ class VidCom2LlavaVideoForConditionalGeneration(
 
     config: VidCom2LlavaVideoConfig
     inner_class = VidCom2LlavaVideoModel
+    output_class = VidCom2LlavaOnevisionCausalLMOutputWithPast

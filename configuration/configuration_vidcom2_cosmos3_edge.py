@@ -1,4 +1,4 @@
-"""Cosmos 3 Edge's config with the VidCom² settings."""
+"""Cosmos 3 Edge's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from types import MappingProxyType
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cosmos 3's config with the VidCom² settings."""
+"""Cosmos 3's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import Cosmos3OmniConfig
 

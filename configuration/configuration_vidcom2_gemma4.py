@@ -1,4 +1,4 @@
-"""Gemma 4's config with the VidCom² settings."""
+"""Gemma 4's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import Gemma4Config
 

@@ -1,4 +1,7 @@
-"""Gemma 4 Unified's config with the VidCom² settings."""
+"""Gemma 4 Unified's config with the VidCom² settings.
+
+What the configs of all families share is in `family_config.py`.
+"""
 
 from transformers import Gemma4UnifiedConfig
 

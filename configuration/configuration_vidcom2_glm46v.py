@@ -1,4 +1,4 @@
-"""GLM-4.6V's config with the VidCom² settings."""
+"""GLM-4.6V's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import Glm46VConfig
 

@@ -1,4 +1,4 @@
-"""GLM-4V-MoE's config with the VidCom² settings."""
+"""GLM-4V-MoE's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import Glm4vMoeConfig
 

@@ -1,4 +1,4 @@
-"""InternVL's config with the VidCom² settings."""
+"""InternVL's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,7 @@
-"""LLaVA-OneVision's config with the VidCom² settings."""
+"""LLaVA-OneVision's config with the VidCom² settings.
+
+What the configs of all families share is in `family_config.py`.
+"""
 
 from transformers import LlavaOnevisionConfig
 

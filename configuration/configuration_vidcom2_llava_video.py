@@ -1,4 +1,7 @@
-"""LLaVA-Video's config: LLaVA-OneVision's, the pooling of video frames, and the VidCom² settings."""
+"""LLaVA-Video's config: LLaVA-OneVision's, the pooling of video frames, and the VidCom² settings.
+
+What the configs of all families share is in `family_config.py`.
+"""
 
 from typing import Any
 

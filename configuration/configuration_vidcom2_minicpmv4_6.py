@@ -1,4 +1,4 @@
-"""MiniCPM-V 4.6's config with the VidCom² settings."""
+"""MiniCPM-V 4.6's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import MiniCPMV4_6Config
 

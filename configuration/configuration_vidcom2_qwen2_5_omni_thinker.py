@@ -1,4 +1,7 @@
-"""The config of Qwen2.5-Omni's thinker with the VidCom² settings."""
+"""The config of Qwen2.5-Omni's thinker with the VidCom² settings.
+
+What the configs of all families share is in `family_config.py`.
+"""
 
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniThinkerConfig
 

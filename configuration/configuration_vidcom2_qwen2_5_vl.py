@@ -1,4 +1,4 @@
-"""Qwen2.5-VL's config with the VidCom² settings."""
+"""Qwen2.5-VL's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import Qwen2_5_VLConfig
 

@@ -1,4 +1,4 @@
-"""Qwen3.5's config with the VidCom² settings."""
+"""Qwen3.5's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import Qwen3_5Config
 

@@ -1,4 +1,7 @@
-"""The config of Qwen3-Omni's thinker with the VidCom² settings."""
+"""The config of Qwen3-Omni's thinker with the VidCom² settings.
+
+What the configs of all families share is in `family_config.py`.
+"""
 
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeThinkerConfig
 

@@ -1,4 +1,4 @@
-"""SmolVLM's config with the VidCom² settings."""
+"""SmolVLM's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from typing import Any, ClassVar
 

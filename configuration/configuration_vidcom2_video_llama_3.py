@@ -1,4 +1,4 @@
-"""VideoLLaMA3's config with the VidCom² settings."""
+"""VideoLLaMA3's config with the VidCom² settings. What the configs of all families share is in `family_config.py`."""
 
 from transformers import VideoLlama3Config
 

@@ -1,4 +1,6 @@
-"""What the configs of all families share."""
+"""What the configs of all families share. It is the parent's config with the settings of VidCom² as further fields,
+which are checked when a config is made, loaded or saved.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,6 @@
-"""What the configs of families share whose videos are images to the parent."""
+"""What the configs of families share whose videos are images to the parent. They hold the ids of the text by which the
+frames of a video are told from images.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar

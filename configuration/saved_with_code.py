@@ -1,4 +1,7 @@
-"""How configs, models and processors are saved with the code that loads them, and how pipelines find the models."""
+"""How configs, models and processors are saved with the code that loads them, and how pipelines find the models.
+
+No file of others is overwritten.
+"""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""What the configs of the thinkers of Qwen's Omni models share."""
+"""What the configs of the thinkers of Qwen's Omni models share. They refuse a Transformers whose thinker has no inner
+model.
+"""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,6 @@
-"""Counts the tokens that LLaVA-Video makes of a frame, for the model and for its processor, which must agree."""
+"""Counts the tokens that LLaVA-Video makes of a frame. The model and its processor both count by this file, since they
+must agree.
+"""
 
 from typing import Any
 

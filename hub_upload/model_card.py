@@ -1,5 +1,6 @@
 """Model cards, made from templates. A card says what a repo is, what it is not, and where each figure comes from."""
 
+import ast
 import importlib.metadata
 import inspect
 import json
@@ -150,13 +151,19 @@ class CardOptions:
 
 
 def model_card(
-    base: Base, config: dict[str, Any], files: Sequence[tuple[str, str]], figure: str, options: CardOptions
+    base: Base,
+    config: dict[str, Any],
+    files: Sequence[tuple[str, str]],
+    code: Mapping[str, bytes],
+    figure: str,
+    options: CardOptions,
 ) -> ModelCard:
     """Return the card of a model repo.
 
     Args:
         config: the content of the repo's config.json.
         files: (path, sha256) of all files that are not the base's.
+        code: the content of those with code, in the order in which a reader meets them.
         figure: the path of the picture in the repo.
     """
     family = base.family
@@ -201,10 +208,17 @@ def model_card(
         results=options.results,
         published=family.published if is_vidcom2 else None,  # the authors measured only their own method
         command=options.command,
-        files=files,
-        num_code_files=sum(name.endswith(".py") for name, _ in files),
+        files=[(name, sha) for name, sha in files if name not in code],
+        code=[(name, _purpose(code[name]), sha) for name, sha in files if name in code],
+        code_lines=sum(len(content.splitlines()) for content in code.values()),
         base_files=base.files,
     )
+
+
+def _purpose(source: bytes) -> str:
+    """Return what a file of code is for: the first sentence of its docstring."""
+    text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
+    return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].replace("|", "\\|")
 
 
 def space_card(data: SpaceCardData, **fields: Any) -> SpaceCard:

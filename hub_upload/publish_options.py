@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from typer import Option
 
 from ..checks import check_settings
-from ..configuration.compression_settings import COMPRESSION_METHODS
+from ..configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
 from ..demo.serving import check_gradio
-from ..errors import OptionError
+from ..errors import OptionError, did_you_mean
 
 VERIFY_MODES = ("full", "twin", "none")
 DEFAULT_HARDWARE = "zero-a10g"
@@ -32,6 +32,13 @@ class PublishOptions:
         str | None,
         Option(
             help="Checkpoint to start from: a Hub id, or a folder (LLaVA-Video: one made by `convert-llava-video`).",
+            show_default=False,
+        ),
+    ] = None
+    methods: Annotated[
+        str | None,
+        Option(
+            help="Methods that the repo holds beside VidCom² and those of its settings: names with commas.",
             show_default=False,
         ),
     ] = None
@@ -93,6 +100,10 @@ class PublishOptions:
         return "model" if self.space is None else "space"
 
     @property
+    def more_methods(self) -> list[str]:
+        return [] if self.methods is None else [name.strip() for name in self.methods.split(",")]
+
+    @property
     def folder(self) -> Path | None:
         """The folder to stage in; None for a temporary one."""
         if self.output is None and self.dry_run:
@@ -129,13 +140,19 @@ class PublishOptions:
                 "`--tag` tags a commit of the repo, but a pull request is not yet part of it. Tag it after merging."
             )
         check_settings(dict(self.settings))
+        known = [*COMPRESSION_METHODS, *VISION_METHODS]
+        for name in self.more_methods:
+            if name not in known:
+                raise OptionError(
+                    f"`--methods` has {name!r}, but its names must be of {', '.join(known)}.{did_you_mean(name, known)}"
+                )
         if self.space is None and find_spec("matplotlib") is None:
             raise OptionError("the card's figure needs matplotlib, which is not installed. Run: pip install matplotlib")
 
     def _check_space(self) -> None:
         from huggingface_hub import SpaceHardware
 
-        others = {name: getattr(self, name) for name in ("base", "repo", "base_model", "results")}
+        others = {name: getattr(self, name) for name in ("base", "repo", "base_model", "results", "methods")}
         given = [_option(name) for name, value in {**others, **self.settings}.items() if value is not None]
         if given:
             raise OptionError(
@@ -160,7 +177,13 @@ class PublishOptions:
         if self.space is not None:
             hardware = None if self.hardware == DEFAULT_HARDWARE else self.hardware
             words = {"space": self.space, "model": self.model, "revision": self.revision, "hardware": hardware}
-        words |= {"base_model": self.base_model, "repo": self.repo, **self.settings, "tag": self.tag}
+        words |= {
+            "base_model": self.base_model,
+            "repo": self.repo,
+            **self.settings,
+            "methods": self.methods,
+            "tag": self.tag,
+        }
         words |= {"verify": None if self.verify == "full" else self.verify}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]

@@ -152,7 +152,7 @@ def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
         figure = Path(scratch, "figure.png")
         caption = _draw(base, options, figure)
         card = CardOptions(options.target, command, figure, caption, options.tag, base_model, results)
-        return stage(base, folder, options.settings, card)
+        return stage(base, folder, options.settings, card, options.more_methods)
 
 
 def _draw(base: Base, options: PublishOptions, figure: Path) -> str:

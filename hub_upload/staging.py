@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,13 +46,16 @@ class StagedRepo:
     repo_type: str = "model"
 
 
-def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptions) -> StagedRepo:
+def stage(
+    base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptions, more_methods: Collection[str] = ()
+) -> StagedRepo:
     """Make a model repo from a base checkpoint: its files, the code, config.json and the card. The weights stay where
     they are.
 
     Args:
         folder: a folder that does not exist yet, is empty, or holds an earlier staging, which is replaced.
         settings: settings that replace the base's own, or the defaults where the base has none.
+        more_methods: methods that the repo holds beside VidCom² and those of its settings.
 
     Raises:
         CheckpointError: if VidCom² has no class for the base, or a setting is outside its accepted set.
@@ -63,7 +66,7 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
     methods = config["compression_method"], config["vision_method"]
-    code = code_of(model_class, *methods)
+    code = code_of(model_class, *methods, more_methods)
     config |= fields_of(model_class, code)
     with new_folder(folder):
         for file in base.files:
@@ -75,7 +78,7 @@ def stage(base: Base, folder: Path, settings: Mapping[str, Any], card: CardOptio
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
         files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
         files += write_code(code, folder)
-        model_card(base, config, files, FIGURE, card).save(folder / CARD)
+        model_card(base, config, files, code, FIGURE, card).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
 
 

@@ -1,4 +1,4 @@
-"""The operator `compress`: compresses the tokens of one video by any method, without a model."""
+"""The operator `compress`. It compresses the tokens of one video by any method, without a model."""
 
 from torch import Tensor
 

@@ -171,7 +171,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "rounding_is_always_up",
-        f"{METHODS}/frame_budgets.py",
+        f"{METHODS}/method_vidcom2.py",
         'budgets.ceil() if settings.compression_rounding == "ceil" else budgets.round()',
         "budgets.ceil()",
         '`compression_rounding="round"` rounds half to even',
@@ -179,7 +179,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "rounded_budgets_exceed_the_videos",
-        f"{METHODS}/frame_budgets.py",
+        f"{METHODS}/method_vidcom2.py",
         "if settings.max_video_tokens is not None and total > settings.max_video_tokens:",
         "if False:",
         "scores are not computed twice to keep a video within `max_video_tokens`",
@@ -187,7 +187,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "a_lower_ratio_keeps_the_rounding",
-        f"{METHODS}/token_budgets.py",
+        f"{METHODS}/compression.py",
         'compression_rounding="exact" if rounds else settings.compression_rounding,',
         "compression_rounding=settings.compression_rounding,",
         "a video keeps at most `max_video_tokens`, however frame budgets are rounded",
@@ -195,7 +195,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "more_than_the_budget_is_kept",
-        f"{METHODS}/token_budgets.py",
+        f"{METHODS}/compression.py",
         "        if kept <= budget:\n            return compression\n    raise",
         "        return compression\n    raise",
         "a method that cannot keep to `max_video_tokens` is refused",
@@ -219,7 +219,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "temperature_is_ignored",
-        f"{METHODS}/frame_budgets.py",
+        f"{METHODS}/method_vidcom2.py",
         "(u - u.max()) / settings.compression_temperature",
         "(u - u.max()) / 0.01",
         "`compression_temperature` is the temperature of the softmax",
@@ -260,7 +260,7 @@ MUTATIONS = [
     # -- budgets, ranks, ties -----------------------------------------------------------------------------------------
     of_the_model(
         "a_frame_may_keep_nothing",
-        f"{METHODS}/frame_budgets.py",
+        f"{METHODS}/method_vidcom2.py",
         "budgets.clamp(1, tokens_per_frame).long()",
         "budgets.clamp(0, tokens_per_frame).long()",
         "each frame keeps a token",
@@ -268,7 +268,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "budgets_forget_the_mean",
-        f"{METHODS}/frame_budgets.py",
+        f"{METHODS}/method_vidcom2.py",
         "ratio * (1 + sigma - 1 / len(u))",
         "ratio * (1 + sigma)",
         "budgets add up to the ratio (Eq. 6)",
@@ -276,7 +276,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "the_exact_total_is_rounded_up",
-        f"{METHODS}/exact_totals.py",
+        f"{METHODS}/compression.py",
         "math.floor(retention_ratio * num_tokens + 1e-6)",
         "math.ceil(retention_ratio * num_tokens - 1e-6)",
         "the exact total is ⌊R·T·M⌋",
@@ -284,7 +284,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "ties_of_remainders_go_to_the_later_frame",
-        f"{METHODS}/exact_totals.py",
+        f"{METHODS}/compression.py",
         "order = remainders.argsort(descending=True, stable=True)",
         "order = num_frames - 1 - remainders.flip(0).argsort(descending=True, stable=True)",
         "ties of remainders go to the earlier frame",
@@ -292,7 +292,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "ties_keep_the_later_token",
-        f"{METHODS}/token_ranking.py",
+        f"{METHODS}/compression.py",
         "order = token_scores.argsort(dim=1, descending=True, stable=True)",
         "order = token_scores.shape[1] - 1 - token_scores.flip(1).argsort(dim=1, descending=True, stable=True)",
         "of equal tokens the earlier one stays",
@@ -364,9 +364,9 @@ MUTATIONS = [
     ),
     of_the_model(
         "only_the_last_part_of_a_merge_counts",
-        f"{METHODS}/video_compression.py",
-        "merged.index_add_(0, outputs, weighted)",
-        "merged = torch.zeros_like(merged).index_add_(0, outputs, weighted)",
+        f"{METHODS}/users_methods.py",
+        "sums.index_add_(0, outputs, weighted)",
+        "sums = torch.zeros_like(sums).index_add_(0, outputs, weighted)",
         "merging in parts gives what merging at once does",
         "segment_methods",
     ),
@@ -428,7 +428,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "full_frames_lose_their_rest",
-        f"{METHODS}/exact_totals.py",
+        f"{METHODS}/compression.py",
         "factor = bend + torch.where(slope > 0, (total - at_bend.sum()) / slope.clamp(min=1e-300), 0.0)",
         "factor = total / weights.sum()",
         "what a full frame cannot take goes to the others",
@@ -446,7 +446,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "merges_are_dropped",
-        f"{METHODS}/video_compression.py",
+        f"{METHODS}/compression.py",
         "features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))",
         "pass",
         "a merged token is the weighted mean of several",
@@ -482,7 +482,7 @@ MUTATIONS = [
     # -- chunks, repeated frames, changed patches ---------------------------------------------------------------------
     of_the_model(
         "chunks_are_ignored",
-        f"{ENCODING}/frame_encoding.py",
+        f"{ENCODING}/video_features.py",
         "whole or chunk_frames is None else",
         "True else",
         "the tower takes `vision_chunk_frames` frames at a time",
@@ -490,7 +490,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "repeated_frames_take_the_first_of_their_chunk",
-        f"{ENCODING}/frame_encoding.py",
+        f"{ENCODING}/video_features.py",
         "sources = [ranks[t] - ranks[frames[0]] for t in shown]",
         "sources = [min(ranks[t] - ranks[frames[0]], 0) for t in shown]",
         "a repeated frame has the features of the one before it",
@@ -499,7 +499,7 @@ MUTATIONS = [
     of_the_model(
         "the_vision_method_is_ignored",
         f"{FAMILIES}/llava_videos.py",
-        "if plan.is_one_call and computed is None:",
+        "if plan.is_one_call and partial is None:",
         "if plan.is_one_call:",
         "`vision_method` decides what the tower computes",
         "vision_skip_repeated",
@@ -593,7 +593,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "gaps_in_positions_separate_prompts_without_a_cache",
-        f"{HOSTING}/prompt_extent.py",
+        f"{HOSTING}/in_transformers.py",
         "if is_unmasked and (has_empty_places or (has_gaps and cache is None)):",
         "if is_unmasked and has_empty_places:",
         "a prompt with gaps between its positions is one prompt without a cache too",
@@ -601,7 +601,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "flash_attention_reads_no_cached_keys_of_a_prompt_with_gaps",
-        f"{HOSTING}/prompt_extent.py",
+        f"{HOSTING}/in_transformers.py",
         "num_keys = of_layers[0]",
         "num_keys = num_queries",
         "FlashAttention attends to the cached tokens before a prompt with gaps",
@@ -609,7 +609,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "flash_attention_continues_layers_of_different_lengths",
-        f"{HOSTING}/prompt_extent.py",
+        f"{HOSTING}/in_transformers.py",
         "if len(of_layers) > 1:",
         "if False:",
         "a cache whose layers hold different numbers of tokens is refused where FlashAttention could not read it",
@@ -625,7 +625,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "padding_counts_as_a_position",
-        f"{PROMPT}/prompt_positions.py",
+        f"{PROMPT}/conversation_cache.py",
         "return (mask.long().cumsum(dim=1) - 1).clamp(min=0)",
         "return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)",
         "padding has no positions",
@@ -693,7 +693,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "beams_of_two_prompts_are_mixed",
-        f"{PROMPT}/short_prompt.py",
+        f"{PROMPT}/conversation_cache.py",
         "self.ids.repeat_interleave(len(sequences) // len(self.ids), dim=0)",
         "self.ids.repeat(len(sequences) // len(self.ids), 1)",
         "beams of a prompt stand side by side",
@@ -761,7 +761,7 @@ MUTATIONS = [
     # -- logits, labels -----------------------------------------------------------------------------------------------
     of_the_model(
         "rows_are_one_off",
-        f"{PROMPT}/short_prompt.py",
+        f"{PROMPT}/conversation_cache.py",
         "index = (padding + counts - 1).clamp(min=0)",
         "index = (padding + counts - 2).clamp(min=0)",
         "a position has the logits of its own token",
@@ -796,7 +796,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "labels_move_by_one",
-        f"{PROMPT}/prompt_positions.py",
+        f"{PROMPT}/conversation_cache.py",
         "return take(labels, prompt_positions, IGNORED_LABEL)",
         "return take(labels.roll(1, dims=1), prompt_positions, IGNORED_LABEL)",
         "the loss is over the labels of the kept tokens",

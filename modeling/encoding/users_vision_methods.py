@@ -1,4 +1,4 @@
-"""How users add vision methods of their own, which leave out a part of what a vision tower computes."""
+"""How users add vision methods of their own. Such a method leaves out a part of what a vision tower computes."""
 
 from collections.abc import Callable, Sequence
 

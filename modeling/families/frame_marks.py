@@ -1,4 +1,6 @@
-"""Finds the frames of videos in a prompt where each frame stands as an image would, by the text before it."""
+"""Finds the frames of videos in a prompt where each frame stands as an image would. The text before a frame tells it
+from an image.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise

@@ -1,5 +1,6 @@
-"""What Gemma's families share: videos whose frames come as patches with their columns and rows, padded to one number,
-and a language model in which the tokens of a frame may attend to each other."""
+"""What Gemma's families share. The frames of a video come as patches with their columns and rows, padded to one number,
+and the tokens of a frame may attend to each other in the language model.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What GLM's families share: the placeholders of videos are those of images, between the marks of a video."""
+"""What GLM's families share. The placeholders of videos are those of images, between the marks of a video."""
 
 from typing import Any, cast
 

@@ -1,5 +1,6 @@
-"""What LLaVA's families share: pixels of the shape (num_videos, num_frames, channels, height, width), a vision tower
-that looks at one frame at a time, and tokens that are pooled patches of a square frame."""
+"""What LLaVA's families share. Pixels are (num_videos, num_frames, channels, height, width), the vision tower
+looks at one frame at a time, and tokens are pooled patches of a square frame.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Cosmos 3 Edge with VidCom²: only what differs from the parent classes."""
+"""Cosmos 3 Edge with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `qwen_videos.py`.
+"""
 
 from transformers import Cosmos3EdgeForConditionalGeneration, Cosmos3EdgeModel
 

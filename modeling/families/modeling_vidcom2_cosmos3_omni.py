@@ -1,4 +1,7 @@
-"""Cosmos 3 with VidCom²: only what differs from the parent classes, which are Qwen3-VL's under another name."""
+"""Cosmos 3 with VidCom²: only what differs from the parent classes, which are Qwen3-VL's under another name.
+
+What the family shares with others is in `qwen_videos.py`.
+"""
 
 from transformers import Cosmos3OmniForConditionalGeneration
 from transformers.models.cosmos3_omni.modeling_cosmos3_omni import Cosmos3OmniModel

@@ -1,4 +1,7 @@
-"""Gemma 4 with VidCom²: only what differs from the parent classes."""
+"""Gemma 4 with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `gemma_videos.py`.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""GLM-4.6V with VidCom²: only what differs from the parent classes."""
+"""GLM-4.6V with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `glm_videos.py`.
+"""
 
 from transformers import Glm46VForConditionalGeneration, Glm46VModel
 

@@ -1,4 +1,7 @@
-"""GLM-4V with VidCom²: only what differs from the parent classes."""
+"""GLM-4V with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `glm_videos.py`.
+"""
 
 from transformers import Glm4vForConditionalGeneration, Glm4vModel
 

@@ -1,4 +1,7 @@
-"""GLM-4V-MoE with VidCom²: only what differs from the parent classes."""
+"""GLM-4V-MoE with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `glm_videos.py`.
+"""
 
 from transformers import Glm4vMoeForConditionalGeneration, Glm4vMoeModel
 from transformers.models.glm4v_moe.modeling_glm4v_moe import load_balancing_loss_func

@@ -1,4 +1,7 @@
-"""LLaVA-NeXT-Video with VidCom²: only what differs from the parent classes."""
+"""LLaVA-NeXT-Video with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `llava_videos.py`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

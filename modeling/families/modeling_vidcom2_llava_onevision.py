@@ -1,4 +1,7 @@
-"""LLaVA-OneVision with VidCom²: only what differs from the parent classes."""
+"""LLaVA-OneVision with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `llava_videos.py`.
+"""
 
 import math
 

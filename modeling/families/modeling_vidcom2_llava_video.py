@@ -1,4 +1,7 @@
-"""LLaVA-Video with VidCom²: only what differs from LLaVA-OneVision."""
+"""LLaVA-Video with VidCom²: only what differs from LLaVA-OneVision.
+
+What the family shares with others is in `llava_videos.py`.
+"""
 
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,4 +1,7 @@
-"""MiniCPM-V 4.6 with VidCom²: only what differs from the parent classes."""
+"""MiniCPM-V 4.6 with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `packed_frames.py`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Qwen2.5-VL with VidCom²: only what differs from the parent classes."""
+"""Qwen2.5-VL with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `qwen_videos.py`.
+"""
 
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLModel
 

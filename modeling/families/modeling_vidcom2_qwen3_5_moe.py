@@ -1,4 +1,7 @@
-"""Qwen3.5-MoE with VidCom²: only what differs from the parent classes."""
+"""Qwen3.5-MoE with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `qwen_videos.py`.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Qwen3-Omni's thinker with VidCom²: only what differs from the parent classes."""
+"""Qwen3-Omni's thinker with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `qwen_sound.py`.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""Qwen3-VL-MoE with VidCom²: only what differs from the parent classes."""
+"""Qwen3-VL-MoE with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `qwen_videos.py`.
+"""
 
 from transformers import Qwen3VLMoeForConditionalGeneration, Qwen3VLMoeModel
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import load_balancing_loss_func

@@ -1,4 +1,7 @@
-"""SmolVLM with VidCom²: only what differs from the parent classes."""
+"""SmolVLM with VidCom²: only what differs from the parent classes.
+
+What the family shares with others is in `frame_images.py`.
+"""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,7 @@
-"""VideoLLaMA3 with VidCom²: only what differs from the parent classes."""
+"""VideoLLaMA3 with VidCom²: only what differs from the parent classes.
+
+What all families share is in `prompt_compression.py` and `compressed_generation.py`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""LLaVA-Video's processor: LLaVA-OneVision's, plus the newlines of pooled frames and the time instruction."""
+"""LLaVA-Video's processor. It is LLaVA-OneVision's, plus the newlines of pooled frames and the time instruction."""
 
 import math
 from collections.abc import Sequence

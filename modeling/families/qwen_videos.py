@@ -1,4 +1,6 @@
-"""What Qwen's families share: the patches of all videos in one tensor, a grid for each video, and M-RoPE positions."""
+"""What Qwen's families share. The patches of all videos are in one tensor, each video has a grid, and positions are
+those of M-RoPE.
+"""
 
 import inspect
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`pipeline("video-text-to-text")`, a task that the Hub knows and Transformers does not."""
+"""`pipeline("video-text-to-text")`. The Hub knows this task and Transformers does not."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

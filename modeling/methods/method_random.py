@@ -1,4 +1,4 @@
-"""`compression_method="random"`: the paper's baseline of random tokens (Table 1)."""
+"""`compression_method="random"`. It is the paper's baseline of random tokens (Table 1)."""
 
 import torch
 from torch import Tensor

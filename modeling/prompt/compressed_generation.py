@@ -1,7 +1,7 @@
 """What the models with a head of all families share: loss, logits and `generate` on the compressed prompt.
 
-forward   gets the compressed prompt's hidden states from the inner model, and picks the labels of the kept tokens.
-generate  compresses the prompt and calls the parent's `generate`, which still sees the caller's full `input_ids`.
+`forward` gets the compressed prompt's hidden states from the inner model, and picks the labels of the kept tokens.
+`generate` compresses the prompt and calls the parent's, which still sees the caller's full `input_ids`.
 """
 
 import copy

@@ -1,4 +1,6 @@
-"""What families with a mixture of experts share: the load-balancing loss, which keeps their experts equally busy."""
+"""What families with a mixture of experts share. Their load-balancing loss, which keeps experts equally busy, counts
+the tokens of the compressed prompt.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ CONFIG, CARD = "config.json", "README.md"
 INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK = "video-text-to-text"
-LISTED = re.compile(r"^\| `([^`|]+)` \|(?: [\d,]+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
+LISTED = re.compile(r"^\| `([^`|]+)` \|(?: .+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
 # The last line of the process that checks. If it is missing, the process ended early, as a repo's code can make it.
 FINISHED = "all checks were made"
 
@@ -26,7 +26,8 @@ def listed_files(card: str) -> dict[str, str]:
 
 
 def import_closure(modules: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
-    """Return module -> source for these modules and all that they import by `from .name import`, sorted by name.
+    """Return module -> source for these modules and all that they import by `from .name import`, in the order in which
+    a reader meets them: each module is followed by what it imports, as far as that was not met before.
 
     Args:
         read: returns the source of a module.
@@ -34,13 +35,13 @@ def import_closure(modules: Iterable[str], read: Callable[[str], str]) -> dict[s
     sources: dict[str, str] = {}
     to_visit = list(modules)
     while to_visit:
-        module = to_visit.pop()
+        module = to_visit.pop(0)
         if module not in sources:
             sources[module] = read(module)
-            for node in ast.walk(ast.parse(sources[module])):
-                if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is not None:
-                    to_visit.append(node.module)
-    return dict(sorted(sources.items()))
+            nodes = ast.walk(ast.parse(sources[module]))
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 1]
+            to_visit[:0] = [node.module for node in imports if node.module is not None]
+    return sources
 
 
 def weight_files(paths: Collection[str], read_json: Callable[[str], dict[str, Any]]) -> set[str]:

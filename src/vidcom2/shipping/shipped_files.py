@@ -35,7 +35,7 @@ def source_of(module: str) -> str:
 
 
 def shipped_files(*modules: str, others: Mapping[str, str] = MappingProxyType({})) -> dict[str, bytes]:
-    """Return file name -> content for these modules and all that they import, in alphabetical order.
+    """Return file name -> content for these modules and all that they import, in the order of `import_closure`.
 
     Args:
         others: module -> source, of modules that are not those of the checkout.

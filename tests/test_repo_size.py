@@ -1,0 +1,120 @@
+"""A Hub repo stays small enough that a careful person can read it before trusting it."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback_hub import LoopbackHub
+from models import MODELS
+from test_shipped_code import SHIPPED
+
+from vidcom2.families import FAMILIES
+from vidcom2.shipping.shipped_code import code_of
+
+# The most files, lines of Python, and requests of a first load that a default repo may take.
+LIMITS = {"qwen2_vl": (16, 4525, 44), "llava_onevision": (16, 4475, 44), "vidcom2_llava_video": (18, 4800, 48)}
+CASES = {case.config_class.model_type: case for case in MODELS}
+IMPORTED = {
+    *("torch", "transformers"),
+    *("collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect", "itertools", "math"),
+    *("numbers", "os", "types", "typing", "weakref"),  # of `os` only what `test_shipped_code.HARMLESS` names
+}
+LOAD = """
+import sys
+sys.modules["vidcom2"] = None
+from transformers import AutoModelForImageTextToText
+model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], trust_remote_code=True)
+print(type(model).__name__)
+"""
+
+
+@pytest.mark.parametrize("model_type", LIMITS)
+def test_a_default_repo_stays_small(model_type: str) -> None:
+    code = code_of(FAMILIES[model_type].model_class)
+    files, lines, _ = LIMITS[model_type]
+    assert len(code) <= files, sorted(code)
+    assert sum(len(content.splitlines()) for content in code.values()) <= lines
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type: str) -> None:
+    def methods(*chosen: str) -> set[str]:
+        return {
+            name for name in code_of(FAMILIES[model_type].model_class, *chosen) if re.match("method_|vision_", name)
+        }
+
+    assert methods() == {"method_vidcom2.py"}
+    assert methods("evs") == {"method_vidcom2.py", "method_evs.py"}
+    assert methods("vidcom2", "skip_repeated") == {"method_vidcom2.py", "vision_skip_repeated.py"}
+    assert methods("vidcom2", "full", ["coverage"]) == {"method_vidcom2.py", "method_coverage.py"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", LIMITS)
+def test_a_first_load_asks_the_hub_for_little(model_type: str, tmp_path: Path) -> None:
+    case = CASES[model_type]
+    for part in case.build(**case.build_arguments):
+        part.save_pretrained(tmp_path / "base")
+    case.model_class.from_pretrained(tmp_path / "base").save_pretrained(tmp_path / "repo")
+    with LoopbackHub(tmp_path / "hub") as hub:
+        hub.seed("org/model", tmp_path / "repo")
+        environment: Any = hub.environment(tmp_path / "home", None)
+        ran = subprocess.run(
+            [sys.executable, "-c", LOAD, "org/model"], capture_output=True, text=True, env=environment, timeout=500
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        assert ran.stdout.split() == [case.model_class.__name__]
+        assert len(hub.requests) <= LIMITS[model_type][2], [request.path for request in hub.requests]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_a_shipped_file_says_in_two_sentences_what_it_is_for(path: Path) -> None:
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+    assert len(re.findall(r"[.:](?= |$)", text)) >= 2, text
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_a_shipped_file_imports_only_torch_transformers_and_plain_modules(path: Path) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).partition(".")[0])
+    assert found <= IMPORTED
+
+
+WITHOUT_EVS = """
+import json, sys
+sys.modules["vidcom2"] = None
+from transformers import AutoConfig
+config = AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True)
+errors = []
+for settings in ({"compression_method": "evs"}, {"vision_method": "skip_repeated"}, {"compression_method": "vidcom"}):
+    try:
+        config.compression_settings(**settings)
+    except ValueError as error:
+        errors.append(str(error))
+print(json.dumps(errors))
+"""
+
+
+def test_a_method_that_a_repo_does_not_hold_is_refused_with_the_remedies(tmp_path: Path) -> None:
+    case = CASES["qwen2_vl"]
+    case.config_class().save_pretrained(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EVS, str(tmp_path)], capture_output=True, text=True, timeout=500
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    absent, skipped, misspelt = json.loads(ran.stdout.splitlines()[-1])
+    assert absent.startswith("`compression_method` is 'evs', but this repo holds only 'vidcom2'. Install")
+    assert "`vidcom2.load`" in absent and "`--methods evs`" in absent
+    assert skipped.startswith("`vision_method` is 'skip_repeated', but this repo holds only 'full'")
+    assert misspelt.startswith("`compression_method` is 'vidcom', but must be one of")
+    model = case.config_class.from_pretrained(tmp_path, compression_method="evs")  # the package has all methods
+    assert model.compression_method == "evs"

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_frames_with_the_same_time_stamp_are_spread_until_the_next(tmp_path: Pat
     assert video.seconds == pytest.approx([0, 1, 1.25, 1.5, 2, 2.5])
 
 
-@pytest.mark.parametrize("suffix", ["h264", "ts", "mpg", "mkv", "mp4"])
+@pytest.mark.parametrize("suffix", ["h264", "ts", "mpg", "mkv"])
 def test_two_fields_are_one_frame(tmp_path: Path, suffix: str) -> None:
     """In a raw, transport or program stream, each field is a packet. The second may have no time stamp."""
     path = write_fields(tmp_path / "fields.h264", NUM_FRAMES)
@@ -103,8 +104,8 @@ def test_two_fields_are_one_frame(tmp_path: Path, suffix: str) -> None:
             fields = [packet for packet in old.demux(video=0) if packet.size]
             for i in range(NUM_FRAMES):
                 packet = av.Packet(bytes(fields[2 * i]) + bytes(fields[2 * i + 1]))
-                packet.time_base, packet.stream, packet.is_keyframe = stream.time_base, stream, i == 0
-                packet.pts = packet.dts = round(i / (25 * stream.time_base))
+                packet.time_base, packet.stream, packet.is_keyframe = Fraction(1, 25), stream, i == 0
+                packet.pts = packet.dts = i
                 new.mux(packet)
     with av.open(str(path)) as container:
         assert all(frame.interlaced_frame for frame in container.decode(video=0))

@@ -127,10 +127,10 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_f
     stamped = [packet for packet in shown if packet.stamp is not None]
     given = np.array([packet.stamp for packet in stamped], dtype=np.int64)
     num_different = len(np.unique(given))
+    # The frames of a raw stream follow each other at the rate that it states.
+    raw = Timeline(np.arange(num_frames), None, np.arange(num_frames), (rates or [DEFAULT_RATE])[-1], num_frames)
     if num_different < min(2, len(shown)) or 2 * num_different < len(stamped):
-        # A raw stream, whose frames follow each other at the rate that it states
-        rate = (rates or [DEFAULT_RATE])[-1]
-        return Timeline(np.arange(num_frames), None, np.arange(num_frames), rate, num_frames)
+        return raw
     last = max((cast(int, packet.stamp), packet.duration) for packet in stamped)[1]
     stamps = np.sort(_continued(given))
     start = int(stamps[0]) if np.array_equal(stamps, np.sort(given)) else None
@@ -140,7 +140,8 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_f
     if shown[0].stamp is None:
         stamps = _with_frames_before(stamps, len(shown))
         return replace(timeline, otherwise=_with_clock(stamps, int(stamps[0]), last, rates, tick))
-    return replace(timeline, otherwise=_with_clock(_with_frames_between(shown), None, last, rates, tick))
+    between = _with_frames_between(shown)
+    return replace(timeline, otherwise=raw if between is None else _with_clock(between, None, last, rates, tick))
 
 
 def _with_clock(stamps: np.ndarray, start: int | None, last: int, rates: list[Fraction], tick: Fraction) -> Timeline:
@@ -191,14 +192,16 @@ def _with_frames_before(known: np.ndarray, num_frames: int) -> np.ndarray:
     return np.concatenate([before.astype(np.int64), known])
 
 
-def _with_frames_between(shown: list[_Packet]) -> np.ndarray:
+def _with_frames_between(shown: list[_Packet]) -> np.ndarray | None:
     """Return the time stamps of all frames of a transport or program stream, in which only the first of several frames
-    that are packed together has one. The times of decoding ascend in the file, so they tell where the others belong."""
+    that are packed together has one. The times of decoding ascend in the file, so they tell where the others belong.
+    None if there is only one time."""
     times = [packet.pts if packet.dts is None else packet.dts for packet in shown]
-    places = [place for place, time in enumerate(times) if time is not None]
-    known = _continued(np.array([times[place] for place in places], dtype=np.int64))
+    places = np.array([place for place, time in enumerate(times) if time is not None])
+    known = _continued(np.array([time for time in times if time is not None], dtype=np.int64))
     known = np.maximum.accumulate(known)
-    return _interpolated(np.array(places), known, len(times))
+    is_last = np.diff(known, append=known[-1] + 1) > 0  # FFmpeg may give a frame's time to the one before it as well
+    return _interpolated(places[is_last], known[is_last], len(times)) if is_last.sum() > 1 else None
 
 
 def _interpolated(places: np.ndarray, stamps: np.ndarray, num_frames: int) -> np.ndarray:

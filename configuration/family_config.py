@@ -1,5 +1,5 @@
-"""What the configs of all families share. It is the parent's config with the settings of VidCom² as further fields,
-which are checked when a config is made, loaded or saved.
+"""What the configs of all families share: the settings of VidCom² as further fields of the parent's config. They are
+checked when a config is made, loaded or saved.
 """
 
 from collections.abc import Mapping

@@ -209,13 +209,13 @@ def model_card(
         published=family.published if is_vidcom2 else None,  # the authors measured only their own method
         command=options.command,
         files=[(name, sha) for name, sha in files if name not in code],
-        code=[(name, _purpose(code[name]), sha) for name, sha in files if name in code],
+        code=[(name, purpose(code[name]), sha) for name, sha in files if name in code],
         code_lines=sum(len(content.splitlines()) for content in code.values()),
         base_files=base.files,
     )
 
 
-def _purpose(source: bytes) -> str:
+def purpose(source: bytes) -> str:
     """Return what a file of code is for: the first sentence of its docstring."""
     text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
     return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].replace("|", "\\|")

@@ -14,6 +14,7 @@ from models import MODELS
 from test_shipped_code import SHIPPED
 
 from vidcom2.families import FAMILIES
+from vidcom2.hub_upload.model_card import purpose
 from vidcom2.shipping.shipped_code import code_of
 
 # The most files, lines of Python, and requests of a first load that a default repo may take.
@@ -52,6 +53,13 @@ def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type:
     assert methods("evs") == {"method_vidcom2.py", "method_evs.py"}
     assert methods("vidcom2", "skip_repeated") == {"method_vidcom2.py", "vision_skip_repeated.py"}
     assert methods("vidcom2", "full", ["coverage"]) == {"method_vidcom2.py", "method_coverage.py"}
+
+
+def test_the_docs_list_the_files_of_a_repo_in_reading_order() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "hub_repos.md").read_text(encoding="utf-8")
+    listed = page.partition("<!-- repo: qwen2_vl -->\n")[2].partition("<!-- end -->")[0].splitlines()[2:]
+    code = code_of(FAMILIES["qwen2_vl"].model_class)
+    assert listed == [f"| `{name}` | {purpose(content)} |" for name, content in code.items()]
 
 
 @pytest.mark.slow

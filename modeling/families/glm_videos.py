@@ -1,4 +1,6 @@
-"""What GLM's families share. The placeholders of videos are those of images, between the marks of a video."""
+"""What GLM's families share: placeholders of videos that are those of images, between the marks of a video. Frames,
+patches and positions are as in Qwen3-VL.
+"""
 
 from typing import Any, cast
 

@@ -1,5 +1,5 @@
-"""What Qwen's families share. The patches of all videos are in one tensor, each video has a grid, and positions are
-those of M-RoPE.
+"""What Qwen's families share: videos as patches with a grid for each, and M-RoPE positions. The patches of all videos are
+in one tensor.
 """
 
 import inspect

@@ -1,4 +1,6 @@
-"""`pipeline("video-text-to-text")`. The Hub knows this task and Transformers does not."""
+"""`pipeline("video-text-to-text")`, which answers questions about videos. The Hub knows this task and Transformers does
+not.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
-"""What LLaVA's families share: videos as frames of pixels, and tokens that are pooled patches of a square frame. Pixels are
-(num_videos, num_frames, channels, height, width), and the vision tower looks at one frame at a time.
+"""What LLaVA's families share: videos as frames of pixels, and tokens that are pooled patches of a square frame. Pixels
+are (num_videos, num_frames, channels, height, width), and the vision tower looks at one frame at a time.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""What Qwen's families share: videos as patches with a grid for each, and M-RoPE positions. The patches of all videos are
-in one tensor.
+"""What Qwen's families share: videos as patches with a grid for each, and M-RoPE positions. The patches of all videos
+are in one tensor.
 """
 
 import inspect

@@ -20,7 +20,7 @@ from ..encoding.frame_encoding import Run, encode_in_chunks, frames_of_runs, pla
 from ..encoding.tower_attention import received_in_frames, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
-from ..hosting.call_arguments import pop_settings, without
+from ..hosting.call_arguments import check_frame_size, check_tensors, pop_settings, without
 from ..hosting.parent_classes import ParentFramesModel, ParentModelWithHead
 from ..hosting.transformers_names import CACHE
 from ..methods.video_compression import VideoTokens
@@ -207,6 +207,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         is_first = cache is None or cache.get_seq_length() == 0
         if (pixels is None and encoded.get("image") is None) or (is_first and not settings.may_drop):
             return inputs
+        check_tensors(inputs)
         if self._marks is None:
             if not settings.may_drop:
                 return inputs
@@ -297,6 +298,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         """
         check_encoding(settings, needs, kwargs)
         lengths = lengths_of(pixel_values_videos, num_frames)
+        check_frame_size(pixel_values_videos, self.config.vision_config)
         of_videos = pixel_values_videos.split(lengths)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
@@ -373,7 +375,7 @@ def lengths_of(pixel_values_videos: Tensor, num_frames: Tensor | None) -> list[i
         ValueError: if a video has none, or they do not add up.
     """
     found = len(pixel_values_videos) if pixel_values_videos.ndim == 4 and 0 not in pixel_values_videos.shape else 0
-    lengths = [found] if num_frames is None else torch.as_tensor(num_frames).tolist()
+    lengths = [found] if num_frames is None else torch.as_tensor(num_frames).flatten().long().tolist()
     if sum(lengths) != found or not lengths or min(lengths) < 1:
         raise ValueError(
             f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)} and `num_frames` is {lengths}, but "

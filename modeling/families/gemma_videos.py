@@ -11,7 +11,7 @@ from ...configuration.compression_settings import CompressionSettings
 from ..encoding.frame_encoding import FramePlan, Run, encode_in_chunks, frames_of_runs, plan_frames
 from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
-from ..hosting.call_arguments import types_with_cached
+from ..hosting.call_arguments import check_patches, types_with_cached
 from ..hosting.transformers_names import CACHE, with_cache_name
 from ..methods.video_compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -87,6 +87,7 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
         assert video_position_ids is not None
         check_encoding(settings, needs, kwargs)
+        check_patches(pixel_values_videos, self.config.vision_config)
         lengths = [length for length, _, _ in grids]
         frames = pixel_values_videos.split(lengths)
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)

@@ -15,6 +15,7 @@ from ..encoding.left_out_patches import PartialFrames, patches_of_frames
 from ..encoding.tower_attention import received_in_frames, with_attention_received
 from ..encoding.video_features import ParentFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding, frames_encoder
+from ..hosting.call_arguments import check_frame_size
 from ..hosting.parent_classes import ParentLlavaModel
 from ..methods.video_compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -61,6 +62,8 @@ class LlavaVideosMixin(VidCom2ModelMixin, ParentLlavaModel):
             The parent's features of all tokens, and the scored tokens of each video.
         """
         _check_shape(pixel_values_videos)
+        if not kwargs.get("interpolate_pos_encoding"):
+            check_frame_size(pixel_values_videos, self.config.vision_config)
         method = VISION_METHODS[settings.vision_method]
         check_encoding(settings, needs, kwargs)
         num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()

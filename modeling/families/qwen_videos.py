@@ -17,7 +17,7 @@ from ..encoding.left_out_patches import Completion, arguments_of_blocks, attenti
 from ..encoding.tower_attention import received_in_parts, with_attention_received
 from ..encoding.video_features import ParentFeatures, VidCom2VideoFeatures, features_of_chunks, video_tokens
 from ..encoding.vision_encoding import check_encoding
-from ..hosting.call_arguments import is_2d
+from ..hosting.call_arguments import check_patches, is_2d
 from ..hosting.parent_classes import ParentQwenModel
 from ..hosting.transformers_names import CausalLMOutputWithPast
 from ..methods.video_compression import VideoTokens
@@ -73,6 +73,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin, ParentQwenModel):
             ValueError: if a video is empty, or the grids do not fit the patches.
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw)
+        check_patches(pixel_values_videos.flatten(1), self.config.vision_config)
         assert video_grid_thw is not None
         check_encoding(settings, needs, kwargs)
         frames = _frames_of_videos(pixel_values_videos, grids)

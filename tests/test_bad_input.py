@@ -103,6 +103,39 @@ def test_inputs_that_are_no_tensors_are_refused_by_name(family: Family, made: Ca
                 family.model.get_video_features(**family.videos_of(bad))
 
 
+DESCRIPTIONS = ("grid_thw", "merge_sizes", "target_sizes_videos", "num_frames_per_video", "position_ids")
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [lambda value: value.flatten()[0], lambda value: value[None], lambda value: value.float(), Tensor.numpy],
+    ids=["a number", "one axis more", "floats", "no tensor"],
+)
+def test_sizes_of_videos_in_another_form_are_refused_by_name(family: Family, spoilt: Callable) -> None:
+    inputs = dict(family.one_video())
+    names = [name for name in family.case.video_inputs if name.endswith(DESCRIPTIONS)]
+    for name in ["input_ids", *names]:
+        with pytest.raises(ValueError, match=rf"`{name}` is .*but must (have \d axes.*whole numbers|be a tensor)\."):
+            family.model(**inputs | {name: spoilt(inputs[name])})
+    for name in ("input_ids", *names[:1]):
+        with pytest.raises(ValueError, match=rf"`{name}` is "):
+            family.model.generate(**inputs | {name: spoilt(inputs[name])}, max_new_tokens=1)
+
+
+def test_pixels_of_images_that_are_no_tensor_are_refused_beside_videos(family: Family) -> None:
+    inputs = family.for_stock(make_prompt(family, "image_and_video"))
+    for name in inputs.keys() & {"pixel_values", "pixel_attention_mask"}:
+        for made in (Tensor.tolist, Tensor.numpy):
+            assert_all_refuse(family, inputs | {name: made(inputs[name])}, rf"`{name}` is a .*but must be a tensor\.")
+
+
+def test_patches_or_frames_of_too_few_values_are_refused(family: Family) -> None:
+    inputs = dict(family.one_video())
+    inputs["pixel_values_videos"] = inputs["pixel_values_videos"][..., :-1]
+    says = r"`pixel_values_videos` (has \d+ entries|has frames of|have \d+ × \d+ pixels|holds \d+ patches)"
+    assert_all_refuse(family, inputs, says)
+
+
 def test_placeholders_that_do_not_match_the_frames_are_refused(family: Family) -> None:
     inputs = dict(family.one_video())
     per_video = family.case.video_tokens(8)

@@ -15,6 +15,7 @@ from transformers import BatchFeature
 
 from vidcom2 import CompressionSettings
 from vidcom2.modeling.encoding.video_features import VidCom2VideoFeatures, plan_frames
+from vidcom2.modeling.families.frame_images import FramesAndImages
 
 CLOSE = {"rtol": 0, "atol": 1e-6}
 
@@ -145,13 +146,13 @@ def test_generate_keeps_no_states_of_the_tower(family: Family, ratio: float, mon
     prefill = family.model.prepare_inputs_for_generation
 
     def watch(*args: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs["mm_encoder_outputs"]["video"])
+        seen.extend(kwargs["mm_encoder_outputs"].values())
         return prefill(*args, **kwargs)
 
     monkeypatch.setattr(family.model, "prepare_inputs_for_generation", watch)
     family.model.generate(**inputs, retention_ratio=ratio, max_new_tokens=2)
     held = [each for each in seen if each is not None]
-    assert held and all(isinstance(each, VidCom2VideoFeatures) for each in held)
+    assert held and all(isinstance(each, VidCom2VideoFeatures | FramesAndImages) for each in held)
     assert {name for each in held for name, value in each.items() if value is not None} <= {
         "pooler_output",
         "video_compressions",

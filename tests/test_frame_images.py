@@ -144,6 +144,15 @@ def test_frames_of_which_pixels_are_hidden_are_refused(smolvlm: Family) -> None:
     assert torch.equal(smolvlm.model(**inputs, retention_ratio=1.0).logits, smolvlm.stock(**inputs).logits)
 
 
+def test_pixels_of_another_shape_than_their_mask_are_refused(smolvlm: Family) -> None:
+    inputs = smolvlm.processed_video()
+    for name in ("pixel_values", "pixel_attention_mask"):
+        for bad in (inputs[name][:, :-1], inputs[name][0], torch.cat([inputs[name]] * 2)):
+            for call in (smolvlm.model, smolvlm.model.generate):
+                with pytest.raises(ValueError, match=r"`pixel_values` has shape .* and `pixel_attention_mask` .*"):
+                    call(**inputs | {name: bad})
+
+
 def test_videos_of_different_lengths_may_share_a_call(smolvlm: Family) -> None:
     """The processor pads the shorter one's frames with zeros."""
     videos = [make_video(0), make_video(1, num_frames=3)]

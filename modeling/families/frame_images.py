@@ -25,7 +25,7 @@ from ..encoding.video_features import (
     plan_frames,
     square_frames,
 )
-from ..hosting.in_transformers import CACHE, pop_settings, without
+from ..hosting.in_transformers import CACHE, check_frame_size, check_tensors, pop_settings, without
 from ..methods.compression import VideoTokens
 from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -209,6 +209,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         is_first = cache is None or cache.get_seq_length() == 0
         if (pixels is None and encoded.get("image") is None) or (is_first and not settings.may_drop):
             return inputs
+        check_tensors(inputs)
         if self._marks is None:
             if not settings.may_drop:
                 return inputs
@@ -297,6 +298,7 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
             The parent's features of all tokens, and the scored tokens of each video.
         """
         lengths = lengths_of(pixel_values_videos, num_frames)
+        check_frame_size(pixel_values_videos, self.config.vision_config)
         of_videos = pixel_values_videos.split(lengths)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs)
         if plan.is_one_call:
@@ -347,7 +349,7 @@ def lengths_of(pixel_values_videos: Tensor, num_frames: Tensor | None) -> list[i
         ValueError: if a video has none, or they do not add up.
     """
     found = len(pixel_values_videos) if pixel_values_videos.ndim == 4 and 0 not in pixel_values_videos.shape else 0
-    lengths = [found] if num_frames is None else torch.as_tensor(num_frames).tolist()
+    lengths = [found] if num_frames is None else torch.as_tensor(num_frames).flatten().long().tolist()
     if sum(lengths) != found or not lengths or min(lengths) < 1:
         raise ValueError(
             f"`pixel_values_videos` has shape {tuple(pixel_values_videos.shape)} and `num_frames` is {lengths}, but "

@@ -17,7 +17,7 @@ from ..encoding.video_features import (
     frames_of_runs,
     plan_frames,
 )
-from ..hosting.in_transformers import CACHE, types_with_cached, with_cache_name
+from ..hosting.in_transformers import CACHE, check_patches, types_with_cached, with_cache_name
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -66,6 +66,7 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         """
         grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
         assert video_position_ids is not None
+        check_patches(pixel_values_videos, self.config.vision_config)
         lengths = [length for length, _, _ in grids]
         frames = pixel_values_videos.split(lengths)
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)

@@ -27,8 +27,9 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
         They have the id of images, and the marks around them tell that they are a video's. In the ids that
         `distinct_ids` returns, they have an id of their own.
         """
-        begun, ended = (
-            (input_ids == mark).cumsum(dim=-1)
+        places = torch.arange(input_ids.shape[-1], device=input_ids.device)
+        begun, ended = (  # where the last mark was, since a text may have an end without a beginning
+            places.where(input_ids == mark, -1).cummax(dim=-1).values
             for mark in (self.config.video_start_token_id, self.config.video_end_token_id)
         )
         return super().is_video(input_ids) | ((input_ids == self.config.image_token_id) & (begun > ended))

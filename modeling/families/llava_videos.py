@@ -21,6 +21,7 @@ from ..encoding.video_features import (
     plan_frames,
     square_frames,
 )
+from ..hosting.in_transformers import check_frame_size
 from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
@@ -77,6 +78,8 @@ class LlavaVideosMixin(VidCom2ModelMixin):
             The parent's features of all tokens, and the scored tokens of each video.
         """
         _check_shape(pixel_values_videos)
+        if not kwargs.get("interpolate_pos_encoding"):
+            check_frame_size(pixel_values_videos, self.config.vision_config)
         num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
         partial = self.partial_encoding(pixel_values_videos, settings, kwargs)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, partial)

@@ -15,7 +15,7 @@ from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.video_features import ParentFeatures, Run, VidCom2VideoFeatures, encode_in_chunks, plan_frames
-from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast, pop_settings
+from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast, check_tensors, pop_settings
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
@@ -63,7 +63,9 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", CACHE))
         is_known = inputs.get("num_frames_per_video") is not None
         pixels = inputs.get("pixel_values_videos")
-        if isinstance(pixels, Tensor) and len(pixels) > 1:
+        if pixels is not None:
+            check_tensors(inputs)
+        if isinstance(pixels, Tensor) and pixels.ndim == 4 and len(pixels) > 1:
             inputs = inputs | {"pixel_values_videos": pixels.permute(1, 2, 0, 3).flatten(2)[None]}
         if input_ids is None or sizes is None or not isinstance(pixels, Tensor) or is_known:
             return inputs
@@ -170,7 +172,7 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
                 f"`target_sizes_videos` is {sizes!r}, but must have the rows and columns of patches of each frame in "
                 "`pixel_values_videos`. The processor returns them together."
             )
-        if pixels.numel() == 0 or len(pixels) != 1:
+        if pixels.numel() == 0 or pixels.ndim != 4 or len(pixels) != 1:
             raise ValueError(
                 f"`pixel_values_videos` has shape {tuple(pixels.shape)}, but must be (1, channels, patch size, patches "
                 "· patch size), with the patches of at least one frame, as the processor returns it."
@@ -179,7 +181,8 @@ class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model)
         per_frame = [1] * len(tiles) if num_tiles is None else num_tiles.tolist()
         lengths = [len(per_frame)] if num_frames is None else num_frames.tolist()
         patch = self.config.vision_config.patch_size
-        found = (min([*lengths, *per_frame], default=0) > 0, sum(lengths), sum(per_frame), pixels.shape[-1])
+        fewest = min([*lengths, *per_frame, *chain.from_iterable(tiles)], default=0)
+        found = (fewest > 0, sum(lengths), sum(per_frame), pixels.shape[-1])
         patches = sum(rows * columns for rows, columns in tiles)
         if found != (True, len(per_frame), len(tiles), patches * patch):
             raise ValueError(

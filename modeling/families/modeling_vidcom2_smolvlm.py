@@ -47,6 +47,13 @@ class VidCom2SmolVLMModel(FrameImagesModelMixin, SmolVLMModel):
     def tiles_of(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         """Return the tiles of all prompts without those that pad a prompt, which are zero, as the parent does."""
         given = {name: inputs.get(name) for name in ("pixel_values", "pixel_attention_mask")}
+        pixels, mask = (None if each is None else tuple(each.shape) for each in given.values())
+        if pixels is None or len(pixels) != 5 or mask not in (None, (*pixels[:2], *pixels[3:])):
+            raise ValueError(
+                f"`pixel_values` has shape {pixels} and `pixel_attention_mask` {mask}, but they must be (prompts, "
+                "tiles, channels, height, width), and the same without channels. Pass them as the processor returned "
+                "them."
+            )
         tiles = {name: rows.flatten(0, 1) for name, rows in given.items() if rows is not None}
         is_tile = (tiles["pixel_values"] != 0).flatten(1).any(dim=1)
         return {name: rows[is_tile.to(rows.device)] for name, rows in tiles.items()}

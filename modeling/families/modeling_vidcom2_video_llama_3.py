@@ -22,6 +22,7 @@ from ..encoding.video_features import (
     frames_of_runs,
     plan_frames,
 )
+from ..hosting.in_transformers import check_patches
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
@@ -80,6 +81,7 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw, video_merge_sizes)
         masks = _masks(video_compression_mask, grids)
+        check_patches(pixel_values_videos, self.config.vision_config)
         of_videos = pixel_values_videos.split([t * h * w for t, h, w, _ in grids])
         frames = [video.unflatten(0, (t, -1)) for video, (t, _, _, _) in zip(of_videos, grids)]
         plan = plan_frames(frames, settings.vision_chunk_frames, kwargs)
@@ -147,11 +149,11 @@ def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None, merge_sizes: 
         )
     grids = [(t, h, w, size) for (t, h, w), size in zip(video_grid_thw.tolist(), merge_sizes.tolist())]
     num_patches = sum(t * h * w for t, h, w, _ in grids)
-    if len(grids) != len(video_grid_thw) or len(patches) != num_patches:
+    sizes = merge_sizes.tolist()
+    if len(sizes) != len(video_grid_thw) or min(sizes) < 1 or len(patches) != num_patches:
         raise ValueError(
             f"`pixel_values_videos` holds {len(patches)} patches, but `video_grid_thw` {video_grid_thw.tolist()} with "
-            f"`video_merge_sizes` {merge_sizes.tolist()} asks for {num_patches}. Pass all as the processor returned "
-            "them."
+            f"`video_merge_sizes` {sizes} asks for {num_patches}. Pass all as the processor returned them."
         )
     return grids
 

@@ -21,7 +21,7 @@ from ..encoding.video_features import (
     frames_of_runs,
     plan_frames,
 )
-from ..hosting.in_transformers import CausalLMOutputWithPast, is_2d
+from ..hosting.in_transformers import CausalLMOutputWithPast, check_patches, is_2d
 from ..methods.compression import VideoTokens
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
@@ -73,6 +73,7 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
             ValueError: if a video is empty, or the grids do not fit the patches.
         """
         grids = _checked_grids(pixel_values_videos, video_grid_thw)
+        check_patches(pixel_values_videos.flatten(1), self.config.vision_config)
         assert video_grid_thw is not None
         frames = _frames_of_videos(pixel_values_videos, grids)
         partial = self.partial_encoding(pixel_values_videos, settings, kwargs, video_grid_thw=video_grid_thw)

@@ -261,25 +261,91 @@ def check_no_gaps(mask: Tensor, num_cached: int) -> None:
         )
 
 
+# Of arguments that are whole numbers: how many axes they have, and how many entries on the last; None for any number.
+NUMBERS = {
+    "input_ids": (2, None),
+    "video_grid_thw": (2, 3),
+    "image_grid_thw": (2, 3),
+    "video_merge_sizes": (1, None),
+    "image_merge_sizes": (1, None),
+    "target_sizes_videos": (2, 2),
+    "target_sizes": (2, 2),
+    "num_frames_per_video": (1, None),
+    "num_patches_per_frame": (1, None),
+    "video_position_ids": (3, 2),
+}
+TENSORS = (
+    "pixel_values_videos",
+    "pixel_values",
+    "pixel_attention_mask",
+    "attention_mask",
+    "video_compression_mask",
+    "video_second_per_grid",
+    *NUMBERS,
+)
+
+
 def check_tensors(inputs: dict[str, Any]) -> None:
-    """Check that the inputs of a prompt with videos are tensors.
+    """Check the form of the inputs of a prompt with videos: that they are tensors, and of whole numbers where these
+    describe videos.
 
     The stock classes fail on anything else without naming the argument. A mask may also be of a type that Transformers
     prepares itself.
 
     Raises:
-        ValueError: if an input is not a tensor.
+        ValueError: if an input has another form.
     """
-    if inputs.get("pixel_values_videos") is None:
-        return
-    for name in ("pixel_values_videos", "video_grid_thw", "input_ids", "attention_mask"):
+    for name in TENSORS:
         value = inputs.get(name)
         is_array = isinstance(value, list | tuple) or hasattr(value, "__array__")
-        if value is None or isinstance(value, Tensor) or (name == "attention_mask" and not is_array):
+        if value is None or (name == "attention_mask" and not is_array):
             continue
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"`{name}` is a {type(value).__name__}, but must be a tensor. Pass what the processor returns with "
+                '`return_tensors="pt"`, or convert it with `torch.as_tensor`.'
+            )
+        axes, last = NUMBERS.get(name, (max(value.ndim, 1), None))
+        is_fraction = name in NUMBERS and value.is_floating_point()
+        if value.ndim != axes or is_fraction or last not in (None, value.shape[-1]):
+            entries = "" if last is None else f", the last of {last} entries"
+            raise ValueError(
+                f"`{name}` is {value.dtype} of shape {tuple(value.shape)}, but must have {axes} axes{entries}"
+                f"{', and whole numbers' * (name in NUMBERS)}. Pass it as the processor returned it."
+            )
+
+
+def check_patches(patches: Tensor, vision_config: Any) -> None:
+    """Check that patches (..., values) have as many values as the vision tower reads.
+
+    Raises:
+        ValueError: if they have others.
+    """
+    side = getattr(vision_config, "model_patch_size", vision_config.patch_size)
+    frames = getattr(vision_config, "temporal_patch_size", 1)
+    channels = getattr(vision_config, "in_channels", getattr(vision_config, "num_channels", 3))
+    if patches.shape[-1] != frames * channels * side**2:
         raise ValueError(
-            f"`{name}` is a {type(value).__name__}, but must be a tensor. Pass what the processor returns with "
-            '`return_tensors="pt"`, or convert it with `torch.as_tensor`.'
+            f"The last axis of `pixel_values_videos` has {patches.shape[-1]} entries, but must have a patch's "
+            f"{frames * channels * side**2} values ({frames} × {channels} × {side} × {side}). Build it with the "
+            "checkpoint's processor."
+        )
+
+
+def check_frame_size(frames: Tensor, vision_config: Any) -> None:
+    """Check that frames (..., height, width) have as many patches as those for which the vision tower was made.
+
+    Raises:
+        ValueError: if they have others.
+    """
+    size, patch = (
+        (side, side) if isinstance(side, int) else tuple(side)
+        for side in (vision_config.image_size, vision_config.patch_size)
+    )
+    if any(found // each != made // each for found, made, each in zip(frames.shape[-2:], size, patch, strict=True)):
+        raise ValueError(
+            f"The frames in `pixel_values_videos` have {frames.shape[-2]} × {frames.shape[-1]} pixels, but the vision "
+            f"tower was made for {size[0]} × {size[1]}. Build them with the checkpoint's processor."
         )
 
 

@@ -157,7 +157,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: if a setting is outside its accepted set, if videos are given twice or do not fit the settings,
                 or if images or videos follow on a cache whose last position is unknown.
         """
-        check_tensors(inputs)
+        if inputs.get("pixel_values_videos") is not None:
+            check_tensors(inputs)
         overrides = pop_settings(dict(inputs), self.of_parent)
         settings = self.config.compression_settings(**overrides)
         memory = CachedPrompt.attached_to(inputs.get(CACHE))

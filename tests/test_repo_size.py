@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from loopback_hub import LoopbackHub
-from models import MODELS
+from models import CASES_THAT_LOAD, MODELS, make_video
+from safetensors.torch import save_file
 from test_shipped_code import SHIPPED
 
+from vidcom2.configuration.compression_settings import VISION_METHODS
 from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.model_card import purpose
 from vidcom2.shipping.shipped_code import code_of
 
 # The most files, lines of Python, and requests of a first load that a default repo may take.
-LIMITS = {"qwen2_vl": (16, 4525, 44), "llava_onevision": (16, 4475, 44), "vidcom2_llava_video": (18, 4800, 48)}
+LIMITS = {"qwen2_vl": (16, 4600, 44), "llava_onevision": (16, 4550, 44), "vidcom2_llava_video": (18, 4870, 48)}
 CASES = {case.config_class.model_type: case for case in MODELS}
 IMPORTED = {
     *("torch", "transformers"),
@@ -126,3 +129,48 @@ def test_a_method_that_a_repo_does_not_hold_is_refused_with_the_remedies(tmp_pat
     assert misspelt.startswith("`compression_method` is 'vidcom', but must be one of")
     model = case.config_class.from_pretrained(tmp_path, compression_method="evs")  # the package has all methods
     assert model.compression_method == "evs"
+
+
+EVERY_REPO = """
+import json, sys
+sys.modules["vidcom2"] = None
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
+found = []
+for folder, inputs in json.loads(sys.argv[1]):
+    model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True).eval()
+    inputs = load_file(inputs)
+    tokens = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1]:]
+    found.append([type(model).__name__, tokens.tolist()])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_every_familys_repo_answers_as_the_package_with_each_kind_of_method(tmp_path: Path) -> None:
+    folders, expected = [], []
+    for case in CASES_THAT_LOAD:
+        stock, processor = case.build(**case.build_arguments)
+        with torch.no_grad():
+            for parameter in stock.parameters():
+                if parameter.ndim > 1:
+                    parameter.mul_(5 if case.takes_one_kind else 2)  # Otherwise all answers are nearly the same.
+        stock.save_pretrained(tmp_path / case.name)
+        content = [{"type": "video"}, {"type": "text", "text": "What happens?"}]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        inputs = processor(text=[prompt], videos=[[make_video(0)]], do_sample_frames=False, return_tensors="pt")
+        save_file({name: value.contiguous() for name, value in inputs.items()}, tmp_path / f"{case.name}.safetensors")
+        choices: list[dict[str, Any]] = [{}, {"compression_method": "evs"}]
+        if VISION_METHODS["skip_repeated"].fits(getattr(stock.config.vision_config, "model_type", None)):
+            choices.append({"vision_method": "skip_repeated", "vision_tolerance": 0.3})
+        for number, settings in enumerate(choices):
+            folder = tmp_path / f"{case.name}-{number}"
+            model = case.model_class.from_pretrained(tmp_path / case.name, **settings).eval()
+            model.save_pretrained(folder)
+            folders.append([str(folder), str(tmp_path / f"{case.name}.safetensors")])
+            tokens = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+            expected.append([case.model_class.__name__, tokens.tolist()])
+    command = [sys.executable, "-c", EVERY_REPO, json.dumps(folders)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == expected

@@ -7,8 +7,7 @@ from typing import Any
 
 from transformers import LlavaOnevisionConfig
 
-from .family_config import FamilyConfig
-from .saved_with_code import register_as_video_model
+from .family_config import FamilyConfig, register_as_video_model
 from .vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
 
 COMPRESSION_NEWLINES = ("all", "occupied", "trailing")

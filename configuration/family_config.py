@@ -1,10 +1,12 @@
 """What the configs of all families share: the settings of VidCom² as further fields of the parent's config. They are
-checked when a config is made, loaded or saved.
+checked when a config is made, loaded or saved. And how pipelines find the models.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from transformers.models.auto import modeling_auto
 
 from ..modeling.registered_methods import METHODS as METHODS  # so that the tables know which methods are here
 from .compression_settings import (
@@ -112,3 +114,17 @@ class FamilyConfig(CompressionSettings, SavedWithCode):
         """
         self.compression_settings()
         super().save_pretrained(save_directory, *args, **kwargs)
+
+
+def register_as_video_model(model_type: str, class_name: str) -> None:
+    """Enter a model class into Transformers' tables of classes that take videos.
+
+    Pipelines and `transformers serve` look there to see whether a model takes videos. A further table tells `Trainer`
+    whether label smoothing has to shift the labels.
+    """
+    modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.setdefault(model_type, class_name)
+    # The entry is a tuple, which pipelines look into and `transformers serve` does not. The server assumes that every
+    # class it finds here can hear, and then fails on videos without sound.
+    multimodal = cast("dict[str, str | tuple[str, ...]]", modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)
+    multimodal.setdefault(model_type, (class_name,))
+    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(model_type, class_name)

@@ -1,4 +1,4 @@
-"""How configs, models and processors are saved with the code that loads them, and how pipelines find the models.
+"""How configs, models and processors are saved with the code that loads them.
 
 No file of others is overwritten.
 """
@@ -7,9 +7,7 @@ import inspect
 from collections.abc import Callable
 from os import PathLike
 from os.path import basename, isfile, join
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-from transformers.models.auto import modeling_auto
+from typing import TYPE_CHECKING, Any, ClassVar
 
 # A mixin's `super()` is the class of Transformers that follows it in a family's class. Type checkers cannot know that.
 Parent: Any = object if not TYPE_CHECKING else Any
@@ -96,17 +94,3 @@ def refuse_taken(taken: list[str], where: str) -> None:
             f"{where} holds {', '.join(map(repr, taken))}, which this project did not write, but the code saved with "
             "the model has files of the same name. Nothing was written. Move or rename them, or save to another place."
         )
-
-
-def register_as_video_model(model_type: str, class_name: str) -> None:
-    """Enter a model class into Transformers' tables of classes that take videos.
-
-    Pipelines and `transformers serve` look there to see whether a model takes videos. A further table tells `Trainer`
-    whether label smoothing has to shift the labels.
-    """
-    modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.setdefault(model_type, class_name)
-    # The entry is a tuple, which pipelines look into and `transformers serve` does not. The server assumes that every
-    # class it finds here can hear, and then fails on videos without sound.
-    multimodal = cast("dict[str, str | tuple[str, ...]]", modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)
-    multimodal.setdefault(model_type, (class_name,))
-    modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(model_type, class_name)

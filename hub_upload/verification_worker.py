@@ -33,7 +33,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 ABOVE = Path(__file__).parents[1]  # the package, or the top of a checkout in which links are missing
 SHAPE = next(file for top in (ABOVE, ABOVE / "src" / "vidcom2") if (file := top / "repo_shape.py").is_file())
 shape = SimpleNamespace(**runpy.run_path(str(SHAPE)))
-methods = SimpleNamespace(**runpy.run_path(str(ABOVE / "configuration" / "compression_methods.py")))
+methods = SimpleNamespace(**runpy.run_path(str(ABOVE / "configuration" / "compression_settings.py")))
 
 PIPELINE_TASKS = ("image-text-to-text", "any-to-any", shape.PIPELINE_TASK)
 PICKLED_WEIGHTS = re.compile(r"(pytorch_model|adapter_model).*\.(bin|pt|pth)")

@@ -32,6 +32,7 @@ from vidcom2.hub_upload.model_card import (
     ResultsError,
     missing_in_card,
     model_card,
+    purpose,
     read_result,
 )
 from vidcom2.hub_upload.publish_options import PublishOptions
@@ -409,7 +410,7 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
     shown += [f"| `{name}` |" for name in SETTING_NAMES] + ["](https://arxiv.org/abs/2505.14454)", "`pip install .` in"]
     shown += [] if published is None else [f"publish for {published.model}, measured by them", "| figure | value |"]
     assert not [part for part in shown if part not in text]
-    assert ("the stock model loads" in text) == case.native == ("Without it nothing loads" not in text)
+    assert ("the stock model loads" in text) == case.native == ("nothing loads, and" not in text)
     assert "{{" not in text and "{%" not in text and "Undefined" not in text
     listed = listed_files(text)
     assert listed.keys() == {*staged.files, "model.safetensors"} - {"README.md", "how_it_works.png"}
@@ -419,7 +420,11 @@ def test_the_card_describes_the_repo(case: ModelCase, base_folder: Path, card: C
     for block in text.split("```python\n")[1:]:
         compile(block.split("```")[0], "card", "exec")
     folded = "".join(part.split("</details>")[0] for part in text.split("<details>")[1:])
-    assert listed_files(folded) == listed and text.count("<details>") == text.count("\n\n</details>\n") == 2
+    code = code_of(case.model_class)
+    assert listed_files(folded).keys() == listed.keys() - code.keys()
+    assert text.count("<details>") == text.count("\n\n</details>\n") == 2
+    in_order = [name for name in listed if name in code]
+    assert in_order == list(code) and all(f"| `{name}` | {purpose(code[name])} |" in text for name in code)
 
 
 @pytest.mark.parametrize(
@@ -436,12 +441,11 @@ def test_the_card_says_how_vllm_serves_it(
     settings: dict, command: str | None, onevision_folder: Path, card: CardOptions
 ) -> None:
     base = local_base(onevision_folder)
-    files = [("a.py", "0"), ("LICENSE", "1"), ("b.py", "2")]
-    text = model_card(
-        base, base.config | base.settings(settings), files, "f.png", dataclasses.replace(card, repo="org/model")
-    ).text
+    files, of_model = [("a.py", "0"), ("LICENSE", "1"), ("b.py", "2")], dataclasses.replace(card, repo="org/model")
+    code = {"a.py": b'"""This is a. More."""', "b.py": b'"""This is b."""\n'}
+    text = model_card(base, base.config | base.settings(settings), files, code, "f.png", of_model).text
     assert command in text if command else "vLLM cannot serve it with these settings" in text
-    assert "do not run this code" in text and "vLLM, SGLang" not in text and "runs the 2 Python files" in text
+    assert "do not run this code" in text and "vLLM, SGLang" not in text and "runs these 2 Python files, 2 lines," in text and "| `a.py` | This is a. |" in text
 
 
 def test_what_a_card_lacks_is_said(onevision_folder: Path, tmp_path: Path) -> None:
@@ -458,7 +462,7 @@ def test_only_cards_of_the_papers_method_and_families_show_its_figures(
     base = local_base(onevision_folder)
 
     def text(**settings: Any) -> str:
-        return model_card(base, base.config | base.settings(settings), [], "figure.png", card).text
+        return model_card(base, base.config | base.settings(settings), [], {}, "figure.png", card).text
 
     assert "99.6 %" in text() and "the distinctive ones" in text()
     other = text(compression_method="random")

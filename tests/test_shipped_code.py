@@ -16,6 +16,7 @@ from models import EACH_MODEL, MODELS, ModelCase
 from transformers import AutoModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module, get_relative_import_files
 
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 from vidcom2.configuration.saved_with_code import check_before_copy
 from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.verification import failures, verify
@@ -50,15 +51,19 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
 
 
 def test_every_shipped_file_belongs_to_some_repo() -> None:
-    shipped = {name for case in MODELS for name in code_of(case.model_class)}
-    shipped |= {"score_methods.py"}  # is shipped with a user's method that only scores
-    assert shipped == {path.name for path in SHIPPED}
+    compression = [name for name, method in COMPRESSION_METHODS.items() if method.file is not None]
+    shipped = {name for case in MODELS for name in code_of(case.model_class, "vidcom2", "full", compression)}
+    shipped |= code_of(MODELS[0].model_class, "vidcom2", "skip_repeated").keys()
+    shipped |= {"users_methods.py", "users_vision_methods.py"}  # are shipped with methods of users
+    assert shipped == {path.name for path in SHIPPED} - {"compress.py"}
 
 
 def test_the_code_in_a_repo_differs_from_the_package_only_in_names_of_rooms(case: ModelCase) -> None:
     files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in SHIPPED}
     differing = 0
     for name, content in code_of(case.model_class).items():
+        if name == "registered_methods.py":  # It names the methods that the repo holds.
+            continue
         for ours, theirs in zip(files[name], content.decode().splitlines(), strict=True):
             if ours != theirs:
                 module = re.fullmatch(r"\s*from \.+(?:\w+\.)+(\w+) import .*", ours)[1]
@@ -266,10 +271,10 @@ def test_saving_never_overwrites_a_file_that_this_project_did_not_write(
 
 
 def test_a_model_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
-    (tmp_path / "registration.py").write_text("mine = 1\n")
-    with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
+    (tmp_path / "in_transformers.py").write_text("mine = 1\n")
+    with pytest.raises(ValueError, match=r"holds 'in_transformers\.py', which this project did not write"):
         family.model.save_pretrained(tmp_path)
-    assert files_of(tmp_path) == {"registration.py": b"mine = 1\n"}
+    assert files_of(tmp_path) == {"in_transformers.py": b"mine = 1\n"}
 
 
 def test_saving_again_replaces_this_and_older_versions_and_does_not_write_through_links(
@@ -344,10 +349,10 @@ def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(fam
     model_class.config_class.register_for_auto_class()
     model = model_class.from_pretrained(repo)
     mine.mkdir()
-    (mine / "registration.py").write_text("mine = 1\n")
-    with pytest.raises(ValueError, match=r"holds 'registration\.py', which this project did not write"):
+    (mine / "in_transformers.py").write_text("mine = 1\n")
+    with pytest.raises(ValueError, match=r"holds 'in_transformers\.py', which this project did not write"):
         model.save_pretrained(mine)
-    assert files_of(mine) == {"registration.py": b"mine = 1\n"}
+    assert files_of(mine) == {"in_transformers.py": b"mine = 1\n"}
     model.config.save_pretrained(config_alone)
     for folder in (config_alone, repo, tmp_path / "nothing"):  # a folder with only a config, a whole repo, and none
         check_before_copy(model_class, str(folder))
@@ -362,7 +367,7 @@ def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(fam
         (mine / "saved_with_code.py").write_text("mine = 1\n")
         with pytest.raises(ValueError, match=r"holds 'saved_with_code\.py'"):
             processor.save_pretrained(mine)
-        assert set(files_of(mine)) == {"registration.py", "saved_with_code.py"}
+        assert set(files_of(mine)) == {"in_transformers.py", "saved_with_code.py"}
         processor.save_pretrained(new)
     for _ in range(2):
         model.save_pretrained(new)

@@ -109,8 +109,7 @@ def test_a_saved_model_loads_with_its_method_where_vidcom2_is_not_installed(
     saved = (folder / f"{method}.py").read_text(encoding="utf-8")
     original = (METHODS_FOLDER / f"{method}.py").read_text(encoding="utf-8")
     assert "vidcom2 import" not in saved and saved.count("def ") == original.count("def ")
-    registers = "score_methods.py" if "register_score_method" in original else "compression.py"
-    for name in (f"{method}.py", "registered_methods.py", registers):
+    for name in (f"{method}.py", "registered_methods.py", "users_methods.py"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
@@ -212,7 +211,7 @@ def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2
     lines = sources["mine_6"].splitlines()
     assert lines[:5] == [
         "from .compression import VideoCompression",
-        "from .compression import register_compression_method",
+        "from .users_methods import register_compression_method",
         "import math",
         "from .method_vidcom2 import frame_budgets as budgets",
         "from .compression import VideoTokens",
@@ -220,7 +219,7 @@ def test_the_methods_file_is_shipped_unchanged_except_for_its_imports_of_vidcom2
     assert "    from .compression import exact_total" in lines
     assert sources["mine_6"].endswith(FUNCTION)
     shipped = code_of(VidCom2Qwen2VLForConditionalGeneration, "mine")
-    assert {"mine_6.py", "exact_totals.py", "frame_budgets.py", "method_vidcom2.py"} <= shipped.keys()
+    assert {"mine_6.py", "users_methods.py", "compression.py", "method_vidcom2.py"} <= shipped.keys()
     assert shipped["mine_6.py"].decode() == sources["mine_6"]
 
 

@@ -71,7 +71,7 @@ def with_wrong_auto_map_other_ratio_and_weights(repo: Path) -> None:
 
 def without_conversion_mapping(repo: Path) -> None:
     call = "register_checkpoint_conversion_mapping(model_class.__name__, mapping, overwrite=True)"
-    edit_code(repo / "registration.py", call, "pass")
+    edit_code(repo / "in_transformers.py", call, "pass")
 
 
 def with_compression_off(repo: Path) -> None:

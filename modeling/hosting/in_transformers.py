@@ -15,7 +15,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_jit_tracing, is_torchdynamo_exporting
 
 from ...configuration.compression_settings import SETTING_NAMES
-from ...configuration.saved_with_code import register_as_video_model
+from ...configuration.family_config import register_as_video_model
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Names

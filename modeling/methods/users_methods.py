@@ -93,20 +93,8 @@ def register_compression_method(name: str, *, settings: Sequence[str] = ()) -> C
     check_registration("compression method", name, settings, SETTING_NAMES)
 
     def register(function: AnyCompress) -> AnyCompress:
-        @functools.wraps(function)
-        def compress(video: VideoTokens, of_call: CompressionSettings) -> VideoCompression:
-            if of_call.retention_ratio == 1.0:
-                return all_of(video)
-            version = None if video.tokens.is_inference() else video.tokens._version
-            compression = _checked(name, function(video, of_call), video)
-            if version is not None and video.tokens._version != version:
-                raise ValueError(
-                    f"`compression_method={name!r}` wrote into the video's tokens, which enter the model. Compute on a "
-                    "copy: `.float()` makes none of a float32 tensor."
-                )
-            return compression
-
-        enter("compression_method", CompressionMethod(name=name, settings=tuple(settings), function=compress))
+        row = CompressionMethod(name=name, settings=tuple(settings), function=checked(name, function))
+        enter("compression_method", row)
         return function
 
     return register
@@ -155,7 +143,8 @@ def register_score_method(
             return rank(checked_scores(name, given, video), of_call)
 
         of_both = tuple(dict.fromkeys((*read, *settings)))
-        enter("compression_method", CompressionMethod(name=name, settings=of_both, kept=kept, function=compress))
+        row = CompressionMethod(name=name, settings=of_both, kept=kept, function=checked(name, compress))
+        enter("compression_method", row)
         return function
 
     return register
@@ -255,6 +244,25 @@ def _place(function: Any) -> tuple[str, str]:
     """Return where a function is defined. A function that is defined there again, by a reload or in a notebook, is a
     new version of the first."""
     return function.__module__, function.__qualname__
+
+
+def checked(name: str, compress: Compress) -> Compress:
+    """Make a function keep all tokens at the ratio 1, without being called, and check what it does otherwise."""
+
+    @functools.wraps(compress)
+    def of_users(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+        if settings.retention_ratio == 1.0:
+            return all_of(video)
+        version = None if video.tokens.is_inference() else video.tokens._version
+        compression = _checked(name, compress(video, settings), video)
+        if version is not None and video.tokens._version != version:
+            raise ValueError(
+                f"`compression_method={name!r}` wrote into the video's tokens, which enter the model. Compute on a "
+                "copy: `.float()` makes none of a float32 tensor."
+            )
+        return compression
+
+    return of_users
 
 
 def _checked(name: str, compression: VideoCompression, video: VideoTokens) -> VideoCompression:

@@ -39,7 +39,7 @@ from transformers.masking_utils import flash_attention_mask
 
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
 from vidcom2.configuration.compression_settings import CompressionSettings
-from vidcom2.modeling.encoding import frame_encoding
+from vidcom2.modeling.encoding import video_features
 from vidcom2.modeling.hosting.in_transformers import CACHE
 from vidcom2.modeling.methods.compression import exact_total
 from vidcom2.records.provenance import birth_certificate
@@ -159,13 +159,13 @@ def prefill_peak(model: Any, frames: int, retention_ratio: float) -> int:
 @contextmanager
 def fake_tensors() -> Iterator[None]:
     """Run on fake tensors. Nothing is computed, so no frame can be found to repeat another; each counts as new."""
-    ask = frame_encoding.repeats_the_one_before
-    frame_encoding.repeats_the_one_before = lambda frames: [False] * len(frames)
+    ask = video_features.repeats_the_one_before
+    video_features.repeats_the_one_before = lambda frames: [False] * len(frames)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             yield
     finally:
-        frame_encoding.repeats_the_one_before = ask
+        video_features.repeats_the_one_before = ask
 
 
 def measure(size: str, frames: Sequence[int], ratios: Sequence[float]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from vidcom2.answering.conversation import Conversation
 from vidcom2.answering.prompting import prepare_inputs, prompt_text
 from vidcom2.answering.requests import request_of
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.errors import OptionError
+from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.evaluation.batches import text_of
 from vidcom2.video.reading import Video
 
@@ -188,10 +188,10 @@ def test_what_a_template_itself_refuses_is_one_clear_error(checkpoint: Checkpoin
         with pytest.raises(OptionError, match=r"template does not take the question with .*'mood': 'x'.*: no moods"):
             prepare_inputs(processor, QUESTION, video, template_arguments={"mood": "x"})
         processor.chat_template = "{% if %}"
-        with pytest.raises(OptionError, match="template does not take the question: "):
+        with pytest.raises(CheckpointError, match="the model's chat template cannot be used: "):
             prepare_inputs(processor, QUESTION, video)
         processor.chat_template = None
-        with pytest.raises(OptionError, match="does not have a chat template"):
+        with pytest.raises(CheckpointError, match="does not have a chat template"):
             prepare_inputs(processor, QUESTION, video)
     finally:
         processor.chat_template = before

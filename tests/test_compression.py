@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vidcom2 import VideoCompression, compress
-from vidcom2.modeling.methods import released_scoring, token_blocks
+from vidcom2.modeling.methods import method_vidcom2
 
 GOLDEN = Path(__file__).parent / "data" / "released_vidcom2.safetensors"
 SCORINGS = ("paper", "released")
@@ -650,8 +650,8 @@ def test_block_size_does_not_change_the_result(
     tokens = tokens.to(dtype)
     expected = compress(tokens, compression_scoring=scoring)
     for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
-        monkeypatch.setattr(token_blocks, limit, 4 * tokens_per_frame * dim * frames_per_block)
-    sizes = [len(block) for _, block in token_blocks.float32_blocks(tokens)]
+        monkeypatch.setattr(method_vidcom2, limit, 4 * tokens_per_frame * dim * frames_per_block)
+    sizes = [len(block) for _, block in method_vidcom2.float32_blocks(tokens)]
     assert sizes[0] == frames_per_block and sum(sizes) == num_frames
     assert_same(compress(tokens, compression_scoring=scoring), expected, exactly=False)
 
@@ -661,8 +661,8 @@ def test_a_frame_larger_than_a_block_is_one_block(dtype: torch.dtype, monkeypatc
     tokens = random_video(5, 9, 32).to(dtype)
     expected = compress(tokens)
     for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
-        monkeypatch.setattr(token_blocks, limit, 1)
-    assert [len(block) for _, block in token_blocks.float32_blocks(tokens)] == [1] * 5
+        monkeypatch.setattr(method_vidcom2, limit, 1)
+    assert [len(block) for _, block in method_vidcom2.float32_blocks(tokens)] == [1] * 5
     assert_same(compress(tokens), expected, exactly=False)
 
 
@@ -706,7 +706,7 @@ def test_a_single_thread_converts_a_video_in_a_buffer_that_stays_in_its_cache(mo
     tokens = torch.zeros(32, 196, 896, dtype=torch.bfloat16)
     for threads, most in ((1, 8 * 2**20), (2, 32 * 2**20)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        blocks = [block for _, block in token_blocks.float32_blocks(tokens)]
+        blocks = [block for _, block in method_vidcom2.float32_blocks(tokens)]
         assert most / 2 < max(block.nbytes for block in blocks) <= most and sum(map(len, blocks)) == 32
 
 
@@ -720,7 +720,7 @@ def test_channel_variance_is_the_float64_variance_of_the_finite_tokens(dtype: to
     finite = tokens.double().isfinite().all(dim=-1)
     expected = tokens.double()[finite].var(dim=0, correction=0)
     for layout in (tokens, tokens.transpose(0, 1).contiguous().transpose(0, 1)):
-        got = released_scoring.channel_variance(layout)
+        got = method_vidcom2.channel_variance(layout)
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), expected, rtol=CHANNEL_NOISE, atol=0)
 

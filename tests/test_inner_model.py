@@ -29,7 +29,8 @@ def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "video_token_id"]
             compared += [path.name] * len(named)
-    assert sorted(compared) == ["compressed_generation.py", *["prompt_compression.py"] * 2]
+    # `prompting.py` checks that a tokenizer knows the placeholders that config.json names.
+    assert sorted(compared) == ["compressed_generation.py", *["prompt_compression.py"] * 2, *["prompting.py"] * 2]
 
 
 def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) -> None:

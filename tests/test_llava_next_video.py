@@ -95,7 +95,7 @@ def test_a_siglip_tower_can_compute_only_some_of_the_patches() -> None:
     ours.load_state_dict(stock.state_dict())
     pixels = torch.randn(1, 1, 3, 84, 84) + 0.1 * torch.randn(1, 6, 3, 84, 84)  # frames without cuts
     whole = stock.get_video_features(pixels).pooler_output[0].flatten(0, -2)
-    for tolerance, expected in ((0.0, True), (0.1, False)):
+    for tolerance, expected in ((0.0, True), (0.2, False)):
         encoding = {"vision_method": "skip_repeated", "vision_tolerance": tolerance}
         features = ours.get_video_features(pixels, retention_ratio=1.0, **encoding)
         assert torch.allclose(features.pooler_output[0], whole, rtol=0, atol=1e-6) == expected

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from vidcom2 import compress, register_compression_method, register_score_method
 from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.comparison import BASELINE
 from vidcom2.configuration.compression_settings import ALL_TOKENS, COMPRESSION_METHODS, CompressionSettings
-from vidcom2.modeling.methods import compression as operator
 from vidcom2.modeling.methods.compression import VideoCompression, VideoTokens
 
 T, GRID, M = 8, (3, 3), 9
@@ -79,8 +79,9 @@ def test_a_video_keeps_what_its_ratio_does_or_else_exactly_the_budget(name: str,
 def test_a_method_is_run_once_where_the_sizes_tell_what_it_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """VidCom² rounds its budgets here, but scores a video only once too."""
     runs = []
-    own = operator._OWN[name]
-    monkeypatch.setitem(operator._OWN, name, lambda *given: runs.append(name) or own(*given))
+    row = COMPRESSION_METHODS[name]
+    counted = replace(row, function=lambda *given: runs.append(name) or row.function(*given))
+    monkeypatch.setitem(COMPRESSION_METHODS, name, counted)
     for ratio in (1.0, 0.5):
         compress(videos()["noise"], ratio, compression_method=name, max_video_tokens=20)
     assert runs == [name] * 2

@@ -445,7 +445,12 @@ def test_the_card_says_how_vllm_serves_it(
     code = {"a.py": b'"""This is a. More."""', "b.py": b'"""This is b."""\n'}
     text = model_card(base, base.config | base.settings(settings), files, code, "f.png", of_model).text
     assert command in text if command else "vLLM cannot serve it with these settings" in text
-    assert "do not run this code" in text and "vLLM, SGLang" not in text and "runs these 2 Python files, 2 lines," in text and "| `a.py` | This is a. |" in text
+    assert (
+        "do not run this code" in text
+        and "vLLM, SGLang" not in text
+        and "runs these 2 Python files, 2 lines," in text
+        and "| `a.py` | This is a. |" in text
+    )
 
 
 def test_what_a_card_lacks_is_said(onevision_folder: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from benchmarks.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
 from benchmarks.methods.dynamic_segments import dynamic_segments
 from benchmarks.methods.token_means import equal_shares
 from vidcom2 import VideoCompression, compress
-from vidcom2.modeling.methods import token_blocks, video_compression
+from vidcom2.modeling.methods import method_vidcom2, users_methods
 from vidcom2.modeling.methods.method_vidcom2 import frame_means
 
 DATA = Path(__file__).parent / "data"
@@ -294,8 +294,8 @@ def test_a_selection_is_the_same_in_every_call_and_for_any_size_of_blocks(
     expected = compressed(tokens, attention, 0.4, method)
     features = expected.kept(tokens.flatten(0, 1))
     for limit in ("CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
-        monkeypatch.setattr(token_blocks, limit, 3 * 4 * 9 * 16)
-    monkeypatch.setattr(video_compression, "MERGE_BYTES", 7 * 4 * 16)
+        monkeypatch.setattr(method_vidcom2, limit, 3 * 4 * 9 * 16)
+    monkeypatch.setattr(users_methods, "MERGE_BYTES", 7 * 4 * 16)
     torch.manual_seed(1)
     for each in (tokens, tokens.float()):
         got = compressed(each, attention, 0.4, method)

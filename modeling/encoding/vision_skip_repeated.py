@@ -36,8 +36,6 @@ def leaves_out_others(changed: ChangedGroups) -> Callable[..., Any]:
     return encoding
 
 
-@own_method("vision_method", "skip_repeated")
-@leaves_out_others
 def changed_groups(groups: Tensor, computed: Tensor, settings: CompressionSettings) -> Tensor:
     """Tell which groups changed; reads `vision_tolerance`.
 
@@ -47,3 +45,6 @@ def changed_groups(groups: Tensor, computed: Tensor, settings: CompressionSettin
     if settings.vision_tolerance == 0:
         return (groups != computed).any(dim=-1)
     return (groups.float() - computed.float()).square().mean(dim=-1).sqrt() > settings.vision_tolerance
+
+
+own_method("vision_method", "skip_repeated")(leaves_out_others(changed_groups))

@@ -1,5 +1,5 @@
 """What the configs of all families share: the settings of VidCom² as further fields of the parent's config. They are
-checked when a config is made, loaded or saved. And how pipelines find the models.
+checked when a config is made, loaded or saved. A table of Transformers by which pipelines find models is filled, too.
 """
 
 from collections.abc import Mapping

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import StaticCache
 
 from ...configuration.compression_settings import CompressionSettings
 from ..encoding.video_features import (
@@ -17,9 +18,11 @@ from ..encoding.video_features import (
     frames_of_runs,
     plan_frames,
 )
-from ..hosting.in_transformers import CACHE, check_patches, types_with_cached, with_cache_name
+from ..hosting.in_transformers import CACHE, check_patches, with_cache_name
 from ..methods.compression import VideoTokens
+from ..prompt.call_description import CHUNKS_FEATURES
 from ..prompt.compressed_generation import VidCom2GenerationMixin
+from ..prompt.conversation_cache import take
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
 Grid = tuple[int, int, int]  # frames, and rows and columns of patches
@@ -41,10 +44,29 @@ class GemmaVideosMixin(VidCom2ModelMixin):
     # What they share
     # -----------------------------------------------------------------------------------------------------------------
 
-    @property
-    def reads_token_types(self) -> bool:
-        """Whether the tokens of an image or a frame attend to each other, as in the larger of the released models."""
-        return self.config.get_text_config().use_bidirectional_attention == "vision"
+    def _types(self, inputs: dict[str, Any]) -> Tensor | None:
+        """Return the types that attention reads; None if tokens of a frame do not attend to each other, as they do in
+        the larger of the released models."""
+        reads = self.config.get_text_config().use_bidirectional_attention == "vision"
+        return inputs.get("mm_token_type_ids") if reads else None
+
+    def with_token_types(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of `forward` with the types of all tokens, the cached ones among them."""
+        types, cache = self._types(inputs), inputs.get(CACHE)
+        if types is None:
+            return inputs
+        new = inputs["inputs_embeds"] if inputs.get("input_ids") is None else inputs["input_ids"]
+        num_new = new.shape[1]
+        check_types_on_cache(types[:, -num_new:], cache)
+        return inputs | {"mm_token_type_ids": types_with_cached(types, cache, num_new)}
+
+    def short_token_types(self, new: dict[str, Any], positions: Tensor, num_cached: int) -> dict[str, Tensor]:
+        """Return the types of a prompt's tokens at some positions, behind those of the cached ones."""
+        types = self._types(new)
+        if types is None:
+            return {}
+        short = take(types_of_new(types, new["input_ids"].shape[1]), positions, 0)
+        return {"mm_token_type_ids": nn.functional.pad(short, (num_cached, 0))}
 
     def encode_videos(
         self,
@@ -208,4 +230,49 @@ class GemmaGenerationMixin(VidCom2GenerationMixin):
         parent: Any = super()
         return parent.create_masks_for_generate(
             config, inputs_embeds, attention_mask, *args, mm_token_type_ids=types, **kwargs
+        )
+
+
+def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor | None:
+    """Return the types (B, P + n) of the P cached tokens and the n new ones.
+
+    Attention within an image or a frame looks types up by position. If those of the cached tokens are not at hand, they
+    count as text: only a chunk of a prompt continues a frame of which a part is cached, and it has all types.
+
+    Args:
+        types: (B, P + n); or of another number of tokens, n or more, of which the last n are taken.
+
+    Raises:
+        ValueError: if they are of fewer tokens.
+    """
+    if types is None:
+        return None
+    num_cached = 0 if cache is None else int(cache.get_seq_length())
+    if types.shape[1] == num_cached + num_new:
+        return types
+    return nn.functional.pad(types_of_new(types, num_new), (num_cached, 0))
+
+
+def types_of_new(types: Tensor, num_new: int) -> Tensor:
+    """Return the types (B, n) of the n new tokens, from those of these or more tokens. Raise as `types_with_cached`."""
+    if types.shape[1] < num_new:
+        raise ValueError(
+            f"`mm_token_type_ids` is {tuple(types.shape)}, but there are {num_new} new tokens. Pass the types of the "
+            "new tokens or of the whole conversation, as the processor returns them, or none: then the tokens of a "
+            "frame do not attend to later ones."
+        )
+    return types[:, -num_new:]
+
+
+def check_types_on_cache(types: Any, cache: Any) -> None:
+    """Check that tokens which attend to each other, by their types, do not follow the tokens of a static cache where
+    Transformers' masks for it are not right.
+
+    Raises:
+        ValueError: if they do, on Transformers 5.19.
+    """
+    if not CHUNKS_FEATURES and isinstance(cache, StaticCache) and cache.get_seq_length() > 0 and types.any():
+        raise ValueError(
+            "On Transformers 5.19, images and videos cannot follow the tokens of a static cache, because the tokens of "
+            "a frame would attend to others than their own. Pass a `DynamicCache`, or upgrade."
         )

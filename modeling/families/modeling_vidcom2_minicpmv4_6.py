@@ -20,6 +20,7 @@ from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
 from ..prompt.prompt_compression import VidCom2ModelMixin
+from .linear_attention import LinearAttentionMixin
 from .packed_frames import LAYOUT, PackedVideo, VideosByTile, layout_of, videos_in
 
 
@@ -35,7 +36,7 @@ class VidCom2MiniCPMV4_6CausalLMOutputWithPast(CausalLMOutputWithPast):
     prompt_positions: torch.LongTensor | None = None
 
 
-class VidCom2MiniCPMV4_6Model(VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model):
+class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByTile, MiniCPMV4_6Model):
     """MiniCPM-V 4.6 without its head. The language model, Qwen3.5's, runs on the compressed prompt.
 
     Modifications:

@@ -9,10 +9,11 @@ from transformers import Qwen3_5ForConditionalGeneration, Qwen3_5Model
 
 from ...configuration.configuration_vidcom2_qwen3_5 import VidCom2Qwen3_5Config
 from ..prompt.compressed_generation import VidCom2GenerationMixin
+from .linear_attention import LinearAttentionMixin
 from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
-class VidCom2Qwen3_5Model(QwenVideoModelMixin, Qwen3_5Model):
+class VidCom2Qwen3_5Model(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5Model):
     """Qwen3.5 without its head. The language model runs on the compressed prompt.
 
     Modifications:

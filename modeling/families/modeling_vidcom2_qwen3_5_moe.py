@@ -10,10 +10,11 @@ from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import load_balancing_
 
 from ...configuration.configuration_vidcom2_qwen3_5_moe import VidCom2Qwen3_5MoeConfig
 from ..prompt.mixture_of_experts import MixtureOfExpertsMixin
+from .linear_attention import LinearAttentionMixin
 from .qwen_videos import QwenVideoModelMixin
 
 
-class VidCom2Qwen3_5MoeModel(QwenVideoModelMixin, Qwen3_5MoeModel):
+class VidCom2Qwen3_5MoeModel(LinearAttentionMixin, QwenVideoModelMixin, Qwen3_5MoeModel):
     """Qwen3.5-MoE without its head. The language model runs on the compressed prompt.
 
     Modifications: those of `VidCom2Qwen3_5Model`.

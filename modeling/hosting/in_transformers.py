@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, modeling_outputs
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.utils.generic import is_flash_attention_requested
@@ -130,37 +130,6 @@ def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
     return without(inputs, ("token_type_ids", "mm_token_type_ids"))
 
 
-def types_with_cached(types: Tensor | None, cache: Any, num_new: int) -> Tensor | None:
-    """Return the types (B, P + n) of the P cached tokens and the n new ones.
-
-    Attention within an image or a frame looks types up by position. If those of the cached tokens are not at hand, they
-    count as text: only a chunk of a prompt continues a frame of which a part is cached, and it has all types.
-
-    Args:
-        types: (B, P + n); or of another number of tokens, n or more, of which the last n are taken.
-
-    Raises:
-        ValueError: if they are of fewer tokens.
-    """
-    if types is None:
-        return None
-    num_cached = 0 if cache is None else int(cache.get_seq_length())
-    if types.shape[1] == num_cached + num_new:
-        return types
-    return nn.functional.pad(types_of_new(types, num_new), (num_cached, 0))
-
-
-def types_of_new(types: Tensor, num_new: int) -> Tensor:
-    """Return the types (B, n) of the n new tokens, from those of these or more tokens. Raise as `types_with_cached`."""
-    if types.shape[1] < num_new:
-        raise ValueError(
-            f"`mm_token_type_ids` is {tuple(types.shape)}, but there are {num_new} new tokens. Pass the types of the "
-            "new tokens or of the whole conversation, as the processor returns them, or none: then the tokens of a "
-            "frame do not attend to later ones."
-        )
-    return types[:, -num_new:]
-
-
 def wants_some_rows(logits_to_keep: int | Tensor) -> bool:
     return not isinstance(logits_to_keep, int) or logits_to_keep != 0
 
@@ -233,32 +202,6 @@ def whole_videos(placeholders: Sequence[int], sizes: Sequence[int]) -> bool:
         if count != 0:
             return False
     return not remaining
-
-
-def check_no_gaps(mask: Tensor, num_cached: int) -> None:
-    """Check that no token is hidden between a prompt's first token and its new ones, for linear attention.
-
-    Linear attention reads all tokens, in order, into states. It leaves out the padding before a prompt, but from the
-    first token on the states fade at every token, hidden or not. Transformers would not object.
-
-    Args:
-        mask: (B, P + n) over the P tokens in the KV cache and the n new ones.
-        num_cached: P.
-
-    Raises:
-        ValueError: if a token is hidden there.
-    """
-    attended = mask.bool()
-    hidden = ~attended & (attended.cumsum(dim=1) > 0)
-    behind = attended & (hidden.cumsum(dim=1) > 0)
-    rows = behind[:, num_cached:].any(dim=1).nonzero().flatten().tolist()
-    if rows:
-        raise ValueError(
-            f"In prompts {rows} of the batch, padding or tokens that `attention_mask` hides stand between the tokens "
-            "in the KV cache and the new ones. This model's linear attention cannot leave them out. All prompts "
-            "must continue with equally many tokens, after compression too, and none may be hidden: continue one "
-            "prompt at a time, or start over without the cache."
-        )
 
 
 # Of arguments that are whole numbers: how many axes they have, and how many entries on the last; None for any number.

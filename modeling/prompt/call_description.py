@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from transformers import StaticCache
 from transformers.generation import utils as generation_utils
 
 from ...configuration.compression_settings import CompressionSettings
@@ -163,20 +162,6 @@ def check_compressible(arguments: dict[str, Any]) -> None:
     """
     check_not_exported()
     refuse(OF_A_COMPRESSED_PROMPT, Asked(arguments))
-
-
-def check_types_on_cache(types: Any, cache: Any) -> None:
-    """Check that tokens which attend to each other, by their types, do not follow the tokens of a static cache where
-    Transformers' masks for it are not right.
-
-    Raises:
-        ValueError: if they do, on Transformers 5.19.
-    """
-    if not CHUNKS_FEATURES and isinstance(cache, StaticCache) and cache.get_seq_length() > 0 and types.any():
-        raise ValueError(
-            "On Transformers 5.19, images and videos cannot follow the tokens of a static cache, because the tokens of "
-            "a frame would attend to others than their own. Pass a `DynamicCache`, or upgrade."
-        )
 
 
 def check_on_cache(asked: Asked) -> None:

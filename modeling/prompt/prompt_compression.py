@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils import logging
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
@@ -19,14 +19,11 @@ from ...configuration.compression_settings import CompressionSettings, with_sett
 from ..encoding.video_features import VidCom2VideoFeatures, VideoFeaturesMixin
 from ..hosting.in_transformers import (
     CACHE,
-    check_no_gaps,
     check_tensors,
     is_2d,
     pop_settings,
     register_like,
     take_parents_signatures,
-    types_of_new,
-    types_with_cached,
     wants_some_rows,
     whole_videos,
     with_prompt_extent,
@@ -35,7 +32,7 @@ from ..hosting.in_transformers import (
     without_token_types,
 )
 from ..methods.compression import VideoCompression
-from .call_description import CallDescription, CallPath, NewVideos, check_compressible, check_types_on_cache, videos_of
+from .call_description import CallDescription, CallPath, NewVideos, check_compressible, videos_of
 from .conversation_cache import (
     CachedPrompt,
     ShortPrompt,
@@ -70,17 +67,6 @@ class PromptRecord:
 class VidCom2ModelMixin(VideoFeaturesMixin):
     """Makes an inner model run on compressed prompts. It comes before the parent's inner model among a model's bases.
 
-    A family adds:
-
-    - `encode_videos`: the parent's features, and the tokens among them that are scored.
-    - `scored_placeholders` and `placeholders`: where a video's tokens stand, if it also has structure tokens.
-    - `features_for_parent`: the form in which the parent's `forward` takes the features.
-    - `is_video` and `distinct_ids`: which tokens are a video's placeholders, unless `config.video_token_id` tells.
-    - `parent_knows_videos`: whether the parent has a token for videos.
-    - `with_videos` and `video_arguments`: which pixels are a video's, unless they are `pixel_values_videos`.
-    - `reads_token_types`: if the tokens of an image or a frame attend to each other.
-    - `uses_mrope`, `rotary_positions` and `full_rotary_positions`: if positions are more than the order of the tokens.
-
     docs/add_a_family.md lists all hooks in a table.
     """
 
@@ -103,11 +89,6 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """Return which tokens stand for the tokens of a video: bool, of the same shape."""
         return input_ids == self.config.video_token_id
 
-    @property
-    def reads_token_types(self) -> bool:
-        """Whether the tokens of an image or a frame attend to each other. Their types tell which these are."""
-        return False
-
     def distinct_ids(self, input_ids: Tensor) -> Tensor:
         """Return ids in which the placeholders of images and videos differ by their id alone, where the family's do not
         anyway. Transformers finds them by `config.image_token_id` and `config.video_token_id` when it repeats features
@@ -125,6 +106,18 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             ValueError: if it cannot be told which pixels are a video's.
         """
         return inputs
+
+    def with_token_types(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of `forward` with the types that attention reads, where tokens of an image or a frame
+        attend to each other."""
+        return inputs
+
+    def short_token_types(self, new: dict[str, Any], positions: Tensor, num_cached: int) -> dict[str, Tensor]:
+        """Return the types of a prompt's tokens at some positions (B, L'), as an argument, if attention reads them."""
+        return {}
+
+    def check_mask(self, mask: Tensor, num_cached: int) -> None:
+        """Check a mask (B, P + n) over P cached and n new tokens, in families whose attention cannot hide any token."""
 
     def rotary_positions(self, new: dict[str, Any], start: Tensor) -> tuple[Tensor, Tensor]:
         """Return M-RoPE positions of n new tokens in the full prompt (3, B, n), and of a text token after them (B, 1).
@@ -229,10 +222,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         Raises:
             ValueError: if settings, placeholders or other inputs cannot be used with a compressed prompt.
         """
-        if self.reads_token_types and inputs.get("mm_token_type_ids") is not None:
-            types, cache = inputs["mm_token_type_ids"], inputs.get(CACHE)
-            check_types_on_cache(types[:, -_num_new(inputs) :], cache)
-            inputs["mm_token_type_ids"] = types_with_cached(types, cache, _num_new(inputs))
+        inputs = self.with_token_types(inputs)
         if is_compressed:
             with using(inputs.get(CACHE)):
                 return super().forward(**self._for_parent_on_short_prompt(inputs), return_dict=True)
@@ -293,8 +283,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if not self.uses_mrope:
             num_cached = 0 if cache is None else int(cache.get_seq_length())
             is_first = num_cached == 0
-            if self._is_stateful and not is_first and is_2d(inputs.get("attention_mask")):
-                check_no_gaps(inputs["attention_mask"], num_cached)
+            if not is_first and is_2d(inputs.get("attention_mask")):
+                self.check_mask(inputs["attention_mask"], num_cached)
             outputs = super().forward(**inputs, return_dict=True)
             if is_first and outputs.get(CACHE) is not None:
                 CachedPrompt.of_full_prompt(_mask_of_new(outputs, inputs), None).attach_to(outputs.get(CACHE))
@@ -337,8 +327,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         new = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"]
         held = CachedPrompt.of(inputs[CACHE], len(new), new.device)
         mask = held.mask_with_new(None if is_own_mask else given, new.shape[1], new.device)
-        if self._is_stateful and (new.shape[1] > 1 or not has_positions):
-            check_no_gaps(mask, held.length)
+        if new.shape[1] > 1 or not has_positions:
+            self.check_mask(mask, held.length)
         inputs = inputs | {"attention_mask": given if is_own_mask else mask}
         if has_positions:
             return inputs
@@ -422,8 +412,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
-        if self._is_stateful:
-            check_no_gaps(mask, cached.length)
+        self.check_mask(mask, cached.length)
         extended = cached.extended(positions, input_ids.shape[1])
         order = positions_by_order(mask)[:, cached.length :]
         offset = cached.position_offset
@@ -446,9 +435,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         self._warn_of_length(position_ids)
         short_ids = take(self.distinct_ids(input_ids), positions, self.padding_token(input_ids, kept))
         inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
-        if self.reads_token_types and new.get("mm_token_type_ids") is not None:
-            types = take(types_of_new(new["mm_token_type_ids"], input_ids.shape[1]), positions, 0)
-            inputs["mm_token_type_ids"] = nn.functional.pad(types, (cached.length, 0))
+        inputs |= self.short_token_types(new, positions, cached.length)
         is_short = cached.is_short or features is not None
         return ShortPrompt(kept, positions, inputs, replace(extended, is_short=is_short))
 

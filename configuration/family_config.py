@@ -20,8 +20,26 @@ from .compression_settings import (
 )
 from .saved_with_code import SavedWithCode
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
-class FamilyConfig(CompressionSettings, SavedWithCode):
+    class ParentConfig(PreTrainedConfig):
+        """What the parents' configs have in common."""
+
+        @property
+        def image_token_id(self) -> int: ...
+        @property
+        def video_token_id(self) -> int: ...
+        @property
+        def vision_config(self) -> Any: ...
+        @property
+        def text_config(self) -> Any: ...
+
+else:
+    ParentConfig = object
+
+
+class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
     """What a family's config adds to the parent's config. It comes before the parent's in the family's bases.
 
     Attributes:
@@ -45,12 +63,8 @@ class FamilyConfig(CompressionSettings, SavedWithCode):
     video_processor_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     tokenizer_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
-    if TYPE_CHECKING:  # The parents' annotations also allow None and dicts, which they have no more once they are made.
-        vision_config: Any
-        text_config: Any
-
     def __post_init__(self, **kwargs: Any) -> None:
-        cast(Any, super(CompressionSettings, self)).__post_init__(**kwargs)
+        super(CompressionSettings, self).__post_init__(**kwargs)
         self.compression_settings()
 
     def compression_settings(self, **overrides: Any) -> CompressionSettings:

@@ -9,11 +9,24 @@ from os import PathLike
 from os.path import basename, isfile, join
 from typing import TYPE_CHECKING, Any, ClassVar
 
-# A mixin's `super()` is the class of Transformers that follows it in a family's class. Type checkers cannot know that.
-Parent: Any = object if not TYPE_CHECKING else Any
+# A mixin's `super()` is the class of Transformers that follows it in a family's class. Type checkers cannot know that,
+# and are told what mixins use of it.
+if TYPE_CHECKING:
+    from transformers.utils.hub import PushToHubMixin
+
+    class ParentSaved(PushToHubMixin):
+        """What configs, models and processors have in common."""
+
+        _auto_class: ClassVar[str | None]
+
+        @classmethod
+        def register_for_auto_class(cls, *args: Any, **kwargs: Any) -> None: ...
+
+else:
+    ParentSaved = object
 
 
-class SavedWithCode(Parent):
+class SavedWithCode(ParentSaved):
     """Saves an object together with its code. It comes before the parent class of a config, a model or a processor.
 
     If a class came from a Hub repo, Transformers knows its code files and copies them. For a class of the installed

@@ -84,9 +84,9 @@ PARTS = ("text_config", "vision_config")
 LOADING = {"AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"}
 BREAKAGES: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
     "a file is missing": (
-        lambda repo: (repo / "prompt_positions.py").unlink(),
+        lambda repo: (repo / "conversation_cache.py").unlink(),
         {"files", "card", *LOADING, "generate", "save and load"},
-        "there is no prompt_positions.py",
+        "there is no conversation_cache.py",
     ),
     "auto_map is wrong, the ratio was edited, and a weight": (
         with_wrong_auto_map_other_ratio_and_weights,

@@ -21,6 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from ...configuration.compression_settings import CompressionSettings, function_of
 from ...configuration.saved_with_code import SavedWithCode
 from ..hosting.in_transformers import (
+    ParentModel,
     arguments_of_parent,
     check_not_exported,
     check_tensors,
@@ -226,7 +227,7 @@ def _zero_or_nan(values: Tensor) -> Tensor:
     return 0 * least + 0 * most
 
 
-class VideoFeaturesMixin(SavedWithCode):
+class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods

@@ -15,7 +15,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.frame_marks_config import VIDEO_TOKEN_ID
-from ...configuration.saved_with_code import Parent
 from ..encoding.video_features import (
     ParentFeatures,
     Run,
@@ -25,7 +24,7 @@ from ..encoding.video_features import (
     plan_frames,
     square_frames,
 )
-from ..hosting.in_transformers import CACHE, check_frame_size, check_tensors, pop_settings, without
+from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, pop_settings, without
 from ..methods.compression import VideoTokens
 from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -40,7 +39,7 @@ class FramesAndImages(BaseModelOutputWithPooling):
     """Features of images, among them frames of which no token is dropped."""
 
 
-class VideosAsImages(Parent):
+class VideosAsImages(ParentModel):
     """Gives a parent that takes images alone what the parents of other families have: features of videos, and a
     `forward` that takes these. It comes right before the parent among the bases."""
 
@@ -118,7 +117,7 @@ class VideosAsImages(Parent):
         return {"input_ids": input_ids, "pixel_values": None, "mm_encoder_outputs": encoded}
 
 
-class HeadOfVideosAsImages(Parent):
+class HeadOfVideosAsImages(ParentModel):
     """Gives a parent with a head that takes images alone a `generate` that takes features of videos. It comes right
     before the parent among the bases."""
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from ...configuration.saved_with_code import Parent
+from ..hosting.in_transformers import ParentModel
 
 
-class LinearAttentionMixin(Parent):
+class LinearAttentionMixin(ParentModel):
     """Refuses masks that linear attention cannot follow. It comes before the family's other mixin among the bases."""
 
     def check_mask(self, mask: Tensor, num_cached: int) -> None:

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...configuration.saved_with_code import Parent
 from ..encoding.video_features import ParentFeatures
-from ..hosting.in_transformers import without
+from ..hosting.in_transformers import ParentModel, without
 
 LAYOUT = ("num_frames_per_video", "num_patches_per_frame")  # the processor's own names for what it does not return
 
@@ -76,7 +75,7 @@ def layout_of(videos: Sequence[PackedVideo], pixels: Tensor) -> dict[str, Tensor
     }
 
 
-class VideosByTile(Parent):
+class VideosByTile(ParentModel):
     """Gives a parent whose features are those of single tiles what the parents of other families have: features of
     videos. It comes right before the parent among the bases."""
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -52,6 +52,55 @@ def with_cache_name(arguments: dict[str, Any]) -> dict[str, Any]:
             "Transformers before 5.24."
         )
     return arguments if former is None else arguments | {CACHE: former}
+
+
+if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedModel
+
+    from ...configuration.family_config import FamilyConfig
+
+    Model = TypeVar("Model", bound="ParentModel")
+
+    class ParentModel(PreTrainedModel):
+        """Tells type checkers what the mixins use of the video LLMs of Transformers, with and without a head."""
+
+        config: FamilyConfig
+        config_class: type[FamilyConfig]
+        visual: Any
+        vision_tower: Any
+        image_newline: Tensor
+        get_rope_index: Any
+        get_placeholder_mask: Any
+        apply_pooling: Any
+        multi_modal_projector: Any
+        is_video: Any
+        arguments_of_tiles: Any
+        features_of_tiles: Any
+        _encode: Any
+
+        def forward(self, **inputs: Any) -> Any: ...
+        def get_image_features(self, **inputs: Any) -> Any: ...
+        def get_video_features(self, **inputs: Any) -> Any: ...
+        def generate(self, *args: Any, **arguments: Any) -> Any: ...
+        def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]: ...
+        def _validate_model_kwargs(self, model_kwargs: dict[str, Any]) -> None: ...
+        def _prefill(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _expand_inputs_for_generation(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]: ...
+        def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None: ...
+        def _get_logits_processor(self, *args: Any, **kwargs: Any) -> Any: ...
+        def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any: ...
+
+        # By Transformers' own annotations, `model.to("cuda")` is an error: they are those of `Module.to`, with `self`.
+        def to(self: Model, *args: Any, **kwargs: Any) -> Model: ...
+        def cuda(self: Model, *args: Any, **kwargs: Any) -> Model: ...
+
+    class ParentCache(Cache):
+        """A KV cache of any kind."""
+
+        def get_conv_state(self, *args: Any, **kwargs: Any) -> Any: ...  # not in Transformers 5.19
+
+else:
+    ParentModel = ParentCache = object
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ...configuration.saved_with_code import SavedWithCode
 from ..encoding.video_features import VidCom2VideoFeatures
 from ..hosting.in_transformers import (
     CACHE,
+    ParentModel,
     pop_settings,
     register_like,
     take_parents_signatures,
@@ -55,7 +56,7 @@ from .prompt_compression import PromptRecord, VidCom2ModelMixin
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 
 
-class VidCom2GenerationMixin(SavedWithCode):
+class VidCom2GenerationMixin(SavedWithCode, ParentModel):
     """Makes a model with a head run on compressed prompts. It comes before the parent class among a model's bases.
 
     A family sets:

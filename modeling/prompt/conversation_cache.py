@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...configuration.saved_with_code import Parent
+from ..hosting.in_transformers import ParentCache
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Positions of tokens in a prompt
@@ -275,7 +275,7 @@ class CachedPrompt:
             raise ValueError(f"The KV cache cannot be continued: {self.lost}. Start over without it.")
 
 
-class RemembersPrompt(Parent):
+class RemembersPrompt(ParentCache):
     """Gives a cache a memory that follows its rows and its length; it comes before the cache's own class."""
 
     cached_prompt: CachedPrompt | None = None

@@ -46,13 +46,13 @@ BETWEEN = re.compile(
 _OPENS = r"(?:[\W_]|\b(?:the|option|choice|letter|answer|be|it['’]?s|it\s+is|that)\b|选项)*"
 NOT_BEFORE = re.compile(
     r"(?:\b(?:not|never|cannot|neither|than|instead\s+of|rul\w+\s+out|eliminat\w+|exclud\w+|except)|n['’]t|不是|不选|排除)"
-    rf"(?:\s+(?:choose|select|pick))?{_OPENS}$",
+    rf"(?:\s+(?:choose|select|pick|think|believe|say))?{_OPENS}$",
     re.I,
 )
 _CLOSES = r"[\s)\]】}\"'*_`]*"
 _FALSE = r"(?:incorrect|wrong|false|unlikely|impossible|ruled\s+out|eliminated|excluded|not)\b"
 NOT_AFTER = re.compile(
-    rf"{_CLOSES}(?:(?:is|are|was|can|could|do|does|must|would|should)\s*(?:not\b|n['’]t)|cannot\b|不|是?错"
+    rf"{_CLOSES}(?:(?:is|are|was|can|could|do|does|must|would|should)\s*(?:not\b|n['’]t)|cannot\b|(?:选?项)?(?:不|是?错)"
     rf"|(?:is|are|was|seems?|looks?|can\s+be|must\s+be|would\s+be)\s+(?:\w+ly\s+)?{_FALSE})",
     re.I,
 )
@@ -62,7 +62,7 @@ _TRUE = (
 )
 TRUE_AFTER = re.compile(
     rf"{_CLOSES}(?:[:–—-]\s*)?(?:(?:is|are|must\s+be|would\s+be|should\s+be|seems?|looks|appears)\s+(?:to\s+be\s+)?)?"
-    rf"(?:the\s+)?(?:(?:only|most|more|best)\s+)*{_TRUE}|{_CLOSES}是?(?:正确|对的)",
+    rf"(?:the\s+)?(?:(?:only|most|more|best)\s+)*{_TRUE}|{_CLOSES}(?:选?项)?是?(?:正确|对的)",
     re.I,
 )
 LEADS = re.compile(r"\s*(?:$|[^\s\w]|[_\n]|(?:because|since|as)\b)")  # what follows a letter that begins a statement
@@ -81,6 +81,22 @@ CHOSEN = re.compile(
     re.I,
 )
 
+# What comes right before a declaration that is not the model's answer: "the wrong option is A", "I did not choose A".
+ANOTHERS = re.compile(
+    r"(?:\b(?:not|never|other|wrong|incorrect|second|third|next(?:\s+best)?|alternative|worst)|n['’]t)(?:\s+\w+)?\s+$",
+    re.I,
+)
+# What makes it no declaration: "one might think A", "at first I thought A", "if it meowed, the answer would be A".
+SUPPOSED = re.compile(
+    r"\b(?:might|may|could)\b(?:\s+\w+){0,3}\s*$"
+    r"|\b(?:one|you|some|many|others|people)(?:\s+\w+){0,2}\s*\b(?:choose|pick|select|think|believe|guess|say)$"
+    r"|\b(?:at\s+first|initially)\b(?:(?!\bbut\b)[^.!?\n])*$"
+    r"|\bif\b(?:(?!\bbut\b)[^.!?\n])*\b(?:would|was|were)\b(?:(?!\bbut\b)[^.!?\n])*$",
+    re.I,
+)
+# After these, "so B" takes back what was declared before.
+AGAIN = re.compile(r"\b(?:wait|actually|correction|sorry|hold\s+on|second\s+thought|hmm+)\b[^\n]*$", re.I)
+OF_AN_OPTION = re.compile(r"(?<!\w)[A-HJ-Z](?!\w)")  # "option A is" tells about A, not about the answer
 STATEMENT = 400  # characters after "the answer is" that are read as the answer
 TWO = -1  # stands for an option where two are named
 
@@ -105,9 +121,10 @@ def final_text(text: str) -> str:
 def named_choice(text: str, choices: Sequence[str]) -> int | None:
     """Return the number of the option that a model's text names; None if it names none, or several.
 
-    The option whose text it is comes first. Then the last letter that is declared ("the answer is B", "B is correct",
-    a line with B alone), then the letter that the text begins with, then the only letter, then the option whose text
-    alone occurs. Letters and texts after "not" and the like do not count.
+    The option whose text it is comes first. Then the letter that is declared last ("the answer is B", "B is correct",
+    a line with B alone; without these also "so B" and "I choose B"), then the letter that the text begins with, then
+    the only letter, then the option whose text alone occurs. Letters and texts after "not" and the like do not count,
+    nor do suppositions ("one might think A") and what is said of another option ("option A is about a cat").
     """
     text = unicodedata.normalize("NFKC", final_text(text))
     found = _Reading(choices).of(text)
@@ -172,22 +189,28 @@ class _Reading:
         return self.texts.index(whole) if whole in self.texts and whole and not is_letter else None
 
     def declared(self, text: str) -> int | None:
-        """Return the option that is declared last."""
-        masked = self.masked(text)
-        found = [(each.end(), True) for each in ANSWER.finditer(masked)]
-        found += [(each.end(), False) for each in CHOSEN.finditer(masked)]
-        after = {
-            group.end: only(group.options)
-            for group in self.groups(text)
-            if TRUE_AFTER.match(masked, group.end) or is_alone(masked, group)
-        }
+        """Return the option that is declared last as the answer, or, where none is, after "so", "I choose" and such."""
+        masked, groups = self.masked(text), self.groups(text)
+        found: list[tuple[bool, int, int | None]] = []  # whether it is declared as the answer, where, and the option
+        for pattern, as_answer in ((ANSWER, True), (CHOSEN, False)):
+            for each in pattern.finditer(masked):
+                before = masked[max(0, each.start() - 60) : each.start()]
+                if not (OF_AN_OPTION.search(each[0]) or ANOTHERS.search(before) or SUPPOSED.search(before + each[0])):
+                    option = self.declared_at(text, each.end(), may_be_text=as_answer)
+                    found.append((as_answer or bool(AGAIN.search(before)), each.end(), option))
+        for group in groups:
+            true = TRUE_AFTER.match(masked, group.end)
+            if true and not SUPPOSED.search(masked[max(0, group.start - 60) : group.start] + true[0]):
+                found.append((True, group.end, only(group.options)))
+        alone = [group for group in groups if is_alone(masked, group)]
+        if len({group.options for group in alone}) == 1:
+            found.append((True, alone[-1].end, only(alone[-1].options)))
         for option, pattern in enumerate(self.lettered):  # "B. a dog: correct"
-            after |= {each.end(): option for each in pattern.finditer(text) if TRUE_AFTER.match(text, each.end())}
-        for end, may_be_text in sorted([*found, *((end, False) for end in after)], reverse=True):
-            option = after[end] if end in after else self.declared_at(text, end, may_be_text)
-            if option is not None:
-                return option
-        return None
+            found += [
+                (True, each.end(), option) for each in pattern.finditer(text) if TRUE_AFTER.match(text, each.end())
+            ]
+        declared = [(as_answer, end, option) for as_answer, end, option in found if option is not None]
+        return max(declared)[2] if declared else None
 
     def declared_at(self, text: str, start: int, may_be_text: bool) -> int | None:
         tail = text[start : start + STATEMENT].lstrip(" \t\n*_:\"'").split("\n")[0]
@@ -195,7 +218,11 @@ class _Reading:
         if option is None and may_be_text:
             sentence = re.split(r"[.!?;](?:\s|$)", tail)[0]
             option = self.exact(sentence)
-            return self.named(sentence) if option is None else option
+            if option is None:
+                option = self.named(sentence)
+            if option == TWO:  # "the answer is blue, because red is not seen"
+                first = self.exact(re.split(r"[,(]|\b(?:because|since|as|not)\b", sentence)[0])
+                return TWO if first is None else first
         return option
 
     def leading(self, text: str, anything_follows: bool = False) -> int | None:
@@ -203,6 +230,8 @@ class _Reading:
         groups = self.groups(text)
         if groups and re.fullmatch(_OPENS, text[: groups[0].start], re.I):
             end = groups[0].end
+            if re.match(rf"{_CLOSES}[?？]", text[end:]):  # "is it A? No, B."
+                return None
             if anything_follows or LEADS.match(text, end) or self.follows(text, end, groups[0].options):
                 return only(groups[0].options)
         small = SMALL.match(text)

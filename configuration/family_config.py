@@ -114,9 +114,10 @@ class FamilyConfig(CompressionSettings, SavedWithCode, ParentConfig):
             raise ValueError(
                 f"The checkpoint is of type {got!r}, but {cls.__name__} is for {cls.model_type!r}. {remedy}"
             )
-        loaded = super().from_dict(config_dict | left_out(config_dict, kwargs), **kwargs)
+        given = {name: kwargs[name] for name in SETTING_NAMES if name in kwargs}  # the file's may be unknown here
+        loaded = super().from_dict(config_dict | left_out(config_dict, kwargs) | given, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
-        config.compression_settings(**{name: getattr(config, name) for name in SETTING_NAMES if name in kwargs})
+        config.compression_settings(**{name: getattr(config, name) for name in given})
         return loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:

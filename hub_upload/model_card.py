@@ -5,7 +5,7 @@ import importlib.metadata
 import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from huggingface_hub import ModelCard, ModelCardData, SpaceCard, SpaceCardData
 from ..configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from ..families import FAMILIES, Family
 from ..repo_shape import PIPELINE_TASK
+from ..shipping.shipped_code import held_methods
+from ..shipping.shipped_files import shipped_paths
 from ..vllm_plugin import SERVED
 from .base_checkpoint import Base
 from .lmms_eval_results import is_of_lmms_eval, with_rows
@@ -103,9 +105,16 @@ def _shown(value: Any) -> str:
     return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def setting_rows(values: Mapping[str, Any], family: Family) -> list[dict[str, Any]]:
-    """Return a row for each setting of the dataclass and of the family, with its meaning from their docstrings."""
+def setting_rows(
+    values: Mapping[str, Any], family: Family, held: Mapping[str, Collection[str]]
+) -> list[dict[str, Any]]:
+    """Return a row for each setting of the dataclass and of the family, with its meaning from their docstrings.
+
+    Args:
+        held: setting -> the names of the methods that it can choose in the repo.
+    """
     accepted: dict[str, Any] = {field.name: field.metadata["accepted"] for field in fields(CompressionSettings)}
+    accepted |= {setting: " or ".join(f"`{json.dumps(name)}`" for name in names) for setting, names in held.items()}
     meanings = _described(CompressionSettings)
     if family.settings:
         accepted |= {name: f"one of {', '.join(map(repr, names))}" for name, names in family.settings.items()}
@@ -157,6 +166,7 @@ def model_card(
     code: Mapping[str, bytes],
     figure: str,
     options: CardOptions,
+    more_methods: Collection[str] = (),
 ) -> ModelCard:
     """Return the card of a model repo.
 
@@ -165,6 +175,7 @@ def model_card(
         files: (path, sha256) of all files that are not the base's.
         code: the content of those with code, in the order in which a reader meets them.
         figure: the path of the picture in the repo.
+        more_methods: methods that the repo holds beside VidCom² and those of its settings.
     """
     family = base.family
     is_vidcom2 = config["compression_method"] == "vidcom2"
@@ -202,7 +213,9 @@ def model_card(
         repo=options.repo,
         tag=options.tag,
         pixels="pixel_values" if frames_are_images else "pixel_values_videos",
-        settings=setting_rows(config, family),
+        settings=setting_rows(
+            config, family, held_methods(config["compression_method"], config["vision_method"], more_methods)
+        ),
         figure=figure,
         figure_caption=options.figure_caption,
         results=options.results,
@@ -210,13 +223,14 @@ def model_card(
         command=options.command,
         files=[(name, sha) for name, sha in files if name not in code],
         code=[(name, purpose(code[name]), sha) for name, sha in files if name in code],
+        users_code=[name for name in code if name.removesuffix(".py") not in shipped_paths()],
         code_lines=sum(len(content.splitlines()) for content in code.values()),
         base_files=base.files,
     )
 
 
 def purpose(source: bytes) -> str:
-    """Return what a file of code is for: the first sentence of its docstring."""
+    """Return what a file of code is for: the first sentence of its docstring, which a user's may lack."""
     text = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
     return re.split(r"(?<=\.) (?=[A-Z`])", text)[0].replace("|", "\\|")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from ..checks import check_settings
-from ..configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS
+from ..configuration.compression_settings import TABLES
 from ..demo.serving import check_gradio
 from ..errors import OptionError, did_you_mean
 
@@ -140,7 +140,7 @@ class PublishOptions:
                 "`--tag` tags a commit of the repo, but a pull request is not yet part of it. Tag it after merging."
             )
         check_settings(dict(self.settings))
-        known = [*COMPRESSION_METHODS, *VISION_METHODS]
+        known = [name for table in TABLES.values() for name in table]
         for name in self.more_methods:
             if name not in known:
                 raise OptionError(
@@ -187,8 +187,10 @@ class PublishOptions:
         words |= {"verify": None if self.verify == "full" else self.verify}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]
-        method = COMPRESSION_METHODS.get(self.settings.get("compression_method", ""))
-        users = [] if method is None or method.file is not None else ["--import", method.function.__module__]
+        chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
+        methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
+        modules = {each.function.__module__ for each in methods if each.file is None and each.function is not None}
+        users = [word for module in sorted(modules) for word in ("--import", module)]
         return " ".join(["vidcom2", *users, "publish", *given])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import CheckpointError, foreign_processor
+from ..configuration.compression_settings import VISION_METHODS
 from ..configuration.family_config import FamilyConfig
 from ..families import FAMILIES
 from ..records.whole_files import TakenError, locked
@@ -58,13 +59,17 @@ def stage(
         more_methods: methods that the repo holds beside VidCom² and those of its settings.
 
     Raises:
-        CheckpointError: if VidCom² has no class for the base, or a setting is outside its accepted set.
+        CheckpointError: if VidCom² has no class for the base, if a setting is outside its accepted set, or if the
+            family's vision tower cannot run one of `more_methods`.
         OptionError: if a setting belongs only to other families.
         UnshippableMethodError: if the method is a user's and cannot be saved with a model.
         StagingError: if the folder holds something else, or cannot be written. What was written is removed.
     """
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
+    for name in more_methods:
+        if name in VISION_METHODS:
+            base.settings({**settings, "vision_method": name, "vision_tolerance": 0.0})  # refuses it for other towers
     methods = config["compression_method"], config["vision_method"]
     code = code_of(model_class, *methods, more_methods)
     config |= fields_of(model_class, code)
@@ -78,7 +83,7 @@ def stage(
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
         files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
         files += write_code(code, folder)
-        model_card(base, config, files, code, FIGURE, card).save(folder / CARD)
+        model_card(base, config, files, code, FIGURE, card, more_methods).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
 
 

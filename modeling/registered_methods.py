@@ -1,4 +1,4 @@
-"""The methods that are here. Importing their files enters their functions into the tables (`method_tables.py`).
+"""The methods that are here. Importing their files enters their functions into the tables (`compression_settings.py`).
 
 A Hub repo's version of this file names the methods that its config names.
 """

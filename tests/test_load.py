@@ -70,6 +70,18 @@ def test_a_hub_repo_is_loaded_from_the_given_cache(family: Family, tmp_path: Pat
         vidcom2.load("org/tiny", device="cpu")
 
 
+def test_a_setting_replaces_one_of_the_config_that_is_unknown_here(family: Family, tmp_path: Path) -> None:
+    """Such as a user's method whose module was not imported, or a method that an older version had."""
+    family.load(compression_method="evs").save_pretrained(tmp_path)
+    family.processor.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"evs"', '"fastvid"'))
+    with pytest.raises(CheckpointError, match=r"`compression_method` is 'fastvid', but must be one of"):
+        vidcom2.load(tmp_path, device="cpu")
+    model, _ = vidcom2.load(tmp_path, compression_method="vidcom2", device="cpu")
+    assert model.config.compression_method == "vidcom2"
+
+
 def test_load_replaces_fields_of_the_config_as_from_pretrained_does(family: Family) -> None:
     model, _ = vidcom2.load(family.folder, image_token_id=3, device="cpu")
     assert model.config.image_token_id == 3

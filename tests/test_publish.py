@@ -5,7 +5,9 @@ import errno
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from test_load import rename_processor
 from transformers import AutoProcessor, LlavaOnevisionProcessor
 
 from vidcom2.checkpoints import CheckpointError
-from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.errors import OptionError
 from vidcom2.explain.explanation import explain
 from vidcom2.families import FAMILIES
@@ -322,6 +324,39 @@ def test_missing_weights_are_reported_with_the_command_that_fetches_them(hub: Lo
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_repo_tells_users_code_from_ours_and_names_the_methods_that_it_holds(
+    onevision_folder: Path, card: CardOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """from vidcom2 import VideoTokens, register_score_method
+
+
+@register_score_method("undescribed")
+def undescribed(video: VideoTokens):
+    return video.tokens.float().norm(dim=-1)
+"""
+    (tmp_path / "undescribed_scores.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    import_module("undescribed_scores")
+    try:
+        stage(local_base(onevision_folder), tmp_path / "staged", {}, card, ["undescribed", "evs"])
+        options = PublishOptions(base="b", repo=REPO, settings={}, methods="undescribed,evs")
+        assert options.command("b").startswith("vidcom2 --import undescribed_scores publish --base b")
+    finally:
+        del COMPRESSION_METHODS["undescribed"], sys.modules["undescribed_scores"]
+    text = (tmp_path / "staged" / "README.md").read_text()
+    assert {"undescribed_scores.py", "method_evs.py"} <= listed_files(text).keys()
+    assert "`undescribed_scores.py` is not part of the project `vidcom2`, and nobody there has read it" in text
+    assert '| `compression_method` | `"vidcom2"` | `"evs"` or `"undescribed"` or `"vidcom2"` |' in text
+    assert '| `vision_method` | `"full"` | `"full"` |' in text
+
+
+def test_a_vision_method_that_the_familys_tower_cannot_run_is_not_published(card: CardOptions, tmp_path: Path) -> None:
+    base = local_base(save_base(next(case for case in MODELS if case.name == "internvl"), tmp_path / "base"))
+    with pytest.raises(CheckpointError, match=r"`vision_method` is 'skip_repeated', but the vision tower of this"):
+        stage(base, tmp_path / "staged", {}, card, ["skip_repeated"])
+    assert not (tmp_path / "staged").exists()
 
 
 def test_every_setting_is_published_drawn_and_shown_in_the_cards_command(

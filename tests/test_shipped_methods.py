@@ -124,6 +124,11 @@ def test_a_model_that_returns_to_a_method_of_this_project_is_saved_with_that_met
     config.save_pretrained(tmp_path)
     methods = (tmp_path / "registered_methods.py").read_text()
     assert "METHODS = (method_random, method_vidcom2,)" in methods
+    assert (tmp_path / "method_random.py").is_file() and not (tmp_path / "whole_frames.py").exists()
+    (tmp_path / "method_random.py").write_text("# mine now")
+    config.compression_method = "vidcom2"
+    config.save_pretrained(tmp_path)
+    assert (tmp_path / "method_random.py").read_text() == "# mine now"
 
 
 @only(lambda family: family.name == "qwen2_5_vl")
@@ -153,6 +158,7 @@ REFUSED = {
         ("compression", HEAD + FUNCTION),
         "its file is called compression.py, like one of this",
     ),
+    "a package's own file": (("__init__", HEAD + FUNCTION), "does not have a name that a module can have"),
     "a whole package": (("mine_1", "import vidcom2\n" + HEAD + FUNCTION), "has `import vidcom2` in line 1"),
     "what is not shipped": (("mine_2", "from vidcom2 import ask\n" + HEAD + FUNCTION), "imports 'ask' from 'vidcom2'"),
     "a tool's module": (

@@ -7,6 +7,8 @@ unpacks the wheels of other versions, which may not run on this machine, and run
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,25 @@ def test_the_sources_have_all_that_the_plugin_uses_with_the_same_code() -> None:
         }
         assert not unread, f"vLLM {version} has changed what stands here. Read it, then add it to READ."
         assert found.keys() == expected.keys(), "Run tests/vllm_contract.py on vLLM 0.32 again."
+
+
+def test_the_plugin_has_all_methods_in_a_process_of_vllms() -> None:
+    """There, a repo's own code is another package, with tables of its own."""
+    program = """
+import sys
+from types import ModuleType
+
+for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models", "vllm.transformers_utils"):
+    sys.modules[name] = ModuleType(name)
+configs = sys.modules["vllm.model_executor.models.config"] = ModuleType("config")
+configs.MODELS_CONFIG_MAP, configs.VerifyAndUpdateConfig = {}, object
+sys.modules["vllm.transformers_utils.config"] = ModuleType("config")
+sys.modules["vllm.transformers_utils.config"].uses_mrope = None
+from vidcom2.vllm_plugin.settings import CompressionSettings, kept_tokens
+print(kept_tokens(CompressionSettings(compression_rounding="exact"), 8, (4, 4)))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stdout == "32\n", ran.stderr
 
 
 def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:

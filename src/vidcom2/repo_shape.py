@@ -15,7 +15,7 @@ CONFIG, CARD = "config.json", "README.md"
 INDEX, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
 AUTO_MODEL_CLASSES = ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
 PIPELINE_TASK = "video-text-to-text"
-LISTED = re.compile(r"^\| `([^`|]+)` \|(?: .+ \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
+LISTED = re.compile(r"^\| `([^`|]+)` \|(?: .* \|)? `([0-9a-f]{64})` \|$", flags=re.MULTILINE)
 # The last line of the process that checks. If it is missing, the process ended early, as a repo's code can make it.
 FINISHED = "all checks were made"
 

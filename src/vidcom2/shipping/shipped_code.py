@@ -48,13 +48,17 @@ def code_of(
     config_class: Any = model_class.config_class
     named = [PIPELINE, FAMILIES[config_class.model_type].processor]
     modules = [name.partition(".")[0] for name in named if name is not None]
+    others = sources_of_methods(held_methods(method, vision_method, more))
+    return shipped_files(module_of(config_class), module_of(model_class), *modules, others=others)
+
+
+def held_methods(method: str, vision_method: str, more: Collection[str] = ()) -> dict[str, list[str]]:
+    """Return setting -> the names of the methods that it can choose in a repo, with the arguments of `code_of`."""
     default = CompressionSettings()
-    held = {
+    return {
         setting: sorted({getattr(default, setting), chosen, *(name for name in more if name in TABLES[setting])})
         for setting, chosen in (("compression_method", method), ("vision_method", vision_method))
     }
-    others = sources_of_methods(held)
-    return shipped_files(module_of(config_class), module_of(model_class), *modules, others=others)
 
 
 def fields_of(model_class: type[PreTrainedModel], code: Mapping[str, bytes]) -> dict[str, Any]:
@@ -104,6 +108,10 @@ def write_code(saved: PreTrainedConfig | PreTrainedModel | ProcessorMixin, folde
     if isinstance(saved, PreTrainedModel):  # its config is saved next, and writes the code
         return
     target.mkdir(parents=True, exist_ok=True)
+    gone = written.keys() - code.keys() if isinstance(saved, PreTrainedConfig) and code else ()
+    for name in gone:  # such as the file of a method that the config named before
+        if Path(name).name == name and _is_same(target / name, written[name]):
+            (target / name).unlink(missing_ok=True)
     for name, content in changed.items():
         # A file that exists is replaced: it could be a link to one elsewhere, and several processes may save at once.
         write_whole(target / name, content)

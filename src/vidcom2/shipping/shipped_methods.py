@@ -58,7 +58,7 @@ def sources_of_methods(held: Mapping[str, Collection[str]]) -> dict[str, str]:
     # Every module has a `__name__`. Importing it registers the method, and lets Transformers find the file.
     registering = (
         '"""The methods that this repo holds. Importing their files enters their functions into the tables\n'
-        '(`method_tables.py`)."""\n\n'
+        '(`compression_settings.py`)."""\n\n'
         + "".join(f"from .{module} import __name__ as {module}\n" for module in sorted(modules))
         + f"\nMETHODS = ({', '.join(sorted(modules))},)\n"
     )
@@ -80,7 +80,7 @@ def _module_of_user(setting: str, name: str, function: Callable[..., object]) ->
     if function.__module__ == "__main__" or path is None or not Path(path).is_file():
         raise refused(f"{function.__qualname__} is defined in a notebook, a script or on the fly, not in a module.")
     module = Path(path).stem
-    if not module.isidentifier():
+    if not module.isidentifier() or module == "__init__":
         raise refused(f"{path!r} does not have a name that a module can have.")
     if module in shipped_paths():
         raise refused(f"its file is called {module}.py, like one of this project's.")

@@ -22,6 +22,7 @@ from ..configuration.compression_settings import (
     checked_setting,
 )
 from ..modeling.methods.compression import VideoTokens, compress_with
+from ..modeling.registered_methods import METHODS as METHODS  # so that all methods are here
 
 RATIO, BUDGET = "retention_ratio", "max_video_tokens"
 OF_BOUNDS = "request_"  # begins the names of what the operator lets requests ask for

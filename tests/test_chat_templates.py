@@ -1,6 +1,7 @@
 """`chat_template_kwargs` reach the template wherever questions are asked, and the assistant's last words go on."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from vidcom2.evaluation.batches import text_of
 from vidcom2.video.reading import Video
 
 QUESTION = "What happens?"
-MOOD = "{% if mood is defined %}({{ mood }}) {% endif %}"  # what a template may write at the beginning of an answer
+# What a template may write at the beginning of an answer
+MOOD = "{% if mood is defined %}({{ mood }}) {% endif %}{% if enable_thinking is false %}<think></think>{% endif %}"
 
 
 def with_mood(template: str) -> str:
@@ -160,6 +162,13 @@ def test_the_commands_take_template_arguments_and_do_not_mix_their_answers(
         ({"tokenize": True}, "has 'tokenize'"),
         ({"messages": []}, "has 'messages'"),
         ({"mood": "false"}, "the text 'false' for 'mood', which Jinja takes for true. Write it without quotes"),
+        *(
+            (
+                {"enable_thinking": each},
+                f"has {re.escape(repr(each))} for 'enable_thinking', which .* Write True or False",
+            )
+            for each in (0, 1, "no", "off", "0", None, [], np.False_)
+        ),
         ([1], r"`chat_template_kwargs` is \[1\], but must be a dict"),
     ],
     ids=str,
@@ -172,7 +181,7 @@ def test_template_arguments_that_would_do_nothing_are_refused(given: Any, messag
         package.answer_many([], checkpoint.model, **arguments)
     with pytest.raises(OptionError, match=message):
         Conversation(checkpoint, frames_of(0, 4), 1, given)
-    if isinstance(given, dict):
+    if isinstance(given, dict) and None not in given.values():  # in a request, it means the run's own
         asked = {"video": frames_of(0, 4), "prompt": QUESTION, "chat_template_kwargs": given}
         (answered,) = package.answer_many([asked], checkpoint.model, processor=checkpoint.processor)
         assert answered.error is not None
@@ -260,6 +269,8 @@ def test_thoughts_can_be_told_from_answers_whatever_tokens_enclose_them(checkpoi
         ("<think>\n", "A</think>B<|im_end|>", "<think>A</think>B"),
         ("<think>\n", "it is B", "<think>it is B"),
         ("<think>\n\n</think>\n\n", "B", "B"),
+        ("<think></think>\n", "B", "B"),
+        ("<think></think><think>", "B", "<think>B"),
         ("", "<|channel>thought\nA<channel|>B<|im_end|>", "<|channel>thought\nA<channel|>B"),
         ("", "<|channel>thought\nB", "<|channel>thought\nB"),
     ):

@@ -109,7 +109,6 @@ def test_thoughts_are_no_part_of_a_free_answer() -> None:
         ({"choices": ["2", "3", "1"], "answer": "3"}, ("2", "3", "1"), "3"),
         ({"question": "Which?\nA. cat\nB. dog\nAnswer with a letter.", "answer": "B"}, ("cat", "dog"), "dog"),
         ({"question": "Which? (A) cat (B) dog", "answer": "(B)"}, ("cat", "dog"), "dog"),
-        ({"question": "Which letter is shown?", "answer": "B"}, None, "B"),
         ({"question": "Is it A. or B.?\nA. cat\nB. dog", "answer": "a cat"}, None, "a cat"),
     ],
     ids=str,
@@ -124,6 +123,24 @@ def test_options_and_right_answers_are_read_in_the_forms_of_data_sets(
         letter = "ABC"[choices.index(right)]
         assert question.is_correct(f"The answer is {letter}.") and not question.is_correct("")
         assert question.prompt.count(f"{letter}. {right}") + question.prompt.count(f"({letter}) {right}") == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"question": "Which letter is shown?", "answer": ["B", "the letter B"]},
+        {"question": "Which comes first, event A or event B?", "answer": "B"},
+        {"question": "Which?\n(A)cat\n(B)dog", "answer": "(b)"},
+        {"question": "Which?\nA. cat\nB. dog", "answer": "B", "A": "cat", "B": "dog"},
+        {"answer": "a dog", "choice": "B", "options": "ABCD", "A": "mine", "B": 3},
+    ],
+    ids=str,
+)
+def test_a_letter_that_the_question_explains_and_the_users_own_keys_are_accepted(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    (question,) = read_questions(write_lines(tmp_path / "q.jsonl", GOOD | given))
+    assert question.is_correct("B") == (given["answer"] != "a dog")
 
 
 def test_options_that_the_question_shows_are_not_shown_again() -> None:
@@ -201,6 +218,27 @@ def test_each_line_of_the_file_is_a_question(tmp_path: Path) -> None:
         (GOOD | {"choices": [1, 2]}, r"`choices` is \[1, 2\]"),
         (GOOD | {"choices": {"A": "x", "B": "y"}}, "`choices` is {'A': 'x'"),
         (GOOD | {"options": ["x", "y"], "answer": "A"}, "`options` is .*which the model would not see. Call it `cho"),
+        *(
+            (
+                GOOD | {name: value, "answer": "A"},
+                f"`{name}` is .*which the model would not see. Call it `choices`, a list",
+            )
+            for name, value in [
+                ("options", {"A": "a cat", "B": "a dog"}),
+                ("candidates", {"1": "a cat", "2": "a dog"}),
+                ("options", "A. a cat\nB. a dog"),
+                ("choice", "(A) a cat (B) a dog"),
+                ("options", "['a cat', 'a dog']"),
+            ]
+        ),
+        *(
+            (GOOD | dict.fromkeys(names, "x") | {"answer": "A"}, f"{names[0]!r} and {names[1]!r} read like options")
+            for names in ("AB", "ABCDE", ["option_a", "option_b"], ["Option 0", "Option 1"], ["choice1", "choice2"])
+        ),
+        *(
+            (GOOD | {"answer": answer}, "which reads like the letter of an option, .* Give `choices`, a list of")
+            for answer in ("B", "b", "(B)", "B.", ["B"])
+        ),
         (GOOD | {"answer": "..."}, "`answer` is '...', but must have more than punctuation"),
         (GOOD | {"id": [1]}, r"`id` is \[1\], but must be a text or a whole number"),
         (GOOD | {"id": True}, "`id` is True"),

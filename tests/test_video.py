@@ -318,7 +318,7 @@ def test_a_file_url_and_the_home_folder_lead_to_a_file(
     monkeypatch.setenv("HOME", str(tmp_path))
     url = clip.as_uri()
     assert "%20" in url  # otherwise the name proves nothing
-    for name in (url, url.replace("file://", "FILE://localhost"), f"~/{clip.name}"):
+    for name in (url, url.replace("file://", "FILE://localhost"), url.replace("file://", "File:"), f"~/{clip.name}"):
         check_video(name)
         check_video_file(name)
         assert video_stamp(name) == video_stamp(str(clip)) is not None

@@ -61,6 +61,36 @@ def test_a_matroska_file_that_begins_before_time_0_gives_all_its_frames(
     assert numbers(read_video(early, 6).frames) == [0, 12, 24, 35, 47, 59]
 
 
+@pytest.mark.parametrize("name", CODECS)
+def test_a_matroska_file_that_lies_before_time_0_has_the_rate_of_its_frames(
+    clips: Path, tmp_path: Path, name: str
+) -> None:
+    early = remuxed(clips / f"{name}.mkv", tmp_path / "early.mkv", -5, avoid_negative_ts="disabled")
+    assert len(missing_stamps(early)) == NUM_FRAMES  # otherwise the clip proves nothing
+    video = read_video(early, NUM_FRAMES)
+    assert numbers(video.frames) == list(range(NUM_FRAMES)) and video.lost == 0
+    assert video.fps == 25 and video.duration == 2.4 and video.seconds.tolist() == CONSTANT
+
+
+@pytest.mark.parametrize(
+    ("tick", "durations"),
+    [
+        (Fraction(1, 1000), {33, 34}),  # ms; the header states the rate of the clock
+        (None, {33}),  # ms; the header states the rate
+    ],
+)
+def test_a_rate_that_is_no_whole_number_of_ticks_is_found_without_time_stamps(
+    tmp_path: Path, tick: Fraction | None, durations: set[int]
+) -> None:
+    times = [i / 30 for i in range(NUM_FRAMES)]
+    whole = write_clip(tmp_path / "whole.mp4", times, rate=30, tick=tick, options={"bf": "0"})
+    early = remuxed(whole, tmp_path / "early.mkv", -5, avoid_negative_ts="disabled")
+    assert len(missing_stamps(early)) == NUM_FRAMES
+    with av.open(str(early)) as container:
+        assert {packet.duration for packet in container.demux(video=0) if packet.size} == durations
+    assert read_video(early, NUM_FRAMES).fps == 30
+
+
 def test_frames_before_time_0_are_as_far_apart_as_the_others_on_average(tmp_path: Path) -> None:
     times = np.array([-2, -1, 0, 0.5, 2, 3.5, 4])
     clip = write_clip(tmp_path / "clip.mkv", times + 2, codec="ffv1")

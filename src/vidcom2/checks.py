@@ -110,11 +110,11 @@ def import_methods(module: str) -> None:
 def local_path(source: str) -> str | None:
     """Return the path that a video's name means: `~` is the home folder, and a file URL names a file of this machine.
     None for an http(s) URL."""
-    scheme, found, rest = source.partition("://")
+    scheme, found, _ = source.partition("://")
     if found and scheme.lower() in ("http", "https"):
         return None
-    if found and scheme.lower() == "file":
-        return url2pathname(rest.removeprefix("localhost"))
+    if source[:6].lower() == "file:/":  # RFC 8089 allows one slash, and `Path` makes one of three
+        return url2pathname(source[5:].removeprefix("//localhost").removeprefix("//"))
     try:
         return str(Path(source).expanduser()) if source.startswith("~") else source
     except RuntimeError:  # `~name` of a user who does not exist may be the name of a file

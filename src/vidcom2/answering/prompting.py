@@ -54,6 +54,11 @@ def check_template_arguments(processor: ProcessorMixin, arguments: Mapping[str, 
                 f"`chat_template_kwargs` has the text {value!r} for {name!r}, which Jinja takes for true. Write it "
                 "without quotes."
             )
+        if name.startswith("enable_") and not isinstance(value, bool):  # templates ask whether it `is false`
+            raise OptionError(
+                f"`chat_template_kwargs` has {value!r} for {name!r}, which a template may take for true. Write True or "
+                "False; in JSON, true or false."
+            )
 
 
 def _variables(template: str) -> set[str]:

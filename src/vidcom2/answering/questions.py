@@ -17,6 +17,8 @@ CHOICES_INSTRUCTION = "Answer with the letter of the right option."
 LETTERED = re.compile(r"\W*([A-Za-z])(?:\W*$|[.):]\s*(?=\S)(.*))", re.S)
 # An option in a question: "A. a dog", "(A) a dog"
 IN_QUESTION = re.compile(r"(?:^|\s)\(?([A-Z])[.):]\s+")
+# Keys under which data sets have an option each: "A", "option_A", "Option 0"
+OF_AN_OPTION = re.compile(r"[A-J]|(?i:option|choice|candidate)[ _-]?[A-Ja-j0-9]")
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
     answers, choices = _texts(given, "answer"), choices_of(given)
     if choices is None and answers is not None and all(re.fullmatch(r"\(?[A-Z]\)?\.?", each) for each in answers):
         choices = options_in(given["question"])  # the right answer is a letter of these
+    if choices is None and answers is not None and len(answers) == 1:
+        _check_no_lone_letter(answers[0], given["question"])
     if answers is not None and not all(map(normalised, answers)):
         raise OptionError(f"`answer` is {given['answer']!r}, but must have more than punctuation")
     if choices is not None and answers is not None:
@@ -153,6 +157,20 @@ def _question(given: dict[str, Any], number: int, folder: Path) -> Question:
         raise OptionError("`chat_template_kwargs` holds for all questions. Pass it as --chat-template-kwargs")
     video = video_from(given["video"], folder)
     return Question(id_of(given, number), video, given["question"], answers, choices, kind, given)
+
+
+def _check_no_lone_letter(answer: str, question: str) -> None:
+    """Check that the right answer to a question without options is no letter of one. Raises an OptionError if it is.
+
+    A letter that the question mentions is accepted: it may show options in a form that `options_in` does not read.
+    """
+    found = re.fullmatch(r"\(?([A-Za-z])\)?\.?", answer.strip())
+    if found and not re.search(rf"(?<![A-Za-z]){found[1]}(?![A-Za-z])", question, re.I):
+        raise OptionError(
+            f"`answer` is {answer!r}, which reads like the letter of an option, but the question shows none. Give "
+            "`choices`, a list of the options' texts. If the letter itself is right, write "
+            f'["{found[1]}", "the letter {found[1]}"]'
+        )
 
 
 def right_option(answers: Sequence[str], choices: Sequence[str]) -> int | None:
@@ -212,9 +230,7 @@ def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
     questions. Raises an OptionError on bad ones."""
     choices = _texts(given, "choices")
     if choices is None:
-        for name in ("choice", "options", "candidates"):
-            if isinstance(given.get(name), list):
-                raise OptionError(f"`{name}` is {given[name]!r}, which the model would not see. Call it `choices`")
+        _check_no_options(given)
         return None
     if isinstance(given["choices"], str) or not 2 <= len(choices) <= len(LETTERS):
         raise OptionError(f"`choices` is {given['choices']!r}, but must be a list of 2 to 26 texts")
@@ -228,6 +244,26 @@ def choices_of(given: Mapping[str, Any]) -> tuple[str, ...] | None:
     if len(set(map(normalised, choices))) < len(choices):
         raise OptionError(f"`choices` {list(choices)} differ in case or punctuation alone. Tell them apart")
     return choices
+
+
+def _check_no_options(given: Mapping[str, Any]) -> None:
+    """Check that a line without `choices` has no options under other keys. Raises an OptionError if it does."""
+    for name in ("choice", "options", "candidates"):
+        value = given.get(name)
+        if isinstance(value, str):
+            is_options = options_in(value) is not None or value.strip().startswith(("[", "{"))  # a list as a text
+        else:
+            is_options = isinstance(value, list | tuple | Mapping)
+        if is_options:
+            raise OptionError(
+                f"`{name}` is {value!r}, which the model would not see. Call it `choices`, a list of the options' texts"
+            )
+    names = [key for key, value in given.items() if isinstance(value, str) and OF_AN_OPTION.fullmatch(str(key))]
+    if len(names) > 1 and options_in(str(given.get("question", given.get("prompt")))) is None:
+        raise OptionError(
+            f"{names[0]!r} and {names[1]!r} read like options, which the model would not see. Give their texts as a "
+            "list by the key `choices`"
+        )
 
 
 def _texts(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:

@@ -93,9 +93,15 @@ def request_of(given: Mapping[str, Any], number: int, folder: Path = Path()) -> 
             video = given["video"] = fspath(video)
         if isinstance(video, list | tuple):
             video, of_pictures = _pictures(given, folder)
-        elif not hasattr(video, "frames"):  # a `Video` has them
-            check_text(given, "video")
-            video = video_from(given["video"], folder)
+        else:
+            if not hasattr(video, "frames"):  # a `Video` has them
+                check_text(given, "video")
+                video = video_from(given["video"], folder)
+            for name in ("fps", "times"):
+                if given.get(name) is not None:
+                    raise OptionError(
+                        f"`{name}` is for a list of pictures, but `video` has its own times. Leave it out"
+                    )
         return VideoRequest(
             id=known,
             video=cast("str | list[str] | Video", video),

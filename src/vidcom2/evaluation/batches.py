@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..answering.candidates import AllTokens, Candidate
 from ..answering.generation import NO_HOOK, Batch, EncodedVideos, StageHook, compress, encode, generate, joined
-from ..answering.named_choice import BEGINS_THOUGHT, THOUGHT_MARKS
+from ..answering.named_choice import BEGINS_THOUGHT, ENDS_THOUGHT, THOUGHT_MARKS
 from ..answering.prompting import padded, prepare_inputs, without_pixels
 from ..answering.questions import Question
 from ..answering.stopwatch import Stopwatch
@@ -202,7 +202,8 @@ def text_of(tokenizer: Any, prompt: Tensor, new: Tensor) -> str:
             run = []
         else:
             run.append(token)
-    begun = BEGINS_THOUGHT.search(tokenizer.decode(prompt[-PROMPT_END:]).rstrip().rpartition("\n")[2])
+    line = tokenizer.decode(prompt[-PROMPT_END:]).rstrip().rpartition("\n")[2]
+    begun = BEGINS_THOUGHT.search(ENDS_THOUGHT.split(line)[-1])  # thoughts that end there were not begun
     return ((begun[0] if begun else "") + "".join(parts)).strip()
 
 

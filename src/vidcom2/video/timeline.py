@@ -127,6 +127,8 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_f
     stamped = [packet for packet in shown if packet.stamp is not None]
     given = np.array([packet.stamp for packet in stamped], dtype=np.int64)
     num_different = len(np.unique(given))
+    if not stamped:
+        rates = _rates_without_stamps(shown, rates, tick, num_frames)
     # The frames of a raw stream follow each other at the rate that it states.
     raw = Timeline(np.arange(num_frames), None, np.arange(num_frames), (rates or [DEFAULT_RATE])[-1], num_frames)
     if num_different < min(2, len(shown)) or 2 * num_different < len(stamped):
@@ -142,6 +144,17 @@ def _timeline(shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_f
         return replace(timeline, otherwise=_with_clock(stamps, int(stamps[0]), last, rates, tick))
     between = _with_frames_between(shown)
     return replace(timeline, otherwise=raw if between is None else _with_clock(between, None, last, rates, tick))
+
+
+def _rates_without_stamps(
+    shown: list[_Packet], rates: list[Fraction], tick: Fraction, num_frames: int
+) -> list[Fraction]:
+    """Return the rates that may be those of frames without any time stamp, such as all of a Matroska file that ends
+    before time 0. Where nothing states a rate, FFmpeg gives that of the clock. Then packets may say how long they last.
+    """
+    stated = [rate for rate in rates if rate != 1 / tick]
+    durations = [packet.duration for packet in shown]
+    return stated or ([num_frames / (sum(durations) * tick)] if min(durations) > 0 else [])
 
 
 def _with_clock(stamps: np.ndarray, start: int | None, last: int, rates: list[Fraction], tick: Fraction) -> Timeline:

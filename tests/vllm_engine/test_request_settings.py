@@ -96,7 +96,7 @@ def test_only_the_servers_operator_can_choose_a_registered_method(monkeypatch: p
     from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionMethod, CompressionSettings
     from vidcom2.vllm_plugin.settings import settings_of_request
 
-    monkeypatch.setitem(COMPRESSION_METHODS, "mine", CompressionMethod("mine", function=lambda *given: None))
+    monkeypatch.setitem(COMPRESSION_METHODS, "mine", CompressionMethod(name="mine", function=lambda *given: None))
     mine, engines = {"compression_method": "mine"}, CompressionSettings(compression_rounding="exact")
     with pytest.raises(ValueError, match=r"`compression_method` is 'mine' in a request, .* `--hf-overrides`"):
         settings_of_request(engines, mine, has_mrope=False)

@@ -2,11 +2,12 @@ import importlib
 import inspect
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here may depend on the network
 
@@ -65,41 +66,56 @@ AROUND_THE_MODELS = {
     "many",
     "pipelines",
     "publish",
+    "run",
+    "serve",
+    "shipped_code",
+    "shipped_methods",
+    "threads",
     "token_budget",
+    "training",
+    "verify",
 }
-AROUND_THE_MODELS |= {"publish", "run", "serve", "shipped_code", "shipped_methods", "threads", "training", "verify"}
 
 
-def _share_out(items: list[pytest.Item], number: int) -> None:
-    """Mark as `product` the cases of a test that another family stands for. `number` is the test's place in the run.
+def _stand_in(rows: Sequence[ModelCase], combination: str) -> ModelCase:
+    """Return the family that runs a test's combination of other parameters for all of these families.
+
+    The choice is random and stays: a new test moves nothing, and a new family takes over some combinations of others.
+    """
+    return max(rows, key=lambda row: crc32(f"{combination} {row.name}".encode()))
+
+
+def _share_out(items: list[pytest.Item]) -> None:
+    """Mark as `product` the cases of a test that another family stands for.
 
     Representatives run every combination of the test's other parameters. Of the other families, one runs each
-    combination, in turn. So each family meets each value of a parameter, if another parameter has enough values, and
-    one of them meets each pair of values. In tests about the models, all families run the first combination. In the
-    others, one representative runs each combination by default, in turn, and the others are `slow`.
+    combination. In tests about the models, all families run the first combination. In the others, one representative
+    runs each combination by default, and the others are `slow`.
     """
+    test = f"{items[0].path.name} {items[0].originalname}"
     around_the_models = items[0].path.stem.removeprefix("test_") in AROUND_THE_MODELS
     columns = set()  # per parameter, the index of each case's value; parameters that vary together count once
     for name in items[0].callspec.params.keys() - {"family", "case"}:
         values = list(dict.fromkeys(id(item.callspec.params[name]) for item in items))
         columns.add(tuple(values.index(id(item.callspec.params[name])) for item in items))
     places = list(zip(*sorted(columns))) if columns else [()] * len(items)
-    combinations: dict[tuple, list[pytest.Item]] = defaultdict(list)
+    combinations: dict[tuple, dict[str, pytest.Item]] = defaultdict(dict)
     first: dict[str, tuple] = {}
     for item, place in zip(items, places):
-        combinations[place].append(item)
-        if not around_the_models:
-            first[_row(item).name] = min(first.get(_row(item).name, place), place, key=sum)
+        row = _row(item)
+        combinations[place][row.name] = item
+        first[row.name] = min(first.get(row.name, place), place, key=sum)
     for place, cases in combinations.items():
+        rows = [_row(item) for item in cases.values()]
         for is_slow in (False, True):
-            others = [each for each in cases if _row(each).slow == is_slow and not _row(each).representative]
-            for turn, item in enumerate(others):
-                if turn != (number + sum(place)) % len(others) and place != first.get(_row(item).name):
-                    item.add_marker("product")
-        representatives = [each for each in cases if _row(each).representative]
-        for turn, item in enumerate(representatives if around_the_models else []):
-            if turn != (number + sum(place)) % len(representatives):
-                item.add_marker("slow")
+            others = [row for row in rows if row.slow == is_slow and not row.representative]
+            for row in others:
+                if row is not _stand_in(others, f"{test} {place}") and (around_the_models or place != first[row.name]):
+                    cases[row.name].add_marker("product")
+        representatives = [row for row in rows if row.representative]
+        for row in representatives if around_the_models else ():
+            if row is not _stand_in(representatives, f"{test} {place}"):
+                cases[row.name].add_marker("slow")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is read
@@ -109,8 +125,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _row(item) is not None:
             tests[item.path, item.originalname].append(item)
-    for number, cases in enumerate(tests.values()):
-        _share_out(cases, number)
+    for cases in tests.values():
+        _share_out(cases)
     for item in items:
         if item.get_closest_marker("product"):
             item.add_marker("slow")

@@ -11,103 +11,10 @@ import torch
 import transformers
 from packaging import version
 from safetensors.torch import save_file
-from transformers import (
-    BatchFeature,
-    Cosmos3EdgeForConditionalGeneration,
-    Cosmos3OmniForConditionalGeneration,
-    Gemma4ForConditionalGeneration,
-    Gemma4UnifiedForConditionalGeneration,
-    Glm4vForConditionalGeneration,
-    Glm4vMoeForConditionalGeneration,
-    Glm46VForConditionalGeneration,
-    InternVLForConditionalGeneration,
-    LlavaNextVideoForConditionalGeneration,
-    LlavaOnevisionForConditionalGeneration,
-    MiniCPMV4_6ForConditionalGeneration,
-    PreTrainedConfig,
-    PreTrainedModel,
-    ProcessorMixin,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5OmniThinkerForConditionalGeneration,
-    Qwen2VLForConditionalGeneration,
-    Qwen3_5ForConditionalGeneration,
-    Qwen3_5MoeForConditionalGeneration,
-    Qwen3OmniMoeThinkerForConditionalGeneration,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLMoeForConditionalGeneration,
-    SmolVLMForConditionalGeneration,
-    VideoLlama3ForConditionalGeneration,
-)
+from transformers import BatchFeature, PreTrainedConfig, PreTrainedModel, ProcessorMixin
 from videos_as_images import InternVLWithVideos, MiniCPMV4_6WithVideos, SmolVLMWithVideos, frame_places
 
-from vidcom2 import (
-    VidCom2Cosmos3EdgeConfig,
-    VidCom2Cosmos3EdgeForConditionalGeneration,
-    VidCom2Cosmos3OmniConfig,
-    VidCom2Cosmos3OmniForConditionalGeneration,
-    VidCom2Gemma4Config,
-    VidCom2Gemma4ForConditionalGeneration,
-    VidCom2Gemma4UnifiedConfig,
-    VidCom2Gemma4UnifiedForConditionalGeneration,
-    VidCom2Glm4vConfig,
-    VidCom2Glm4vForConditionalGeneration,
-    VidCom2Glm4vMoeConfig,
-    VidCom2Glm4vMoeForConditionalGeneration,
-    VidCom2Glm46VConfig,
-    VidCom2Glm46VForConditionalGeneration,
-    VidCom2InternVLConfig,
-    VidCom2InternVLForConditionalGeneration,
-    VidCom2LlavaNextVideoConfig,
-    VidCom2LlavaNextVideoForConditionalGeneration,
-    VidCom2LlavaOnevisionConfig,
-    VidCom2LlavaOnevisionForConditionalGeneration,
-    VidCom2LlavaVideoConfig,
-    VidCom2LlavaVideoForConditionalGeneration,
-    VidCom2MiniCPMV4_6Config,
-    VidCom2MiniCPMV4_6ForConditionalGeneration,
-    VidCom2Qwen2_5_VLConfig,
-    VidCom2Qwen2_5_VLForConditionalGeneration,
-    VidCom2Qwen2_5OmniThinkerConfig,
-    VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
-    VidCom2Qwen2VLConfig,
-    VidCom2Qwen2VLForConditionalGeneration,
-    VidCom2Qwen3_5Config,
-    VidCom2Qwen3_5ForConditionalGeneration,
-    VidCom2Qwen3_5MoeConfig,
-    VidCom2Qwen3_5MoeForConditionalGeneration,
-    VidCom2Qwen3OmniMoeThinkerConfig,
-    VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
-    VidCom2Qwen3VLConfig,
-    VidCom2Qwen3VLForConditionalGeneration,
-    VidCom2Qwen3VLMoeConfig,
-    VidCom2Qwen3VLMoeForConditionalGeneration,
-    VidCom2SmolVLMConfig,
-    VidCom2SmolVLMForConditionalGeneration,
-    VidCom2VideoLlama3Config,
-    VidCom2VideoLlama3ForConditionalGeneration,
-)
-from vidcom2.families import FAMILIES
-from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny.cosmos3_edge import tiny_cosmos3_edge
-from vidcom2.tiny.gemma4 import tiny_gemma4, tiny_gemma4_unified
-from vidcom2.tiny.glm import tiny_glm4v, tiny_glm4v_moe, tiny_glm46v
-from vidcom2.tiny.internvl import tiny_internvl
-from vidcom2.tiny.llava import tiny_llava_next_video, tiny_llava_onevision
-from vidcom2.tiny.llava_video import tiny_llava_video
-from vidcom2.tiny.minicpmv import tiny_minicpmv4_6
-from vidcom2.tiny.qwen import (
-    tiny_cosmos3_omni,
-    tiny_qwen2_5_omni_thinker,
-    tiny_qwen2_5_vl,
-    tiny_qwen2_vl,
-    tiny_qwen3_5,
-    tiny_qwen3_5_moe,
-    tiny_qwen3_omni_moe_thinker,
-    tiny_qwen3_vl,
-    tiny_qwen3_vl_moe,
-)
-from vidcom2.tiny.smolvlm import tiny_smolvlm
-from vidcom2.tiny.video_llama_3 import tiny_video_llama_3
+from vidcom2.families import FAMILIES, Family
 
 RETENTION_RATIO = 0.25
 IMAGE_SIZE = 84  # 6 x 6 patches
@@ -115,20 +22,15 @@ IMAGE_SIZE = 84  # 6 x 6 patches
 
 @dataclass(frozen=True)
 class ModelCase:
-    """One family: its VidCom² class, the stock class it is compared with, and the layout of its tokens."""
+    """One family, with what an independent witness knows of its tokens and of its stock class."""
 
     name: str
-    config_class: type
-    model_class: type
-    stock_class: type
-    build: Callable[..., tuple[PreTrainedModel, ProcessorMixin]]
     grid: tuple[int, int]  # rows and columns of a frame's tokens
     structure_tokens: int  # tokens at the end of a video that are not scored and always stay
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
     legacy_prefixes: dict[str, str]  # key prefix in Transformers 5 -> key prefix in the checkpoints on the Hub
     newline_every: int | None = None  # every n-th token of a frame is a newline: never scored, always kept
-    native: bool = True  # whether Transformers has the stock class
     files_frames_per_frame: int = 1  # how many frames of the file make one scored frame
     build_arguments: dict[str, Any] = field(default_factory=dict)
     mrope: bool = False
@@ -179,14 +81,40 @@ class ModelCase:
         return self.grid[0] * self.grid[1]
 
     @property
+    def family(self) -> Family:
+        """The row of the package's own table."""
+        return FAMILIES.get(self.name) or FAMILIES[f"vidcom2_{self.name}"]
+
+    @property
+    def config_class(self) -> type[PreTrainedConfig]:
+        return self.family.config_class
+
+    @property
+    def model_class(self) -> type[Any]:
+        return self.family.model_class
+
+    @property
+    def stock_class(self) -> type[Any]:
+        return self.family.uncompressed_class
+
+    @property
+    def native(self) -> bool:
+        """Whether Transformers has the stock class."""
+        return self.family.native
+
+    @property
+    def build(self) -> Callable[..., tuple[PreTrainedModel, ProcessorMixin]]:
+        return self.family.build_tiny
+
+    @property
     def since(self) -> str:
         """The first Transformers whose stock class runs videos in `forward`."""
-        return self.runs_videos_since or FAMILIES[self.config_class.model_type].since
+        return self.runs_videos_since or self.family.since
 
     @property
     def loads_here(self) -> bool:
         """Whether the installed Transformers has the classes that the family's extend."""
-        return FAMILIES[self.config_class.model_type].runs_here
+        return self.family.runs_here
 
     def scored_frames(self, num_frames: int) -> int:
         return -(-num_frames // self.files_frames_per_frame)
@@ -263,10 +191,6 @@ GLM = QWEN3 | {
 MODELS = [
     ModelCase(
         name="llava_onevision",
-        config_class=VidCom2LlavaOnevisionConfig,
-        model_class=VidCom2LlavaOnevisionForConditionalGeneration,
-        stock_class=LlavaOnevisionForConditionalGeneration,
-        build=tiny_llava_onevision,
         representative=True,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
@@ -277,26 +201,17 @@ MODELS = [
     ),
     ModelCase(
         name="llava_video",
-        config_class=VidCom2LlavaVideoConfig,
-        model_class=VidCom2LlavaVideoForConditionalGeneration,
-        stock_class=LlavaVideoForConditionalGeneration,
-        build=tiny_llava_video,
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
         grid=(3, 3),
         structure_tokens=0,
         newline_every=4,
         covered=(0, 0, 6 / 7, 6 / 7),
-        native=False,
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes", "batch_num_images"),
         legacy_prefixes={},
     ),
     ModelCase(
         name="llava_next_video",
-        config_class=VidCom2LlavaNextVideoConfig,
-        model_class=VidCom2LlavaNextVideoForConditionalGeneration,
-        stock_class=LlavaNextVideoForConditionalGeneration,
-        build=tiny_llava_next_video,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
         structure_tokens=0,
@@ -307,10 +222,6 @@ MODELS = [
     ),
     ModelCase(
         name="qwen2_vl",
-        config_class=VidCom2Qwen2VLConfig,
-        model_class=VidCom2Qwen2VLForConditionalGeneration,
-        stock_class=Qwen2VLForConditionalGeneration,
-        build=tiny_qwen2_vl,
         build_arguments={"pixels": (84 * 84, 84 * 112)},
         grid=(3, 4),
         structure_tokens=0,
@@ -322,10 +233,6 @@ MODELS = [
     ),
     ModelCase(
         name="qwen2_5_vl",
-        config_class=VidCom2Qwen2_5_VLConfig,
-        model_class=VidCom2Qwen2_5_VLForConditionalGeneration,
-        stock_class=Qwen2_5_VLForConditionalGeneration,
-        build=tiny_qwen2_5_vl,
         representative=True,
         # Frames without times count as 24 a second, so two frames are 25 / 12 positions long.
         build_arguments={"pixels": (84 * 84, 84 * 112), "tokens_per_second": 25},
@@ -339,28 +246,16 @@ MODELS = [
     ),
     ModelCase(
         name="qwen2_5_omni_thinker",
-        config_class=VidCom2Qwen2_5OmniThinkerConfig,
-        model_class=VidCom2Qwen2_5OmniThinkerForConditionalGeneration,
-        stock_class=Qwen2_5OmniThinkerForConditionalGeneration,
-        build=tiny_qwen2_5_omni_thinker,
         build_arguments={"patch_size": 46},  # 276 × 368 pixels, the fewest that the processor makes of a frame
         **THINKER,
     ),
     ModelCase(
         name="qwen3_vl",
-        config_class=VidCom2Qwen3VLConfig,
-        model_class=VidCom2Qwen3VLForConditionalGeneration,
-        stock_class=Qwen3VLForConditionalGeneration,
-        build=tiny_qwen3_vl,
         deepstack=True,
         **QWEN3,
     ),
     ModelCase(
         name="qwen3_vl_moe",
-        config_class=VidCom2Qwen3VLMoeConfig,
-        model_class=VidCom2Qwen3VLMoeForConditionalGeneration,
-        stock_class=Qwen3VLMoeForConditionalGeneration,
-        build=tiny_qwen3_vl_moe,
         deepstack=True,
         **QWEN3,
         legacy_transposed=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
@@ -368,10 +263,6 @@ MODELS = [
     ),
     ModelCase(
         name="qwen3_omni_moe_thinker",
-        config_class=VidCom2Qwen3OmniMoeThinkerConfig,
-        model_class=VidCom2Qwen3OmniMoeThinkerForConditionalGeneration,
-        stock_class=Qwen3OmniMoeThinkerForConditionalGeneration,
-        build=tiny_qwen3_omni_moe_thinker,
         build_arguments={"patch_size": 53},  # 318 × 424 pixels, the fewest that the processor makes of a frame
         **THINKER,
         deepstack=True,
@@ -380,66 +271,38 @@ MODELS = [
     ),
     ModelCase(
         name="qwen3_5",
-        config_class=VidCom2Qwen3_5Config,
-        model_class=VidCom2Qwen3_5ForConditionalGeneration,
-        stock_class=Qwen3_5ForConditionalGeneration,
-        build=tiny_qwen3_5,
         representative=True,
         **QWEN3,
         recurrent=True,
     ),
     ModelCase(
         name="qwen3_5_moe",
-        config_class=VidCom2Qwen3_5MoeConfig,
-        model_class=VidCom2Qwen3_5MoeForConditionalGeneration,
-        stock_class=Qwen3_5MoeForConditionalGeneration,
-        build=tiny_qwen3_5_moe,
         **QWEN3,
         slow=True,
         recurrent=True,
     ),
     ModelCase(
         name="glm4v",
-        config_class=VidCom2Glm4vConfig,
-        model_class=VidCom2Glm4vForConditionalGeneration,
-        stock_class=Glm4vForConditionalGeneration,
-        build=tiny_glm4v,
         **GLM,
     ),
     ModelCase(
         name="glm4v_moe",
-        config_class=VidCom2Glm4vMoeConfig,
-        model_class=VidCom2Glm4vMoeForConditionalGeneration,
-        stock_class=Glm4vMoeForConditionalGeneration,
-        build=tiny_glm4v_moe,
         **GLM,
         slow=True,
     ),
     ModelCase(
         name="glm46v",
-        config_class=VidCom2Glm46VConfig,
-        model_class=VidCom2Glm46VForConditionalGeneration,
-        stock_class=Glm46VForConditionalGeneration,
-        build=tiny_glm46v,
         **GLM,
         slow=True,
     ),
     ModelCase(
         name="cosmos3_omni",
-        config_class=VidCom2Cosmos3OmniConfig,
-        model_class=VidCom2Cosmos3OmniForConditionalGeneration,
-        stock_class=Cosmos3OmniForConditionalGeneration,
-        build=tiny_cosmos3_omni,
         deepstack=True,
         **QWEN3,
         slow=True,
     ),
     ModelCase(
         name="cosmos3_edge",
-        config_class=VidCom2Cosmos3EdgeConfig,
-        model_class=VidCom2Cosmos3EdgeForConditionalGeneration,
-        stock_class=Cosmos3EdgeForConditionalGeneration,
-        build=tiny_cosmos3_edge,
         build_arguments={"patch_size": 10},
         grid=(3, 4),
         structure_tokens=0,
@@ -455,11 +318,7 @@ MODELS = [
     ),
     ModelCase(
         name="internvl",
-        config_class=VidCom2InternVLConfig,
-        model_class=VidCom2InternVLForConditionalGeneration,
-        stock_class=InternVLForConditionalGeneration,
         compared_class=InternVLWithVideos,
-        build=tiny_internvl,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
         structure_tokens=0,
@@ -471,11 +330,7 @@ MODELS = [
     ),
     ModelCase(
         name="smolvlm",
-        config_class=VidCom2SmolVLMConfig,
-        model_class=VidCom2SmolVLMForConditionalGeneration,
-        stock_class=SmolVLMForConditionalGeneration,
         compared_class=SmolVLMWithVideos,
-        build=tiny_smolvlm,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
         structure_tokens=0,
@@ -489,10 +344,6 @@ MODELS = [
     ),
     ModelCase(
         name="gemma4",
-        config_class=VidCom2Gemma4Config,
-        model_class=VidCom2Gemma4ForConditionalGeneration,
-        stock_class=Gemma4ForConditionalGeneration,
-        build=tiny_gemma4,
         # The window is wider than any prompt. tests/test_gemma4.py has a narrow one.
         build_arguments={"patch_size": 4, "sliding_window": 8192},
         grid=(7, 9),
@@ -509,10 +360,6 @@ MODELS = [
     ),
     ModelCase(
         name="gemma4_unified",
-        config_class=VidCom2Gemma4UnifiedConfig,
-        model_class=VidCom2Gemma4UnifiedForConditionalGeneration,
-        stock_class=Gemma4UnifiedForConditionalGeneration,
-        build=tiny_gemma4_unified,
         # tests/test_gemma4.py has a narrow window, and frames whose tokens attend to each other.
         build_arguments={"patch_size": 4, "sliding_window": 8192, "text": {"use_bidirectional_attention": None}},
         grid=(7, 9),
@@ -529,10 +376,6 @@ MODELS = [
     ),
     ModelCase(
         name="video_llama_3",
-        config_class=VidCom2VideoLlama3Config,
-        model_class=VidCom2VideoLlama3ForConditionalGeneration,
-        stock_class=VideoLlama3ForConditionalGeneration,
-        build=tiny_video_llama_3,
         # In these videos all patches change. tests/test_video_llama_3.py has others.
         build_arguments={"patch_size": 10, "pixels": (1, 2**30)},
         grid=(3, 4),
@@ -546,11 +389,7 @@ MODELS = [
     ),
     ModelCase(
         name="minicpmv4_6",
-        config_class=VidCom2MiniCPMV4_6Config,
-        model_class=VidCom2MiniCPMV4_6ForConditionalGeneration,
-        stock_class=MiniCPMV4_6ForConditionalGeneration,
         compared_class=MiniCPMV4_6WithVideos,
-        build=tiny_minicpmv4_6,
         build_arguments={"patch_size": 5, "scale_resolution": 70, "max_slice_nums": 1},
         grid=(3, 4),
         structure_tokens=0,

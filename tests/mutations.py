@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 ALL_PASSED = 0  # exit code of pytest
 SECONDS_OF_A_RUN = 3600
 
-PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS, EVALUATION = (
+PROMPT, METHODS, ENCODING, FAMILIES, HOSTING, RECORDS, EVALUATION, VIDEO = (
     *(f"modeling/{room}" for room in ("prompt", "methods", "encoding", "families", "hosting")),
-    *(f"src/vidcom2/{room}" for room in ("records", "evaluation")),
+    *(f"src/vidcom2/{room}" for room in ("records", "evaluation", "video")),
 )
 
 
@@ -954,6 +954,79 @@ MUTATIONS = [
         "        if True:  # encoded",
         "several questions share one run of the vision tower",
         "frames",
+    ),
+    # -- video --------------------------------------------------------------------------------------------------------
+    Mutation(
+        "a_gap_takes_frames_from_the_rest",
+        f"{VIDEO}/timeline.py",
+        "        if longest * steps <= rest:\n            break\n",
+        "        break\n",
+        "a gap without frames counts as no longer than the time between two sampled frames",
+        ("video_time_stamps", "video"),
+    ),
+    Mutation(
+        "frames_before_time_0_come_after_it",
+        f"{VIDEO}/timeline.py",
+        "before = known[0] - np.rint(",
+        "before = known[0] + np.rint(",
+        "the packets of Matroska that lie before time 0 are shown first",
+        ("video_time_stamps",),
+    ),
+    Mutation(
+        "joined_recordings_are_shown_over_each_other",
+        f"{VIDEO}/timeline.py",
+        "parts.append(part - part.min() + end)",
+        "parts.append(part)",
+        "a recording that is joined to another is shown after it",
+        ("video_time_stamps", "video"),
+    ),
+    Mutation(
+        "undecodable_frames_are_not_counted",
+        f"{VIDEO}/decoding.py",
+        "result.lost = max(refused, total - count)",
+        "result.lost = 0",
+        "`lost` says how many frames of a damaged file do not decode",
+        ("video_decoding", "video"),
+    ),
+    Mutation(
+        "frames_before_the_first_key_are_not_counted",
+        f"{VIDEO}/decoding.py",
+        "left_out = at - (count - 1)",
+        "left_out = 0",
+        "`lost` counts the frames before the first key frame, for which decoders raise no error",
+        ("video_decoding", "video"),
+    ),
+    Mutation(
+        "pixels_are_taken_for_square",
+        f"{VIDEO}/decoding.py",
+        "aspect = float(stream.sample_aspect_ratio or 1)",
+        "aspect = 1.0",
+        "a frame is as wide as players show it",
+        ("video_decoding", "video"),
+    ),
+    Mutation(
+        "turned_frames_are_mirrored",
+        f"{VIDEO}/decoding.py",
+        "pixels, a, d = pixels.transpose(1, 0, 2), c, b",
+        "pixels, a, d = pixels.transpose(1, 0, 2), b, c",
+        "a frame is upright, whichever way the camera was held",
+        ("video_decoding", "video"),
+    ),
+    Mutation(
+        "decoded_frames_are_cut_off_instead_of_rounded",
+        f"{VIDEO}/frames.py",
+        "np.rint(array * 255).astype(np.uint8)",
+        "(array * 255).astype(np.uint8)",
+        "frames of floats are the same as the bytes that they were made of",
+        ("frames",),
+    ),
+    Mutation(
+        "a_picture_lies_on_its_side",
+        f"{VIDEO}/frames.py",
+        'ImageOps.exif_transpose(frames).convert("RGB")',
+        'frames.convert("RGB")',
+        "a list of pictures is shown upright, as the camera's note says",
+        ("frames", "video"),
     ),
 ]
 

@@ -6,14 +6,23 @@ import inspect
 
 import pytest
 import torch
+import transformers
 from conftest import Family, only
-from models import make_image, make_video
+from models import CASES_THAT_LOAD, make_image, make_video
 from transformers import DynamicCache, GenerationMixin, StaticCache, Trainer
 from transformers.cache_utils import Cache
 from transformers.generation import utils as generation_utils
 from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 pytestmark = only(lambda family: family.native)
+
+
+def test_the_class_that_ours_extends_is_transformers_own_for_the_model_type() -> None:
+    for case in CASES_THAT_LOAD:
+        if case.native:
+            assert getattr(transformers, case.stock_class.__name__) is case.stock_class
+            assert CONFIG_MAPPING[case.name] is case.stock_class.config_class
 
 
 # -- forward ----------------------------------------------------------------------------------------------------------

@@ -994,7 +994,7 @@ MUTATIONS = [
         "left_out = at - (count - 1)",
         "left_out = 0",
         "`lost` counts the frames before the first key frame, for which decoders raise no error",
-        ("video_decoding", "video"),
+        ("video_time_stamps",),
     ),
     Mutation(
         "pixels_are_taken_for_square",

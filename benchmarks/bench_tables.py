@@ -6,25 +6,18 @@ Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vidcom2.configuration.compression_settings import VISION_METHODS
 from vidcom2.evaluation.tables import pipes
-from vidcom2.measuring.models import config_and_processor
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
 from vidcom2.measuring.results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
-from vidcom2.measuring.sizes import size_named
 from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
-from vidcom2.planning.gpus import gpu_named
-from vidcom2.planning.plan import Load, plan
-from vidcom2.planning.sizes import model_costs, video_size
-from vidcom2.planning.tables import plan_table
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "docs/deploying.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
@@ -143,18 +136,6 @@ def lectures(models: dict[str, Path]) -> str:
     return pipes(lines)
 
 
-@cache
-def plans() -> str:
-    """Make the table of docs/deploying.md: what `vidcom2 plan` computes for its example."""
-    config, processor = config_and_processor(size_named("qwen3-vl-8b"), {})
-    load = Load(videos_per_minute=600)
-    costs, video = model_costs(config), video_size(config, processor, 64, 640, 360)
-    found = [
-        plan(costs, video, load, gpu_named(name), ratio) for name in ("l40s", "h100") for ratio in (1.0, 0.25, 0.15)
-    ]
-    return pipes(plan_table(found, load))
-
-
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     made = {}
@@ -168,7 +149,6 @@ def blocks() -> dict[str, str]:
     made["memory"] = memory(json.loads(MEMORY.read_text(encoding="utf-8"))["rows"])
     made |= {name: towers(json.loads(path.read_text(encoding="utf-8"))["rows"]) for name, path in TOWERS.items()}
     made["lectures"] = lectures(LECTURES)
-    made["plan"] = plans()
     return made
 
 

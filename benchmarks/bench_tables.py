@@ -5,14 +5,12 @@
 Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from vidcom2.configuration.compression_settings import VISION_METHODS
 from vidcom2.evaluation.tables import pipes
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
-from vidcom2.measuring.results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
+from vidcom2.measuring.results import ALL_TOKENS, TOTALS, read_results
 from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
 
 from .pages import ROOT, write_tables
@@ -30,11 +28,6 @@ PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LL
     (0.25, 0.708, 0.430, "99.6 %"),
     (0.15, 0.791, None, "95.1 %"),
 )
-MEMORY = ROOT / "benchmarks" / "results" / "memory_7b.json"
-TOWERS = {  # block of a page -> figures
-    "towers": ROOT / "benchmarks" / "results" / "towers_cpu.json",
-    "towers-files": ROOT / "benchmarks" / "results" / "towers_files_cpu.json",
-}
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
@@ -86,40 +79,6 @@ def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
 
 
-def memory(rows: list[dict[str, Any]]) -> str:
-    """Make a table of what `benchmark_memory.py` counted, and of how it grows with the frames."""
-    ratios = list(rows[0]["prefill_gib"])
-    towers = [name for name in rows[0] if name.startswith("tower_")]
-    columns: dict[str, list[float]] = {name: [row[name] for row in rows] for name in towers}
-    columns |= {ratio: [row["prefill_gib"][ratio] for row in rows] for ratio in ratios}
-    titles = [name.removesuffix("_gib").replace("_", " ") for name in towers]
-    titles += [f"prefill, R = {100 * float(ratio):g} %" for ratio in ratios]
-    frames = [row["frames"] for row in rows]
-    lines = [["frames", *titles]]
-    for i, number in enumerate(frames):
-        lines.append([f"{number:,}", *(f"{values[i]:.2f}" for values in columns.values())])
-    fits = [fitted_exponent(frames, values) for values in columns.values()]
-    lines.append(["exponent", *("" if fit is None else f"{fit[0]:.2f}" for fit in fits)])
-    return pipes(lines)
-
-
-def towers(rows: list[dict[str, Any]]) -> str:
-    """Make the table of `benchmark_towers.py`: how many times as fast each vision method makes a tower, and the share
-    of the groups of patches that it computes. Some results have a method that this project no longer has."""
-    clips = list(dict.fromkeys(row["clip"] for row in rows))
-    lines = [["tower of", "vision method", *clips]]
-    found: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        name, *values = row["settings"].values()
-        if name == "full" or name not in VISION_METHODS:
-            continue
-        method = f"`{name}`" + "".join(f", {value:g}" for value in values)
-        cell = f"{row['speedup'][0]:.2f}× ({100 * row['computed']:.0f} %)"
-        found.setdefault((row["model"], method), []).append(cell)
-    lines += [[model, method, *cells] for (model, method), cells in found.items()]
-    return pipes(lines)
-
-
 def lectures(models: dict[str, Path]) -> str:
     """Make the table of whole answers: all tokens, VidCom², and VidCom² with a tower that leaves out what repeats."""
     lines = [["size of", "", "vision, s", "prefill, s", "model generation, s", "", "peak memory, GB"]]
@@ -146,8 +105,6 @@ def blocks() -> dict[str, str]:
         made[f"{name}-headline"] = headline(rows)
         made[f"{name}-speed"] = speed(rows)
         made[f"{name}-origin"] = origin(content, rows)
-    made["memory"] = memory(json.loads(MEMORY.read_text(encoding="utf-8"))["rows"])
-    made |= {name: towers(json.loads(path.read_text(encoding="utf-8"))["rows"]) for name, path in TOWERS.items()}
     made["lectures"] = lectures(LECTURES)
     return made
 

@@ -5,26 +5,17 @@
 Each table stands between `<!-- bench: NAME -->` and `<!-- end -->`.
 """
 
-import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vidcom2.configuration.compression_settings import VISION_METHODS
 from vidcom2.evaluation.tables import pipes
-from vidcom2.measuring.models import config_and_processor
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
-from vidcom2.measuring.results import ALL_TOKENS, TOTALS, fitted_exponent, read_results
-from vidcom2.measuring.sizes import size_named
+from vidcom2.measuring.results import ALL_TOKENS, TOTALS, read_results
 from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
-from vidcom2.planning.gpus import gpu_named
-from vidcom2.planning.plan import Load, plan
-from vidcom2.planning.sizes import model_costs, video_size
-from vidcom2.planning.tables import plan_table
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "docs/deploying.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")
@@ -37,11 +28,6 @@ PAPER = (  # LLaVA-OneVision-7B on an A100, of the paper's Tables 1 and 3: R, LL
     (0.25, 0.708, 0.430, "99.6 %"),
     (0.15, 0.791, None, "95.1 %"),
 )
-MEMORY = ROOT / "benchmarks" / "results" / "memory_7b.json"
-TOWERS = {  # block of a page -> figures
-    "towers": ROOT / "benchmarks" / "results" / "towers_cpu.json",
-    "towers-files": ROOT / "benchmarks" / "results" / "towers_files_cpu.json",
-}
 
 
 def headline(rows: list[dict[str, Any]]) -> str:
@@ -93,40 +79,6 @@ def origin(content: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
 
 
-def memory(rows: list[dict[str, Any]]) -> str:
-    """Make a table of what `benchmark_memory.py` counted, and of how it grows with the frames."""
-    ratios = list(rows[0]["prefill_gib"])
-    towers = [name for name in rows[0] if name.startswith("tower_")]
-    columns: dict[str, list[float]] = {name: [row[name] for row in rows] for name in towers}
-    columns |= {ratio: [row["prefill_gib"][ratio] for row in rows] for ratio in ratios}
-    titles = [name.removesuffix("_gib").replace("_", " ") for name in towers]
-    titles += [f"prefill, R = {100 * float(ratio):g} %" for ratio in ratios]
-    frames = [row["frames"] for row in rows]
-    lines = [["frames", *titles]]
-    for i, number in enumerate(frames):
-        lines.append([f"{number:,}", *(f"{values[i]:.2f}" for values in columns.values())])
-    fits = [fitted_exponent(frames, values) for values in columns.values()]
-    lines.append(["exponent", *("" if fit is None else f"{fit[0]:.2f}" for fit in fits)])
-    return pipes(lines)
-
-
-def towers(rows: list[dict[str, Any]]) -> str:
-    """Make the table of `benchmark_towers.py`: how many times as fast each vision method makes a tower, and the share
-    of the groups of patches that it computes. Some results have a method that this project no longer has."""
-    clips = list(dict.fromkeys(row["clip"] for row in rows))
-    lines = [["tower of", "vision method", *clips]]
-    found: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        name, *values = row["settings"].values()
-        if name == "full" or name not in VISION_METHODS:
-            continue
-        method = f"`{name}`" + "".join(f", {value:g}" for value in values)
-        cell = f"{row['speedup'][0]:.2f}× ({100 * row['computed']:.0f} %)"
-        found.setdefault((row["model"], method), []).append(cell)
-    lines += [[model, method, *cells] for (model, method), cells in found.items()]
-    return pipes(lines)
-
-
 def lectures(models: dict[str, Path]) -> str:
     """Make the table of whole answers: all tokens, VidCom², and VidCom² with a tower that leaves out what repeats."""
     lines = [["size of", "", "vision, s", "prefill, s", "model generation, s", "", "peak memory, GB"]]
@@ -143,18 +95,6 @@ def lectures(models: dict[str, Path]) -> str:
     return pipes(lines)
 
 
-@cache
-def plans() -> str:
-    """Make the table of docs/deploying.md: what `vidcom2 plan` computes for its example."""
-    config, processor = config_and_processor(size_named("qwen3-vl-8b"), {})
-    load = Load(videos_per_minute=600)
-    costs, video = model_costs(config), video_size(config, processor, 64, 640, 360)
-    found = [
-        plan(costs, video, load, gpu_named(name), ratio) for name in ("l40s", "h100") for ratio in (1.0, 0.25, 0.15)
-    ]
-    return pipes(plan_table(found, load))
-
-
 def blocks() -> dict[str, str]:
     """Return name -> text for all blocks of the pages."""
     made = {}
@@ -165,10 +105,7 @@ def blocks() -> dict[str, str]:
         made[f"{name}-headline"] = headline(rows)
         made[f"{name}-speed"] = speed(rows)
         made[f"{name}-origin"] = origin(content, rows)
-    made["memory"] = memory(json.loads(MEMORY.read_text(encoding="utf-8"))["rows"])
-    made |= {name: towers(json.loads(path.read_text(encoding="utf-8"))["rows"]) for name, path in TOWERS.items()}
     made["lectures"] = lectures(LECTURES)
-    made["plan"] = plans()
     return made
 
 

@@ -1,7 +1,6 @@
 """Measure what choosing the tokens costs, at the sizes of real models: each method, and plain reads of the tokens.
 
     PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --device cpu --json compress.json
-    PYTHONPATH=src python benchmarks/benchmark_compress.py --repeats 15 --busy 1 --json compress_busy.json
     PYTHONPATH=src python benchmarks/benchmark_compress.py --size llava-video-7b --method vidcom2 --method vcast
 
 Every method of this project's table runs, with each scoring that it reads, and those of `benchmarks/methods/`. The
@@ -16,19 +15,15 @@ The contenders of a size take turns within one run, so that other work on the ma
 table shows medians and quartiles, and the JSON also the fastest and slowest run.
 
 On a busy CPU other work does not affect all contenders alike: each parallel step waits for its slowest thread, so a
-contender with many short steps waits most. `--busy 1` keeps one core busy with other work during all measurements. The
-JSON holds the number of busy cores, the load before the first run, the threads, and OMP_WAIT_POLICY. If other work
-always shares the cores, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
+contender with many short steps waits most. The JSON holds the load before the first run, the threads, and
+OMP_WAIT_POLICY. If other work always shares the cores, try `--threads 1` or OMP_WAIT_POLICY=PASSIVE.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,7 +36,8 @@ from torch import Tensor
 
 import vidcom2
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
-from vidcom2.records.provenance import birth_certificate, cpu_name
+from vidcom2.measuring.bench import order
+from vidcom2.records.provenance import cpu_name
 
 ROOT = Path(__file__).resolve().parents[1]
 # The baseline is a test helper that the tests pin to the released code's output. It is not part of the package.
@@ -50,6 +46,7 @@ from oracle import released_reference  # noqa: E402
 
 from benchmarks.methods import METHODS, register  # noqa: E402
 from benchmarks.methods.attended_tokens import AttendedTokens  # noqa: E402
+from benchmarks.pages import certificate, write_result  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -120,18 +117,17 @@ def settings_of_methods(methods: Collection[str]) -> list[dict[str, str]]:
 
 
 def time_in_turns(contenders: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, list[float]]:
-    """Return the milliseconds of each run of each contender. A different contender begins each round."""
+    """Return the milliseconds of each run of each contender."""
     names = list(contenders)
     times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-2, repeats):  # two rounds to warm up
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
+    for turn, places in enumerate(order(len(names), repeats + 2)):
+        for place in places:
             synchronize(device)
             begin = time.perf_counter()
-            contenders[name]()
+            contenders[names[place]]()
             synchronize(device)
-            if turn >= 0:
-                times[name].append(1000 * (time.perf_counter() - begin))
+            if turn >= 2:  # two rounds to warm up
+                times[names[place]].append(1000 * (time.perf_counter() - begin))
     return times
 
 
@@ -181,23 +177,6 @@ def measure(
     return rows
 
 
-@contextmanager
-def busy_cores(count: int) -> Iterator[None]:
-    """Keep `count` cores busy, each with a process that computes and never waits."""
-    workers = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-        ended = [worker.returncode for worker in workers if worker.poll() is not None]
-        if ended:
-            raise RuntimeError(
-                f"{len(ended)} of {count} busy processes ended early with {ended}, so the cores were not all busy."
-            )
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
 def shown(value: Any) -> str:
     if isinstance(value, list):
         return "–".join(map(shown, value))
@@ -225,7 +204,6 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each contender.")] = 15,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device that holds the tokens.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default as many as torch uses.")] = None,
-    busy: Annotated[int, typer.Option(min=0, help="Cores to keep busy with other work while measuring.")] = 0,
     size: Annotated[list[str] | None, typer.Option(help="Size to measure. Repeatable; by default all.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Method to measure. Repeatable; by default all.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="dtype of the tokens. Repeatable; by default both.")] = None,
@@ -238,30 +216,22 @@ def main(
         torch.set_num_threads(threads)
     register()
     sizes, methods = checked(size, SIZES, "--size"), checked(method, measured_methods(), "--method")
-    certificate = birth_certificate(
+    certified = certificate(
         "random tokens",
         "benchmarks/benchmark_compress.py",
         device=torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
         torch_threads=torch.get_num_threads(),
         omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
-        cpu_cores=os.cpu_count(),
-        busy_cores=busy,
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # before the first run
         retention_ratio=RETENTION_RATIO,
         repeats=repeats,
         statistic="median",
     )
     rows = []
-    with busy_cores(busy):
-        for name in sizes:
-            for each in checked(dtype, DTYPES, "--dtype"):
-                rows += measure(name, SIZES[name], each, device, repeats, methods)
-                if json_file is not None:  # written after each size, so that nothing is lost if a later one fails
-                    json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
-    table = Table(
-        title=f"vidcom2.compress on {certificate['device']}, {certificate['torch_threads']} threads, "
-        f"{busy} of {certificate['cpu_cores']} cores busy with other work"
-    )
+    for name in sizes:
+        for each in checked(dtype, DTYPES, "--dtype"):
+            rows += measure(name, SIZES[name], each, device, repeats, methods)
+            write_result(json_file, certified, rows)  # after each size, so that nothing is lost if a later one fails
+    table = Table(title=f"vidcom2.compress on {certified['device']}, {certified['torch_threads']} threads")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

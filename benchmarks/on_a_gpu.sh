@@ -59,9 +59,11 @@ NO_CUDA=$WHY_NOT
 # The tests that skip without CUDA, and no others.
 step tests 60 "$PYTHON" -m pytest -o addopts= -q -rs -m cuda tests/test_compression.py tests/test_generate.py tests/test_bench.py
 step compress 60 "$PYTHON" benchmarks/benchmark_compress.py --device cuda --repeats 30 --json "$WORK/compress_cuda.json"
-step towers 45 "$PYTHON" -m benchmarks.benchmark_towers --device cuda --layers 24 --repeats 5 \
-    --model llava-onevision-0.5b --model qwen3-vl-2b --json "$WORK/towers_cuda.json"
-step device_reads 40 "$PYTHON" -m benchmarks.count_device_reads --json "$WORK/device_reads.json"
+
+# The vision tower, which compression does not shorten: whole, and without the patches that repeat.
+step lecture 20 "$PYTHON" -m benchmarks.clips lecture "$WORK/lecture.mp4"
+bench vision_tower 60 --model-size llava-onevision-0.5b --model-size qwen3-vl-2b --video "$WORK/lecture.mp4" --repeats 5 \
+    --max-new-tokens 4 --method vidcom2,vidcom2:vision_method=skip_repeated:vision_tolerance=0.02 --retention-ratio 0.25
 
 # The paper's setting, 32 × 196 tokens; then over frames, for the plots of time and memory.
 bench llava_onevision_7b 100 --model-size llava-onevision-7b --encode-once

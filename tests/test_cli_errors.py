@@ -217,8 +217,6 @@ def smolvlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["bench", "--model", "MODEL", "-o", "OUT"],
         ["bench", "--model-size", "smolvlm2-2.2b", "-o", "OUT"],
         ["demo", "--model", "MODEL"],
-        ["plan", "--model", "MODEL"],
-        ["plan", "--model-size", "smolvlm2-2.2b"],
         ["publish", "--base", "MODEL", "--repo", "org/repo", "--dry-run", "-o", "OUT"],
         ["publish", "--base", "MODEL", "--repo", "org/repo", "--dry-run", "-o", "OUT", "--verify", "twin"],
         ["verify", "MODEL"],

@@ -8,7 +8,6 @@ import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -196,42 +195,9 @@ def test_the_figures_shown_are_those_of_the_demo() -> None:
         assert run["frame_budgets"][int(i)] == int(k)
 
 
-def test_the_figures_of_the_selections_speed_equal_the_result_files() -> None:
+def test_the_figures_of_the_selections_speed_equal_the_result_file() -> None:
     text = page("docs/benchmarks.md").replace("\n", " ")
-    for case in ("compress_cpu", "compress_cpu_busy"):
-        file = Path(__file__).parents[1] / "benchmarks" / "results" / f"{case}.json"
-        for scoring in ("paper", "released"):
-            rows_of_file = json.loads(file.read_text())["rows"]
-            times = [row["speedup"] for row in rows_of_file if "speedup" in row and row["scoring"] == scoring]
-            assert f"{min(times):.1f}–{max(times):.1f}×" in text, (case, scoring)
-
-
-def test_the_figures_around_the_tower_and_of_many_videos_equal_the_result_files() -> None:
-    results = Path(__file__).parents[1] / "benchmarks" / "results"
-    text = page("docs/benchmarks.md")
-
-    def rows_of(name: str) -> list[dict[str, Any]]:
-        found = json.loads((results / f"{name}.json").read_text())
-        assert found["birth_certificate"]["vidcom2_dirty"] is False
-        return found["rows"]
-
-    for row in rows_of("around_the_tower_cpu") + rows_of("around_the_tower_reading_cpu"):
-        middle, least, most = row["times_as_fast"]
-        figures = f"{row['before']:.3g} s | {row['after']:.3g} s | {middle:.2f}× ({least:.2f}–{most:.2f})"
-        assert f"| {row['stage']} | {row['of']} | {row['alternative']} | {figures} |" in text
-    for row in rows_of("many_cpu")[1:]:
-        assert f"{row['ratio']:.2f}× ({row['ratio_least']:.2f}–{row['ratio_most']:.2f})" in text
-    before, after = rows_of("compress_cpu_one_thread_before"), rows_of("compress_cpu_one_thread")
-    for old, new in zip(before, after, strict=True):
-        of = f"| {new['size']} | {new['dtype']} | {new['scoring']} |"
-        assert f"{of} {old['speedup']:.1f}× | {new['speedup']:.1f}× |" in text
-
-
-def test_the_figures_of_reading_videos_equal_the_result_file() -> None:
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "reading_cpu.json"
-    text = " ".join(page("docs/using.md").split())
-    for row in json.loads(file.read_text())["rows"]:
-        seconds = row["seconds"]
-        assert f"{seconds['sought']:.1f} s" in text, row
-        if "in_order" in seconds:
-            assert f"{seconds['in_order']:.1f} s" in text and f"{row['speedup']:.1f}×" in text, row
+    rows_of_file = json.loads((ROOT / "benchmarks" / "results" / "compress_cpu.json").read_text())["rows"]
+    for scoring in ("paper", "released"):
+        times = [row["speedup"] for row in rows_of_file if "speedup" in row and row["scoring"] == scoring]
+        assert f"{min(times):.1f}–{max(times):.1f}×" in text, scoring

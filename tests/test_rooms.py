@@ -15,7 +15,7 @@ ROOMS = (
     *(".repo_shape", ".hub_calls", ".errors", ".families", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
     *(".placement", ".devices", ".nearest_family"),
     *("tiny", "video", "records", ".checkpoints"),
-    *("answering", "evaluation", "measuring", "planning", "explain", "demo"),
+    *("answering", "evaluation", "measuring", "explain", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),
 )
 TOPS = {"": ROOT / "src" / "vidcom2"} | {

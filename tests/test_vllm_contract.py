@@ -110,3 +110,8 @@ def test_other_versions_are_refused_with_the_supported_ones_and_a_remedy(version
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cpu", "0.33.0", "0.33.1.dev3+g1234567"])
 def test_supported_versions_are_not_refused(version: str) -> None:
     assert why_not(version) is None
+
+
+def test_the_container_file_has_a_supported_version() -> None:
+    found = re.search(r"^FROM vllm/vllm-openai:v(\S+)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    assert found and why_not(found[1]) is None

@@ -1,16 +1,12 @@
-"""The candidates of the needle benchmark: every method of the paper at its ratios, and the paper's ablations."""
+"""The candidates of the needle benchmark: every method at its ratios, and the paper's ablations."""
 
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor, cat, full, stack
-
 from vidcom2.answering.candidates import AllTokens, Candidate
-from vidcom2.answering.generation import Batch
 from vidcom2.toys import Toy
 
-from ..baselines import BASELINES
 from ..methods import register
 from ..methods.attended_tokens import AttendedAnswers
 
@@ -45,18 +41,11 @@ METHODS_BY_ATTENTION: dict[str, dict[str, Any]] = {  # of the vision tower, in `
     "VisionZip": {"compression_method": "visionzip"},
     "HoliTom": {"compression_method": "holitom"},
 }
-IN_MODEL = {"FastV": "fastv", "PyramidDrop": "pyramiddrop", "SparseVLM": "sparsevlm"}
-BASELINES_FOR = ("llava_onevision",)  # `benchmarks/baselines` have this architecture alone
-# FastV drops after the first of the language model's eight layers. After the second it could not reach 15 %.
-ARGUMENTS: dict[str, dict[str, Any]] = {"fastv": {"layer": 1}}
 
 
 def main_candidates(toy: Toy) -> list[Candidate]:
     """Return the candidates of the paper's Table 2: method × ratio."""
-    candidates = [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in RATIOS]
-    if toy.name in BASELINES_FOR:
-        candidates += [_baseline(name, ratio) for name in (*IN_MODEL, "downscale") for ratio in RATIOS]
-    return candidates
+    return [Candidate(name, ratio, settings) for name, settings in METHODS.items() for ratio in RATIOS]
 
 
 def position_candidates(toy: Toy) -> list[Candidate]:
@@ -131,8 +120,6 @@ def ablation_candidates(toy: Toy) -> list[Candidate]:
         for adjusted, given in {name: its_own, f"{name} + adjustment": EXACT}.items():
             method = {"compression_method": adjusted.replace(" + adjustment", "_adjusted")}
             candidates += [Candidate(adjusted, ratio, given | method) for ratio in ABLATION_RATIOS]
-    for name in IN_MODEL if toy.name in BASELINES_FOR else ():
-        candidates += [_baseline(name, 0.25), _baseline(name, 0.25, frame_adjustment=True)]
     return candidates
 
 
@@ -168,21 +155,3 @@ def repeat_candidates(toy: Toy) -> list[Candidate]:
         Candidate("VidCom² (paper)", 0.25, METHODS["VidCom² (paper)"]),
         Candidate("coverage", 0.25, NEWER_METHODS["coverage"]),
     ]
-
-
-def _baseline(name: str, ratio: float, **arguments: Any) -> Candidate:
-    key = IN_MODEL.get(name, name)
-    label = name + (" + adjustment" if arguments.get("frame_adjustment") else "")
-    answer = partial(_answer, key, retention_ratio=ratio, **ARGUMENTS.get(key, {}), **arguments)
-    return Candidate(label, ratio, answer=answer)
-
-
-def _answer(name: str, model: Any, batch: Batch, max_new_tokens: int, **arguments: Any) -> tuple[Tensor, Tensor]:
-    """Answer with a baseline, in the form of `Candidate.answer`."""
-    inputs = dict(batch.inputs)
-    if name == "downscale":
-        inputs["pixel_values_videos"] = cat([video.inputs["pixel_values_videos"] for video in batch.videos])
-    else:
-        arguments["video_features"] = stack([video.outputs.pooler_output[0] for video in batch.videos])
-    answer = BASELINES[name](model, inputs, max_new_tokens=max_new_tokens, **arguments)
-    return answer.token_ids, full((len(batch.videos),), answer.retention_ratio)

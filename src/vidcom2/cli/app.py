@@ -14,7 +14,6 @@ from .demo import demo_command
 from .env import env_command
 from .eval import eval_command
 from .explain import explain_command
-from .plan import plan_command
 from .publish import publish_command, verify_command
 from .run import run_command
 
@@ -58,7 +57,6 @@ app.command("explain", cls=Command)(explain_command)
 app.command("demo", cls=Command)(demo_command)
 app.command("convert-llava-video", cls=Command)(convert_command)
 app.command("bench", cls=Command)(bench_command)
-app.command("plan", cls=Command)(plan_command)
 app.command("eval", cls=Command)(eval_command)
 app.command("env", cls=Command)(env_command)
 app.command("publish", cls=Command)(publish_command)

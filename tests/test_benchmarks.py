@@ -1,10 +1,15 @@
-"""benchmarks/benchmark_compress.py: what choosing the tokens costs."""
+"""The scripts of benchmarks/: what choosing the tokens costs, and clips in which more or less repeats."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import typer
 
 from benchmarks.benchmark_compress import SIZES, Size, checked, measure, measured_methods
+from benchmarks.clips import CLIPS, encoded_clip
 from benchmarks.methods import METHODS, register
+from vidcom2 import read_video
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
 
 TINY = Size(num_frames=8, grid=(3, 4), dim=8)
@@ -30,3 +35,16 @@ def test_every_method_is_measured_with_each_scoring_that_it_reads() -> None:
 def test_an_unknown_size_is_refused_with_those_there_are() -> None:
     with pytest.raises(typer.BadParameter, match=r"'llava' is unknown; choose from llava-onevision-7b, "):
         checked(["llava"], SIZES, "--size")
+
+
+def test_clips_repeat_as_much_as_their_names_say(tmp_path: Path) -> None:
+    """Counted in squares of 28 pixels that change by less than noise from one frame to the next."""
+    shares = {}
+    for kind in CLIPS:
+        (tmp_path / "clip.mp4").write_bytes(encoded_clip(kind, 8, 224, 18))
+        frames = read_video(tmp_path / "clip.mp4", 8).frames.astype(float) / 127.5
+        squares = frames.reshape(8, 8, 28, 8, 28, 3)
+        changes = np.sqrt(((squares[1:] - squares[:-1]) ** 2).mean(axis=(2, 4, 5)))
+        shares[kind] = (changes < 0.05).mean()
+    assert shares["lecture"] > 0.8 and shares["fixed camera"] > 0.5
+    assert shares["cuts"] < 0.8 and shares["handheld"] < 0.1

@@ -1,7 +1,6 @@
 """Make a Hub repo equal to what was staged, in one commit. Weights are copied on the server; the rest is uploaded."""
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +26,6 @@ NEW_REPO_FILES = {".gitattributes"}
 NEW_SPACE_CARD = "Check out the configuration reference at https://huggingface.co/docs/hub/spaces-config-reference"
 # Files that would change what is loaded, besides those that Transformers reads from any checkpoint.
 DECISIVE_FILES = {SINGLE_FILE, INDEX, "adapter_config.json", "custom_generate/generate.py"}
-PAUSES = (1.0, 4.0)  # seconds to wait before a publication is tried again
-# Requests that huggingface_hub 2 repeats by itself. It does not repeat creating, copying, committing and tagging.
-TRIED_BY_THE_CLIENT = re.compile(r"/preupload/|/xet-(read|write)-token/|/objects/batch|/tree/")
 
 
 @dataclass(frozen=True)
@@ -214,59 +210,59 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
 def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Remote) -> Published:
     """Make the repo equal to what was staged, in one commit on top of `remote.head`.
 
-    Until that commit nothing can be seen in the repo. Requests are repeated if the Hub fails to answer. If that does
-    not help, publishing again later continues where it stopped, and uploads no weights twice.
+    Until that commit nothing can be seen in the repo. huggingface_hub repeats the requests that it may repeat. If
+    another fails, publishing again finishes what is left, and uploads no weights twice.
 
     Raises:
         PublishError: if the Hub refuses or cannot be reached, or if the repo changed in the meantime.
     """
-    for pause in (*PAUSES, None):
-        try:
-            with hub_errors(options.target):
-                return _publish_once(api, options, staged, remote)
-        except HubUnreachable as error:
-            route = route_of(error.__cause__)
-            if options.pr and "/commit/" in route:  # a second try could open a second pull request
-                raise PublishError(
-                    f"the Hub did not answer, so a pull request may have been opened in {options.target!r}. Look there "
-                    "before you try again."
-                ) from error
-            if pause is None or not route or TRIED_BY_THE_CLIENT.search(route):  # hf_xet's errors name no route
-                raise
-            time.sleep(pause)
-    raise AssertionError("the last try returns or raises")
-
-
-def _publish_once(api: HfApi, options: PublishOptions, staged: StagedRepo, before: Remote) -> Published:
-    repo, tag = options.target, options.tag
-    if before.head is None:
-        sdk = None if options.space is None else "gradio"
-        api.create_repo(repo, private=options.private, exist_ok=True, repo_type=options.repo_type, space_sdk=sdk)
-    now = remote_state(api, repo, options.repo_type)
-    operations = plan(staged, now)
-    # An earlier try may have succeeded without an answer. Then nothing is left to do.
-    if operations and now.head != before.head and not (before.head is None and now.is_new):
-        raise PublishError(f"{repo!r} changed while this was being published. Look at it, and run again.")
-    head, pull_request = now.head, None
+    repo, repo_type, head, pull_request = options.target, options.repo_type, remote.head, None
+    operations = plan(staged, remote)
+    with hub_errors(repo):
+        if head is None:
+            sdk = None if options.space is None else "gradio"
+            api.create_repo(repo, private=options.private, repo_type=repo_type, space_sdk=sdk)
+            head = api.repo_info(repo, repo_type=repo_type).sha
     if operations:
-        try:
-            commit = _commit(api, options, staged, now.head, operations)
-        except (FileDuplicationError, HfHubHTTPError) as error:
-            if not _is_refused_copy(error):
-                raise
-            operations = plan(staged, now, server_copies=False)
-            commit = _commit(api, options, staged, now.head, operations)
+        commit = _commit(api, options, staged, remote, head, operations)
         head, pull_request = commit.oid, commit.pr_url
-    if tag is not None and now.tags.get(tag) != head:
+    if options.tag is not None:
         try:
             with hub_errors(repo):
-                api.create_tag(repo, tag=tag, revision=head, repo_type=options.repo_type)
+                api.create_tag(repo, tag=options.tag, revision=head, repo_type=repo_type)
         except PublishError as error:
             why = status_of(error.__cause__) or type(error.__cause__).__name__
-            text = f"{repo!r} is published at {head}, but the Hub did not tag it {tag!r} ({why}). Run again to tag it."
-            raise type(error)(text) from error.__cause__
+            raise type(error)(
+                f"{repo!r} is published at {head}, but the Hub did not tag it {options.tag!r} ({why}). Run again to "
+                "tag it."
+            ) from error.__cause__
     url = f"{api.endpoint}/{repo}" if options.space is None else f"{api.endpoint}/spaces/{repo}"
-    return Published(url, None if head == before.head else head, head, pull_request)
+    return Published(url, head if operations else None, head, pull_request)
+
+
+def _commit(
+    api: HfApi,
+    options: PublishOptions,
+    staged: StagedRepo,
+    remote: Remote,
+    parent: str | None,
+    operations: Sequence[Operation],
+) -> CommitInfo:
+    try:
+        with hub_errors(options.target):
+            try:
+                return _commit_once(api, options, staged, parent, operations)
+            except (FileDuplicationError, HfHubHTTPError) as error:
+                if not _is_refused_copy(error):
+                    raise
+                return _commit_once(api, options, staged, parent, plan(staged, remote, server_copies=False))
+    except HubUnreachable as error:
+        if not options.pr:
+            raise
+        raise PublishError(
+            f"the Hub did not answer, so a pull request may have been opened in {options.target!r}. Look there before "
+            "you try again."
+        ) from error
 
 
 def _is_refused_copy(error: Exception) -> bool:
@@ -277,7 +273,7 @@ def _is_refused_copy(error: Exception) -> bool:
     return route_of(error).endswith("/lfs-files/duplicate") and status_of(error) in (400, 403, 404, 409, 422)
 
 
-def _commit(
+def _commit_once(
     api: HfApi, options: PublishOptions, staged: StagedRepo, parent: str | None, operations: Sequence[Operation]
 ) -> CommitInfo:
     missing = any(operation.action == "add" and not Path(operation.source).is_file() for operation in operations)

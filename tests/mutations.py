@@ -48,14 +48,6 @@ def of_the_model(name: str, file: str, old: str, new: str, breaks: str, *tests: 
 
 MUTATIONS = [
     # -- families -----------------------------------------------------------------------------------------------------
-    Mutation(
-        "the_shortest_beginning_names_the_unsupported",
-        "src/vidcom2/nearest_family.py",
-        "return max(found, key=lambda pair: pair[0])[1] if found else None",
-        "return min(found, key=lambda pair: pair[0])[1] if found else None",
-        "the row of the longest beginning of a `model_type` says why it does not fit",
-        ("load",),
-    ),
     of_the_model(
         "images_within_marks_of_a_video_are_images",
         f"{FAMILIES}/glm_videos.py",

@@ -16,7 +16,6 @@ from test_cli import vidcom2
 from vidcom2 import VidCom2LlavaOnevisionForConditionalGeneration
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from vidcom2.families import FAMILIES
-from vidcom2.nearest_family import UNSUPPORTED
 from vidcom2.tiny.glm import tiny_glm4v
 from vidcom2.tiny.llava import tiny_llava_onevision
 from vidcom2.tiny.llava_video import tiny_llava_video
@@ -140,8 +139,6 @@ def test_the_tables_agree_with_the_code() -> None:
     own = [f'`"{name}"`' for name in COMPRESSION_METHODS]
     assert [row[0] for row in rows("docs/methods.md", "At a glance")] == [*own, "yours"]
     assert re.findall(r"^## (`.+`)$", page("docs/methods.md"), flags=re.MULTILINE) == own
-    reasons = [[row.name, row.reason] for row in UNSUPPORTED if row.reason]
-    assert rows("docs/limits.md", "What is not supported") == reasons
     settings = page("docs/settings.md").split("| field | default |")[1]
     assert all(f"`{name}`" in settings for name in SETTING_NAMES)
 

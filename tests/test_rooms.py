@@ -13,7 +13,7 @@ ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling", "vllm_plugin"),
     *(".repo_shape", ".hub_calls", ".errors", ".families", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
-    *(".placement", ".devices", ".nearest_family"),
+    *(".placement", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),

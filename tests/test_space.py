@@ -24,7 +24,6 @@ from vidcom2.demo.conversation import asked
 from vidcom2.demo.space import lent_gpu
 from vidcom2.errors import OptionError
 from vidcom2.hub_calls import PublishError
-from vidcom2.hub_upload import publishing
 from vidcom2.hub_upload.publish_options import PublishOptions
 from vidcom2.hub_upload.publish_repo import prepare
 from vidcom2.hub_upload.publishing import Published, publish
@@ -38,8 +37,7 @@ ON_HUB = f"spaces/{SPACE}"
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setattr(publishing, "PAUSES", (0.0, 0.0))
+def hub(tmp_path: Path) -> Iterator[LoopbackHub]:
     with LoopbackHub(tmp_path / "hub") as hub, hub.online(tmp_path / "home"):
         hub.seed(MODEL, TOY.folder)
         yield hub

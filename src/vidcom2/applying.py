@@ -18,8 +18,7 @@ from .checkpoints import check_settings_of
 from .checks import check_settings
 from .configuration.compression_settings import SETTING_NAMES, left_out, with_settings
 from .errors import OptionError
-from .families import FAMILIES, Family
-from .nearest_family import no_class_for
+from .families import FAMILIES, Family, no_class_for
 from .shipping.shipped_code import CODE_FIELDS
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -24,11 +24,10 @@ from .checks import FAMILY_SETTINGS, check_settings
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import torch_device
 from .errors import CheckpointError, OptionError, is_out_of_memory
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, no_class_for
 from .finding_checkpoints import CONFIG, checkpoint_file, find_checkpoint
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
-from .nearest_family import no_class_for
 from .placement import Placement
 from .records.fingerprints import Source, source_of
 from .toys import toy_of
@@ -439,7 +438,7 @@ def family_of(what: str, config: dict[str, Any]) -> Family:
         )
     family = FAMILIES.get(model_type) or next((each for each in FAMILIES.values() if each.part_of == model_type), None)
     if family is None:
-        raise CheckpointError(no_class_for(what, model_type, has_own_code="auto_map" in config))
+        raise CheckpointError(no_class_for(what, model_type))
     family.check_packages()
     return family
 

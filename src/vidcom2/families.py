@@ -12,7 +12,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .errors import OptionError
+from .errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
@@ -356,3 +356,17 @@ FAMILIES: dict[str, Family] = {
         ),
     )
 }
+
+
+def no_class_for(what: str, model_type: object) -> str:
+    """Return the error for a model that is of no family, as sentences.
+
+    Args:
+        what: which model it is.
+        model_type: the `model_type` of its config.
+    """
+    return (
+        f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}."
+        f"{did_you_mean(model_type, FAMILIES)} Take a checkpoint of such a type, in the format of Transformers and "
+        "with a vision tower, or run this one without compression."
+    )

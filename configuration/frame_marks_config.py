@@ -5,8 +5,6 @@ frames of a video are told from images.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-VIDEO_TOKEN_ID = -1  # Marks a video's placeholders within this code, where they must differ from those of images.
-
 
 class FrameMarksConfig:
     """How a checkpoint's tokenizer writes the text that stands before frames, and not before images. It comes before

@@ -478,6 +478,11 @@ def video_places(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Ten
     return torch.tensor(places)
 
 
+def token_types(config: PreTrainedConfig, input_ids: torch.Tensor) -> torch.Tensor:
+    """Return the types of tokens as processors do: 1 for images, 2 for videos, 0 for all others."""
+    return (input_ids == config.image_token_id).int().masked_fill(video_places(config, input_ids), 2)
+
+
 def make_video(seed: int, num_frames: int = 8, unique_frame: int | None = 5) -> np.ndarray:
     """Return (num_frames, 3, height, width) uint8: a nearly still scene with one frame of another scene."""
     rng = np.random.default_rng(seed)

@@ -58,8 +58,8 @@ MUTATIONS = [
     ),
     of_the_model(
         "videos_keep_the_ids_of_images",
-        f"{FAMILIES}/glm_videos.py",
-        "        return input_ids.masked_fill(self.is_video(input_ids), self.config.video_token_id)",
+        f"{PROMPT}/prompt_compression.py",
+        "        return input_ids.masked_fill(kinds == VIDEO, self.video_id)",
         "        return input_ids",
         "Transformers finds the features of GLM's videos where it repeats or splits them",
         "generate",

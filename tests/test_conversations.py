@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video, video_places
+from models import RETENTION_RATIO, make_image, make_video, token_types, video_places
 from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import DynamicCache
@@ -90,7 +90,7 @@ def test_an_image_after_a_turn_equals_a_run_from_scratch_in_a_hand_written_loop(
     images = family.images_of(image)
     if first == "image":
         images = {name: torch.cat([family.images_of(inputs)[name], images[name]]) for name in images}
-    types = {"mm_token_type_ids": family.model.model.token_types(ids)} if family.case.mrope else {}
+    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if family.case.mrope else {}
     from_scratch = family.model(input_ids=ids, **media, **images, **types).logits[:, -1]
     cache = family.model(**inputs, use_cache=True).past_key_values
     second = {"input_ids": image["input_ids"]} | family.images_of(image)
@@ -331,7 +331,7 @@ def test_media_after_any_turn_equal_a_run_from_scratch(family: Family, turns: st
             **{name: torch.cat([media[name], new]) if name in media else new for name, new in given.items()},
         }
     ratio = ratios[0] if first == "video" else ratios[1]
-    types = {"mm_token_type_ids": family.model.model.token_types(ids)} if family.case.mrope else {}
+    types = {"mm_token_type_ids": token_types(family.model.config, ids)} if family.case.mrope else {}
     from_scratch = family.model(input_ids=ids, **media, **types, retention_ratio=ratio).logits[:, -1]
     cache = family.model(**one, use_cache=True, retention_ratio=ratios[0]).past_key_values
     new = {"video": family.videos_of, "image": family.images_of}[second](other)
@@ -368,7 +368,7 @@ def test_a_loop_may_pass_a_growing_mask(family: Family, kind: str, padded: bool)
     whole = dict(inputs) | {"input_ids": torch.cat([inputs["input_ids"], tokens], dim=1), "attention_mask": mask}
     whole = {name: value for name, value in whole.items() if name != "mm_token_type_ids"}
     if family.case.mrope:
-        whole["mm_token_type_ids"] = family.model.model.token_types(whole["input_ids"])
+        whole["mm_token_type_ids"] = token_types(family.model.config, whole["input_ids"])
     torch.testing.assert_close(step, family.model(**whole).logits[:, -1], rtol=0, atol=1e-5)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Family, only
-from models import RETENTION_RATIO, make_image, make_video
+from models import RETENTION_RATIO, make_image, make_video, token_types
 from PIL import Image
 from reference import compressed_embeddings, new_tokens, position_arguments
 from test_forward import labels_of
@@ -150,14 +150,14 @@ def test_the_marks_of_a_video_tell_its_placeholders_from_those_of_images(family:
         images=[make_image(seed) for seed in range(3)],
     )
     model, ids, types = family.model.model, inputs["input_ids"], inputs["mm_token_type_ids"]
-    assert (model.token_types(ids) == types).all() and {1, 2} <= set(types.flatten().tolist())
-    distinct = model.distinct_ids(ids)
+    assert (model.kinds(ids).clamp(min=0) == types).all() and {1, 2} <= set(types.flatten().tolist())
+    distinct = model.distinct_ids(ids, model.kinds(ids))
     assert torch.equal(distinct == model.config.image_token_id, types == 1)
     assert torch.equal(distinct == model.config.video_token_id, types == 2)
     for start in range(0, ids.shape[1], 7):
         chunk = slice(start, start + 7)
-        assert (model.token_types(distinct[:, chunk]) == types[:, chunk]).all()
-    assert torch.equal(model.distinct_ids(distinct), distinct)
+        assert (model.kinds(distinct[:, chunk]).clamp(min=0) == types[:, chunk]).all()
+    assert torch.equal(model.distinct_ids(distinct, model.kinds(distinct)), distinct)
 
 
 # -- times of videos --------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
     first[TIMES], second[TIMES] = torch.tensor([0.4375]), torch.tensor([1.3125])
     turn = run(timed.model, first, retention_ratio=ratio, return_dict_in_generate=True)
     whole = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
-    whole["mm_token_type_ids"] = timed.model.model.token_types(whole["input_ids"])
+    whole["mm_token_type_ids"] = token_types(timed.model.config, whole["input_ids"])
     whole |= {name: torch.cat([first[name], second[name]]) for name in timed.case.video_inputs}
     from_scratch = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
 
@@ -353,7 +353,7 @@ def test_uncompressed_features_store_a_conversations_positions_in_its_cache(atte
     first, cache = caches[0]
     step = torch.tensor([[65]])
     whole = {**first, "input_ids": torch.cat([first["input_ids"], step], dim=1), "attention_mask": None}
-    whole["mm_token_type_ids"] = model.model.token_types(whole["input_ids"])
+    whole["mm_token_type_ids"] = token_types(model.config, whole["input_ids"])
     ours = model(input_ids=step, past_key_values=cache).logits[:, -1]
     again = model(**whole, retention_ratio=1.0).logits[:, -1]
     torch.testing.assert_close(ours, again, rtol=0, atol=3e-5)

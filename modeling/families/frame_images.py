@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from ...configuration.compression_settings import CompressionSettings
-from ...configuration.frame_marks_config import VIDEO_TOKEN_ID
 from ..encoding.video_features import (
     ParentFeatures,
     Run,
@@ -29,7 +28,7 @@ from ..methods.compression import VideoTokens
 from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
-from ..prompt.prompt_compression import VidCom2ModelMixin
+from ..prompt.prompt_compression import TEXT, VIDEO, VidCom2ModelMixin
 from .frame_marks import FrameMarks
 
 VIDEO_ARGUMENTS = ("pixel_values_videos", "num_frames")
@@ -128,7 +127,7 @@ class HeadOfVideosAsImages(ParentModel):
         num_cached = 0 if cache is None else int(cache.get_seq_length())
         joined = self.model.joined_features(None if ids is None else ids[:, num_cached:], arguments)
         if prompt is not None:
-            ids = prompt.ids.masked_fill(prompt.ids == VIDEO_TOKEN_ID, self.config.image_token_id)
+            ids = prompt.ids.masked_fill(prompt.ids == self.model.video_id, self.config.image_token_id)
             arguments["compressed_prompt"] = replace(prompt, ids=ids)
         if joined:
             # An entry for each token, since the parent repeats those of a prompt for its beams.
@@ -150,23 +149,20 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
     # Which rows and placeholders are frames
     # -----------------------------------------------------------------------------------------------------------------
 
-    def is_video(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for the tokens of a frame: bool, of the same shape (..., L).
+    def kinds(self, input_ids: Tensor) -> Tensor:
+        """Return what each token stands for. A frame's tokens have the id of images, and the text before them tells
+        that they are a frame's."""
+        kinds = super().kinds(input_ids)
+        if self._marks is None or not input_ids.numel() or (kinds == VIDEO).any():
+            return kinds
+        return self._with_frames(kinds, self._videos_of(input_ids))
 
-        They have the id of images, and the text before them tells that they are a frame's. In the ids that
-        `distinct_ids` returns, they have an id of their own.
-        """
-        is_distinct = input_ids == VIDEO_TOKEN_ID
-        if self._marks is None or not input_ids.numel() or is_distinct.any():
-            return is_distinct
-        is_frame = is_distinct.cpu().view(-1, input_ids.shape[-1])
-        for prompt, videos in zip(is_frame, self._videos_of(input_ids)):
+    def _with_frames(self, kinds: Tensor, videos_of_prompts: Sequence[Sequence[Sequence[range]]]) -> Tensor:
+        found = kinds.cpu().view(-1, kinds.shape[-1])
+        for prompt, videos in zip(found, videos_of_prompts):
             for frame in (frame for video in videos for frame in video):
-                prompt[frame.start : frame.stop] = True
-        return is_frame.view(input_ids.shape).to(input_ids.device)
-
-    def distinct_ids(self, input_ids: Tensor) -> Tensor:
-        return input_ids.masked_fill(self.is_video(input_ids), VIDEO_TOKEN_ID)
+                prompt[frame.start : frame.stop] = VIDEO
+        return found.view(kinds.shape).to(kinds.device)
 
     @property
     def _marks(self) -> FrameMarks | None:
@@ -220,7 +216,8 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         if has_whole_conversation and not is_first:
             known = CachedPrompt.of(cache, len(input_ids), input_ids.device)
             input_ids = input_ids[:, known.prompt_length :]
-        lengths = [len(video) for videos in self._videos_of(input_ids) for video in videos]
+        videos_of_prompts = self._videos_of(input_ids)
+        lengths = [len(video) for videos in videos_of_prompts for video in videos]
         if not lengths:
             return inputs
         if pixels is None:
@@ -229,7 +226,8 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
                 "Pass `pixel_values`, or `retention_ratio=1.0` without a budget."
             )
         of_tile = self.config.tokens_per_tile
-        of_frame = self.is_video(input_ids)[input_ids == self.config.image_token_id]
+        kinds = self._with_frames(super().kinds(input_ids), videos_of_prompts)
+        of_frame = kinds[kinds > TEXT] == VIDEO
         is_frame = of_frame[::of_tile]
         tiles = self.tiles_of(inputs)
         num_tiles = len(tiles["pixel_values"])

@@ -130,10 +130,6 @@ class GemmaVideosMixin(VidCom2ModelMixin):
         grids = self._grids(pixel_values_videos, video_position_ids, num_frames_per_video)
         return [length * rows * columns // size**2 for length, rows, columns in grids]
 
-    def is_placeholder(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for images, videos or sound: bool, of the same shape."""
-        return super().is_placeholder(input_ids) | (input_ids == self.config.audio_token_id)
-
     def _grids(self, patches: Tensor, places: Tensor | None, num_frames: Tensor | None) -> list[Grid]:
         """Return the frames of each video, and their rows and columns of patches. The device is read twice.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from ..prompt.compressed_generation import VidCom2GenerationMixin
+from ..prompt.prompt_compression import IMAGE, MARK, VIDEO
 from .qwen_videos import QwenVideoModelMixin, VidCom2QwenCausalLMOutputWithPast
 
 
@@ -21,26 +22,14 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
 
     frames_stand_apart = True
 
-    def is_video(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for the tokens of a video: bool, of the same shape (..., L).
-
-        They have the id of images, and the marks around them tell that they are a video's. In the ids that
-        `distinct_ids` returns, they have an id of their own.
-        """
+    def kinds(self, input_ids: Tensor) -> Tensor:
+        """Return what each token stands for. A video's tokens have the id of images, between the marks of a video."""
+        kinds = super().kinds(input_ids)
         places = torch.arange(input_ids.shape[-1], device=input_ids.device)
-        begun, ended = (  # where the last mark was, since a text may have an end without a beginning
-            places.where(input_ids == mark, -1).cummax(dim=-1).values
-            for mark in (self.config.video_start_token_id, self.config.video_end_token_id)
-        )
-        return super().is_video(input_ids) | ((input_ids == self.config.image_token_id) & (begun > ended))
-
-    def distinct_ids(self, input_ids: Tensor) -> Tensor:
-        return input_ids.masked_fill(self.is_video(input_ids), self.config.video_token_id)
-
-    def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
-        """Return what `VidCom2ModelMixin` does, but no mark: it would turn images behind the padding into videos."""
-        is_mark = (input_ids == self.config.video_start_token_id) | (input_ids == self.config.video_end_token_id)
-        return super().padding_token(input_ids, kept & ~is_mark)
+        marks = [input_ids == mark for mark in (self.config.video_start_token_id, self.config.video_end_token_id)]
+        # where the last mark was, since a text may have an end without a beginning
+        begun, ended = (places.where(mark, -1).cummax(dim=-1).values for mark in marks)
+        return kinds.masked_fill((kinds == IMAGE) & (begun > ended), VIDEO).masked_fill(marks[0] | marks[1], MARK)
 
     def get_placeholder_mask(
         self,
@@ -60,9 +49,10 @@ class GlmVideoModelMixin(QwenVideoModelMixin):
         if input_ids is None:
             return super().get_placeholder_mask(None, inputs_embeds, image_features, video_features)
         image, other = self.config.image_token_id, self.config.video_token_id
-        of_videos = torch.where(self.is_video(input_ids), image, other)
+        kinds = self.kinds(input_ids)
+        of_images, of_videos = self.distinct_ids(input_ids, kinds), torch.where(kinds == VIDEO, image, other)
         return (
-            super().get_placeholder_mask(self.distinct_ids(input_ids), inputs_embeds, image_features=image_features)[0],
+            super().get_placeholder_mask(of_images, inputs_embeds, image_features=image_features)[0],
             super().get_placeholder_mask(of_videos, inputs_embeds, video_features=video_features)[1],
         )
 

@@ -18,10 +18,6 @@ SOUND = ("input_features", "feature_attention_mask")  # They have an entry for e
 class QwenSoundModelMixin(QwenVideoModelMixin):
     """`QwenVideoModelMixin` for a parent that also hears. Sound stays whole, and has a part in the positions."""
 
-    def is_placeholder(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for images, videos or sound: bool, of the same shape."""
-        return super().is_placeholder(input_ids) | (input_ids == self.config.audio_token_id)
-
     def encode_videos(
         self, pixel_values_videos: Tensor, *, video_second_per_grid: Any = None, **kwargs: Any
     ) -> tuple[ParentFeatures, Sequence[VideoTokens]]:

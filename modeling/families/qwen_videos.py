@@ -23,9 +23,8 @@ from ..encoding.video_features import (
 )
 from ..hosting.in_transformers import CausalLMOutputWithPast, check_patches, is_2d
 from ..methods.compression import VideoTokens
-from ..prompt.prompt_compression import VidCom2ModelMixin
+from ..prompt.prompt_compression import IMAGE, VIDEO, VidCom2ModelMixin
 
-IMAGE, VIDEO = 1, 2  # Types of tokens; that of text is 0.
 GRIDS = {"image_grid_thw": IMAGE, "video_grid_thw": VIDEO}
 # Positions follow from these arguments, which have an entry for each image or video.
 SIZES_AND_TIMES = GRIDS | {"second_per_grid_ts": VIDEO}
@@ -152,7 +151,8 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
         Raises:
             ValueError: if they do not fit the images or videos.
         """
-        token_types = self.token_types(input_ids)
+        kinds = self.kinds(input_ids)
+        token_types = kinds.clamp(min=0) * (kinds <= VIDEO)  # Those of images and videos are as in Transformers.
         described = self._sizes_and_times(inputs, token_types)
         return self.get_rope_index(input_ids, mm_token_type_ids=token_types, attention_mask=mask, **described)
 
@@ -185,10 +185,6 @@ class QwenVideoModelMixin(VidCom2ModelMixin):
                 )
             described[name] = None if given is None else given[len(groups) - sums.index(num_groups) :]
         return described
-
-    def token_types(self, input_ids: Tensor) -> Tensor:
-        """Return the type of each token, (B, L) int32: 0 for text, 1 for images, 2 for videos."""
-        return IMAGE * self.is_image(input_ids).int() + VIDEO * self.is_video(input_ids).int()
 
 
 def _checked_grids(patches: Tensor, video_grid_thw: Tensor | None) -> list[tuple[int, int, int]]:

@@ -51,7 +51,7 @@ from .conversation_cache import (
     positions_by_order,
     take,
 )
-from .prompt_compression import PromptRecord, VidCom2ModelMixin
+from .prompt_compression import IMAGE, TEXT, VIDEO, PromptRecord, VidCom2ModelMixin
 
 GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).parameters)[1:]
 
@@ -328,11 +328,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
 
         # 3. Let the parent generate. It gets the caller's whole `input_ids`, which logits processors and the like look
         #    at, and the compressed conversation, which the model runs. It skips the cached tokens by itself.
-        padding = self.model.padding_token(new["input_ids"], new["attention_mask"].bool())
-        # The kinds of placeholders follow from the tokens of a turn: a mark in the text of an earlier one says nothing.
-        of_turns = (input_ids[:, : cached.prompt_length], new["input_ids"])
-        distinct = torch.cat([self.model.distinct_ids(ids) for ids in of_turns], dim=1)
-        short_ids = take(distinct, prompt.cached.positions, padding)
+        past = input_ids[:, : cached.prompt_length]
+        short_past = take(self.model.distinct_ids(past, self.model.kinds(past)), cached.positions, prompt.padding)
+        short_ids = torch.cat([short_past, prompt.inputs["input_ids"]], dim=1)
         arguments = without_token_types(kwargs) | {
             "compressed_prompt": CompressedPrompt(short_ids, mask),
             "attention_mask": prompt.inputs["attention_mask"],
@@ -410,7 +408,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         """Return the ids of an uncompressed prompt, by which the parent finds the placeholders of each kind of
         features. If videos have none of their own, their frames are among those of images."""
         encoded = model_kwargs.get("mm_encoder_outputs") or {}
-        return input_ids if encoded.get("video") is None else self.model.distinct_ids(input_ids)
+        if encoded.get("video") is None:
+            return input_ids
+        return self.model.distinct_ids(input_ids, self.model.kinds(input_ids))
 
     def _prepare_cache_for_generation(
         self,
@@ -526,7 +526,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
     def _check_known_positions(self, kwargs: dict[str, Any], cached: CachedPrompt) -> None:
         if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get(CACHE)) is None:
             past = kwargs["input_ids"][:, : cached.prompt_length]
-            if self.model.is_placeholder(past).any():
+            if (self.model.kinds(past) > TEXT).any():
                 raise ValueError(
                     f"The KV cache holds {cached.prompt_length} tokens with images or videos among them, but does "
                     "not know where their positions end: another model filled it. Pass a cache that this model's "
@@ -543,30 +543,26 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if cache is None or input_ids is None or not CachedPrompt.is_unknown(cache):
             return
         length = int(cache.get_seq_length())
-        held, new = input_ids[:, :length], input_ids[:, length:]
+        held, new = (self.model.kinds(ids) for ids in (input_ids[:, :length], input_ids[:, length:]))
         remedy = (
             "Give the cache its memory back (`restore_cache_memory`, with what `cache_memory` returned when it was "
             "stored), or start over without it"
         )
         encoded = kwargs.get("mm_encoder_outputs") or {}
-        given = {
-            "video": (kwargs.get("pixel_values_videos"), encoded.get("video"), self.model.is_video(new)),
-            "image": (kwargs.get("pixel_values"), encoded.get("image"), self.model.is_image(new)),
-        }
-        for kind, (pixels, features, is_placeholder) in given.items():
-            if pixels is None and features is None and is_placeholder.any():
+        for kind, of_kind, pixels in (("video", VIDEO, "pixel_values_videos"), ("image", IMAGE, "pixel_values")):
+            if kwargs.get(pixels) is None and encoded.get(kind) is None and (new == of_kind).any():
                 raise ValueError(
                     f"The KV cache holds {length} tokens and has no memory of their prompt. `input_ids` has "
                     f"{kind} placeholders after its first {length} tokens, but no {kind} comes with them, so the cache "
                     f"may hold what compression left of a longer prompt. {remedy}."
                 )
-        if settings.may_drop and self.model.is_video(held).any():
+        if settings.may_drop and (held == VIDEO).any():
             raise ValueError(
                 f"The KV cache holds {length} tokens with videos among them, and has no memory of whether they "
                 f"were compressed. {remedy}, or pass `retention_ratio=1.0` without a budget if they were not."
             )
         grids = (kwargs.get("image_grid_thw"), kwargs.get("video_grid_thw"))
-        if self.model.uses_mrope and self.model.is_placeholder(held).any() and all(each is None for each in grids):
+        if self.model.uses_mrope and (held > TEXT).any() and all(each is None for each in grids):
             raise ValueError(
                 f"The KV cache holds {length} tokens with images or videos among them, and has no memory of where "
                 f"their positions end. {remedy}, or pass the `image_grid_thw` and `video_grid_thw` of the whole "
@@ -574,7 +570,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
 
     def _check_last_token(self, prompt: ShortPrompt) -> None:
-        if self.model.uses_mrope and self.model.is_placeholder(prompt.inputs["input_ids"][:, -1]).any():
+        if self.model.uses_mrope and (self.model.kinds(prompt.inputs["input_ids"][:, -1:]) > TEXT).any():
             raise ValueError(
                 "A prompt ends in a placeholder of an image or a video, and Transformers would count the positions of "
                 "the answer from it. End the prompt with text, as chat templates do."

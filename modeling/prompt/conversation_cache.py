@@ -390,12 +390,14 @@ class ShortPrompt:
         positions: (B, L') their positions among the caller's new tokens, -1 at the padding on the left.
         inputs: `input_ids`, `attention_mask` and `position_ids` of the new tokens, and `mm_token_type_ids` where
             attention reads them. The mask and the types cover the cached ones too.
+        padding: (B, 1) a token of each prompt's text, which pads its ids.
         cached: what the KV cache will hold after them.
     """
 
     kept: Tensor
     positions: Tensor
     inputs: dict[str, Tensor]
+    padding: Tensor
     cached: CachedPrompt
 
     def at_positions(self, rows: Tensor, logits_to_keep: int | Tensor = 0, before_first: int | None = None) -> Tensor:

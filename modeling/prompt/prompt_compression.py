@@ -44,6 +44,7 @@ from .conversation_cache import (
 )
 
 logger = logging.get_logger(__name__)
+MARK, TEXT, IMAGE, VIDEO, SOUND = range(-1, 4)  # What a token stands for. A mark is text that tells what others are.
 
 
 class PromptRecord:
@@ -85,15 +86,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # What a family decides
     # -----------------------------------------------------------------------------------------------------------------
 
-    def is_video(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for the tokens of a video: bool, of the same shape."""
-        return input_ids == self.config.video_token_id
+    def kinds(self, input_ids: Tensor) -> Tensor:
+        """Return what each token stands for: `MARK`, `TEXT`, `IMAGE`, `VIDEO` or `SOUND`, int32 of the same shape.
 
-    def distinct_ids(self, input_ids: Tensor) -> Tensor:
-        """Return ids in which the placeholders of images and videos differ by their id alone, where the family's do not
-        anyway. Transformers finds them by `config.image_token_id` and `config.video_token_id` when it repeats features
-        for beams, or splits them into chunks."""
-        return input_ids
+        In the ids that `distinct_ids` returns, each token must be found without those before it.
+        """
+        sound = getattr(self.config, "audio_token_id", None)
+        kinds = torch.full_like(input_ids, TEXT, dtype=torch.int32)
+        for kind, token in ((IMAGE, self.config.image_token_id), (VIDEO, self.video_id), (SOUND, sound)):
+            kinds = kinds if token is None else kinds.masked_fill(input_ids == token, kind)
+        return kinds
 
     def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
         """Return the arguments of `forward` or `generate` with the pixels of videos in `pixel_values_videos`, where the
@@ -407,8 +409,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         input_ids = new["input_ids"]
         attended = new["attention_mask"].bool()
-        self._check_attended(input_ids, attended)
-        kept = attended & self._kept(input_ids, None if features is None else features.video_compressions)
+        kinds = self.kinds(input_ids)
+        self._check_attended(kinds, attended)
+        kept = attended & self._kept(kinds, None if features is None else features.video_compressions)
         positions = remaining_positions(kept)
         is_token = positions >= 0
         mask = torch.cat([cached_mask, is_token.to(cached_mask.dtype)], dim=1)
@@ -416,7 +419,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         extended = cached.extended(positions, input_ids.shape[1])
         order = positions_by_order(mask)[:, cached.length :]
         offset = cached.position_offset
-        if cached.media_offset is not None and self.is_placeholder(input_ids).any():
+        if cached.media_offset is not None and (kinds > TEXT).any():
             offset, extended = cached.media_offset, replace(extended, media_offset=None)
         offset = 0 if offset is None else offset.to(input_ids.device)
         start = cached_mask.sum(dim=1, keepdim=True) + offset
@@ -433,11 +436,14 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if isinstance(offset, Tensor):
             extended = replace(extended, position_offset=offset)
         self._warn_of_length(position_ids)
-        short_ids = take(self.distinct_ids(input_ids), positions, self.padding_token(input_ids, kept))
+        # A pad token would be new to the prompt, and `repetition_penalty` would see it. A mark would change others.
+        is_text = attended & (kinds == TEXT)
+        padding = input_ids.gather(1, is_text.int().argmax(dim=1, keepdim=True)) * is_text.any(dim=1, keepdim=True)
+        short_ids = take(self.distinct_ids(input_ids, kinds), positions, padding)
         inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
         inputs |= self.short_token_types(new, positions, cached.length)
         is_short = cached.is_short or features is not None
-        return ShortPrompt(kept, positions, inputs, replace(extended, is_short=is_short))
+        return ShortPrompt(kept, positions, inputs, padding, replace(extended, is_short=is_short))
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
         limit = positions_made_for(self.config.get_text_config())
@@ -451,16 +457,16 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "smaller `retention_ratio`."
             )
 
-    def _kept(self, input_ids: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
+    def _kept(self, kinds: Tensor, compressions: Sequence[VideoCompression] | None) -> Tensor:
         """Return a bool mask (B, L) that is False at the placeholders of dropped tokens.
 
         Raises:
             ValueError: if the placeholders of a prompt do not belong to whole videos.
         """
-        kept = torch.ones_like(input_ids, dtype=torch.bool)
+        kept = torch.ones_like(kinds, dtype=torch.bool)
         if compressions is None:
             return kept
-        is_video = self.is_video(input_ids)
+        is_video = kinds == VIDEO
         indices, sizes = zip(*map(self.placeholders, compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
         if not any(counts):
@@ -478,34 +484,31 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             torch.zeros(size, dtype=torch.bool, device=index.device).index_fill_(0, index, True)
             for index, size in zip(indices, sizes, strict=True)
         ]
-        return kept.masked_scatter(is_video, torch.cat(stays).to(input_ids.device))
+        return kept.masked_scatter(is_video, torch.cat(stays).to(kinds.device))
 
-    def _check_attended(self, input_ids: Tensor, attended: Tensor) -> None:
+    def _check_attended(self, kinds: Tensor, attended: Tensor) -> None:
         """Check that the mask hides no placeholder. Those of dropped tokens count too, since positions (t, h, w) are
         computed with them."""
-        num_hidden = 0 if attended.all() else int((self.is_placeholder(input_ids) & ~attended).sum())
+        num_hidden = 0 if attended.all() else int(((kinds > TEXT) & ~attended).sum())
         if num_hidden:
             raise ValueError(
                 f"`attention_mask` hides {num_hidden} placeholders of videos, images or sound. Leave what they stand "
                 "for out of the prompt; if the mask hides a whole prompt, leave that out of the batch."
             )
 
-    def is_placeholder(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for images or videos: bool, of the same shape."""
-        return (input_ids == self.config.image_token_id) | self.is_video(input_ids)
+    def is_video(self, input_ids: Tensor) -> Tensor:
+        """Return which tokens stand for the tokens of a video: bool, of the same shape."""
+        return self.kinds(input_ids) == VIDEO
 
-    def is_image(self, input_ids: Tensor) -> Tensor:
-        """Return which tokens stand for the tokens of an image: bool, of the same shape."""
-        return (input_ids == self.config.image_token_id) & ~self.is_video(input_ids)
+    @property
+    def video_id(self) -> int:
+        """The id of a video's placeholders. If the parent has none, it is one that no token of a prompt has."""
+        return self.config.video_token_id if self.parent_knows_videos else -1
 
-    def padding_token(self, input_ids: Tensor, kept: Tensor) -> Tensor:
-        """Return a text token of each prompt (B, 1) to pad its ids with.
-
-        A pad token would be new to the prompt, and `repetition_penalty` would see it.
-        """
-        is_text = kept & ~self.is_placeholder(input_ids)
-        first = is_text.to(torch.uint8).argmax(dim=1, keepdim=True)
-        return input_ids.gather(1, first) * is_text.any(dim=1, keepdim=True)
+    def distinct_ids(self, input_ids: Tensor, kinds: Tensor) -> Tensor:
+        """Return ids in which the placeholders of images and videos differ by their id alone. Transformers finds them
+        by `config.image_token_id` and `config.video_token_id` when it repeats features, or splits them into chunks."""
+        return input_ids.masked_fill(kinds == VIDEO, self.video_id)
 
 
 def _num_new(inputs: dict[str, Any]) -> int:

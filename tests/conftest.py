@@ -65,7 +65,6 @@ AROUND_THE_MODELS = {
     "many",
     "pipelines",
     "publish",
-    "token_budget",
 }
 AROUND_THE_MODELS |= {"publish", "run", "serve", "shipped_code", "shipped_methods", "threads", "training", "verify"}
 

@@ -1,7 +1,7 @@
 """Answering questions about videos with all tokens and with each of several compressions.
 
-A video is read and encoded once for all compressions of as many frames, and for all consecutive questions about it. A
-batch of questions shares a call of `generate`.
+A video is read and encoded once for all compressions, and for all consecutive questions about it. A batch of questions
+shares a call of `generate`.
 """
 
 import hashlib
@@ -44,12 +44,10 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
-    Candidates that have their own `num_frames` are compared with each other, without a candidate for all tokens.
-
     Args:
         answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
             `<name>.lock` beside it keeps other runs out.
-        num_frames: how many frames are sampled evenly from each video, for candidates without a number of their own.
+        num_frames: how many frames are sampled evenly from each video.
         batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
             are those after it.
         max_new_tokens: the most tokens that an answer may have.
@@ -59,12 +57,9 @@ def evaluate(
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
         the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
-        (null if that is not known), `agrees` (with all tokens of as many frames; null if these did not answer) and
-        `kept_share` (kept tokens per scored token), or only `refused`, why its method cannot do this. If its candidate
-        has a number of frames of its own, it also has `frames`, how many were shown; `kept_tokens`, of the scored ones;
-        `prompt_tokens`, which enter the language model; and `seconds`, its share of the batch's time and all of its
-        video's encoding, without reading and preprocessing. `video_file` is the size and the time of the last change of
-        a video that is a file, and `made_by` a digest of all else that the answers depend on.
+        (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
+        `refused`, why its method cannot do this. `video_file` is the size and the time of the last change of a video
+        that is a file, and `made_by` a digest of all else that the answers depend on.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
@@ -108,17 +103,7 @@ def evaluate_locked(
     _check_same(answers, questions, run)
     rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
-    counts = sorted({candidate.num_frames or num_frames for candidate in compared})
-    shown = [
-        ShownFrames(
-            checkpoint,
-            [each for each in compared if (each.num_frames or num_frames) == count],
-            count,
-            read,
-            of_template,
-        )
-        for count in counts
-    ]
+    shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
     with answers.open("a", encoding="utf-8", newline="\n") as file:
         while left:
             progress("Answering", len(questions) - len(left), len(questions))
@@ -159,7 +144,7 @@ def _run(
         "model_settings": model.config.compression_settings().as_dict(),
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
-        "candidates": [[each.label, each.overrides] for each in candidates],  # labels name frames and budgets
+        "candidates": [[each.label, each.overrides] for each in candidates],
         "num_frames": num_frames,
         "max_new_tokens": max_new_tokens,
         "chat_template_kwargs": template_arguments,

@@ -630,7 +630,7 @@ def test_recorded_answers_are_reused_only_for_the_model_that_gave_them(data: Pat
         kept = (first / name).read_bytes()
         (first / name).write_bytes((second / name).read_bytes() + b" " * (name.endswith(".json")))
         code, _, error = vidcom2(*command(first, data, output, *two))
-        assert code == 2 and f"`model_files.{name}` was 'sha256 " in error
+        assert code == 2 and "`model_files` was '" in error
         (first / name).write_bytes(kept)
     assert (output / "answers.jsonl").read_bytes() == before
     link = tmp_path / "best"
@@ -649,24 +649,17 @@ def test_a_run_is_continued_only_if_settings_modules_and_videos_are_unchanged(
     assert vidcom2(*arguments)[0] == vidcom2(*arguments)[0] == 0
     for changed, reason in (
         (arguments[:-2], "`settings.compression_rounding` was 'exact' and is None"),
-        (arguments[2:], f"`imported.{module.name}` was 'sha256 "),
+        (arguments[2:], "`imported` was '"),
     ):
         code, _, error = vidcom2(*changed)
         assert code == 2 and reason in error
     module.write_text("kept = 2\n")
     code, _, error = vidcom2(*arguments)
-    assert code == 2 and f"`imported.{module.name}` was 'sha256 " in error
+    assert code == 2 and "`imported` was '" in error
     module.write_text("kept = 1\n")
     clip.write_bytes((data.parent / "1.mp4").read_bytes())
     code, _, error = vidcom2(*arguments)
     assert code == 2 and "has the answer about another video of question '1'" in error
-
-    record = tmp_path / "out" / "run.json"  # as written by a vidcom2 that did not look at weights yet
-    content = json.loads(record.read_text())
-    del content["arguments"]["model_files"]
-    record.write_text(json.dumps(content))
-    code, _, error = vidcom2(*arguments)
-    assert code == 2 and "was written by an earlier vidcom2, and does not say which weights" in error
 
 
 def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,15 +116,11 @@ class EvalOptions:
             find_checkpoint(self.model, self.placement.revision)
         return candidates
 
-    def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the answers depend on, which must be the same when a run is continued.
-
-        Args:
-            imported: fingerprints of the user's modules.
-        """
+    def arguments(self) -> dict[str, Any]:
+        """Return what the answers depend on, which must be the same when a run is continued."""
         return {
             **model_identity(self.model, self.placement.revision),
-            "imported": dict(imported),
+            "imported": imported_files(),
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             "methods": self.methods,
             "ratios": self.ratios,
@@ -168,7 +164,7 @@ def eval_command(options: EvalOptions) -> None:
             return
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
-        arguments = options.arguments(imported_files())
+        arguments = options.arguments()
         announce_demo(options.model)
         with locked_folder(options.folder, arguments):
             rows, results = _evaluated(options, questions, candidates, arguments)

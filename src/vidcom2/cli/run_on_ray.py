@@ -11,7 +11,7 @@ from rich.markup import escape
 from ..checks import check_given
 from ..errors import OptionError
 from ..finding_checkpoints import find_checkpoint
-from ..records.fingerprints import digest
+from ..records.fingerprints import certificate_of
 from ..records.provenance import commit, is_dirty
 from .console import INTERRUPTED, SOME_ERRORS, imported_modules, one_line_errors, print_line, progress_bar
 from .loading import announce_demo, check_model_options
@@ -108,7 +108,7 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         placement=options.placement.at_commit(arguments["model_commit"]),
         settings=options.settings,
         imported=tuple(_from_anywhere(each) if each.endswith(".py") else each for each in imported_modules()),
-        model_files=digest(arguments["model_files"]),
+        certificate=certificate_of(arguments),
         folder=folder,
         output=parts.folder if parts.is_local else parts.output,
         answering={

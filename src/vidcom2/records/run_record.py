@@ -42,7 +42,7 @@ def read_record(path: Path) -> RunRecord | None:
     """Read the record in a file. Return None if there is no such file.
 
     Raises:
-        OptionError: on a file that is no record, and on the record of an earlier vidcom2.
+        OptionError: on a file that is no record.
     """
     return parse_record(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else None
 
@@ -54,11 +54,6 @@ def parse_record(text: str, name: str) -> RunRecord:
         arguments, commits = dict(content["arguments"]), list(content["commits"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OptionError(f"{name!r} is not what vidcom2 wrote. Name another --output.") from error
-    if "model_files" not in arguments:
-        raise OptionError(
-            f"{name!r} was written by an earlier vidcom2, and does not say which weights gave the answers. They "
-            "cannot be continued. Name another --output."
-        )
     return RunRecord(arguments, commits)
 
 

@@ -31,8 +31,8 @@ from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.answering.requests import read_requests, request_of, requests_of_folder
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
-from vidcom2.records.answer_file import AnswerFile
 from vidcom2.records.jsonl import as_line, rows_so_far
+from vidcom2.records.run_record import AnswerFile
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 
@@ -614,7 +614,7 @@ def test_a_second_run_on_the_same_output_is_refused(data: Path, folder: Path, tm
 
 MISTAKES = [
     (["--requests", "DATA"], "`--output` is missing"),
-    (["--requests", "DATA", "-o", "DATA"], "exists, but is no output of `vidcom2 run`"),
+    (["--requests", "DATA", "-o", "DATA"], "exists, but is no output of vidcom2"),
     (["--requests", "DATA", "-o", "a.txt"], "must end in .jsonl"),
     (["--requests", "DATA", "-o", "no/such/a.jsonl"], "there is no folder 'no/such'"),
     (["--requests", "no.jsonl", "-o", "a.jsonl"], "cannot read the requests 'no.jsonl'"),

@@ -15,13 +15,13 @@ from ..answering.candidates import Candidate, candidates_of
 from ..answering.questions import Question, checked_questions, read_questions
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
-from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
+from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..evaluation.tables import named, table, without_options
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
-from ..records.run_record import versions_of_answers
+from ..records.run_record import AnswerFile, versions_of_answers
 from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
@@ -166,8 +166,8 @@ def eval_command(options: EvalOptions) -> None:
         candidates = options.check()
         arguments = options.arguments()
         announce_demo(options.model)
-        with locked_folder(options.folder, arguments):
-            rows, results = _evaluated(options, questions, candidates, arguments)
+        with locked_folder(options.folder, arguments) as file:
+            rows, results = _evaluated(options, questions, candidates, arguments, file)
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
@@ -185,7 +185,11 @@ def eval_command(options: EvalOptions) -> None:
 
 
 def _evaluated(
-    options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
+    options: EvalOptions,
+    questions: Sequence[Question],
+    candidates: Sequence[Candidate],
+    arguments: dict[str, Any],
+    file: AnswerFile,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
@@ -198,14 +202,14 @@ def _evaluated(
     checkpoint = load_placed(options.model, placement, options.settings)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
-        commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())
+        commits = file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
         with progress_bar() as progress:
             task = progress.add_task("Answering", total=None)
             rows = evaluate_locked(
                 checkpoint,
                 questions,
                 candidates,
-                options.folder / ANSWERS,
+                file.path,
                 num_frames=options.num_frames,
                 batch_size=options.batch_size,
                 max_new_tokens=options.max_new_tokens,

@@ -44,11 +44,11 @@ def run_on_ray(options: RunOptions) -> None:
             with parts.locked():
                 counts = _answer(options, options.requests, arguments, parts)
         except KeyboardInterrupt:
-            print_line(f"Stopped. The parts so far are in {escape(parts.output)}. The same command continues there.")
+            print_line(f"Stopped. The parts so far are in {escape(parts.name)}. The same command continues there.")
             raise typer.Exit(INTERRUPTED) from None
         print_line(
             f"Answered: {counts['before'] + counts['answers']:,} of {counts['requests']:,} requests "
-            f"({counts['before']:,} before), in {time.perf_counter() - started:.1f} s. In {escape(parts.output)}"
+            f"({counts['before']:,} before), in {time.perf_counter() - started:.1f} s. In {escape(parts.name)}"
         )
         if counts["errors"]:
             first = escape(counts["first_error"])
@@ -101,7 +101,7 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         config_and_processor(options.model, options.settings, options.placement)  # before workers start
     announce_demo(options.model)
     answered = parts.answered()
-    total, before = check_requests(requests, folder, answered, parts.output)
+    total, before = check_requests(requests, folder, answered, parts.name)
     parts.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
     work = Work(
         model=_from_anywhere(options.model) if options.model and Path(options.model).is_dir() else options.model,
@@ -110,7 +110,7 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         imported=tuple(_from_anywhere(each) if each.endswith(".py") else each for each in imported_modules()),
         certificate=certificate_of(arguments),
         folder=folder,
-        output=parts.folder if parts.is_local else parts.output,
+        output=parts.folder if parts.is_local else parts.name,
         answering={
             "num_frames": options.num_frames,
             "max_new_tokens": options.max_new_tokens,

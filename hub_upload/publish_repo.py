@@ -10,7 +10,7 @@ from ..devices import torch_device
 from ..errors import OptionError
 from ..finding_checkpoints import family_at
 from ..hub_calls import HubUnreachable, hub_errors
-from ..records.fingerprints import digest, model_files
+from ..records.fingerprints import folder_identity
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
@@ -141,7 +141,7 @@ def _base_model(base: Base, options: PublishOptions) -> str | None:
 def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
     base_model = _base_model(base, options)
     models = [name for name in (base_model, base.name, options.target) if name is not None]
-    files = digest(model_files(base.folder)) if base.revision is None and options.results else None
+    files = folder_identity(base.folder)["model_files"] if base.revision is None and options.results else None
     results = [read_result(path, models, files) for path in options.results or ()]
     command = options.command(base.name, base.revision)
     card = CardOptions(options.target, command, options.tag, base_model, results)

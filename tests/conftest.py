@@ -71,7 +71,6 @@ AROUND_THE_MODELS = {
     "shipped_code",
     "shipped_methods",
     "threads",
-    "token_budget",
     "training",
     "verify",
 }

@@ -41,11 +41,11 @@ def test_parts_give_back_what_was_answered_once_and_drop_errors(parts: AnswerPar
     parts.add(ROWS[::-1])  # work that is repeated, in another order
     parts.add([{"id": "4", "given": {}, "error": "bad"}])
     parts.add(ROWS[2:])  # from a worker that outlived its job
-    files = {path.name for path in Path(parts.output).iterdir()}
+    files = {path.name for path in Path(parts.name).iterdir()}
     assert len(files) == 4 and "_run.json" in files
     answered = {"é": Asked(digest({"mine": [1, None]}), "7 bytes"), "3": Asked(digest({"a": 0.1}), None)}
     assert parts.answered() == answered
-    found = sorted(Path(parts.output).glob("part-*"))  # the part of errors alone is gone
+    found = sorted(Path(parts.name).glob("part-*"))  # the part of errors alone is gone
     written = [path.read_bytes() for path in found]
     assert sorted(row["id"] for path in found for row in parts._rows(str(path))) == ["3", "é"]
     assert parts.answered() == answered and [path.read_bytes() for path in found] == written
@@ -54,7 +54,7 @@ def test_parts_give_back_what_was_answered_once_and_drop_errors(parts: AnswerPar
 def test_files_of_the_user_among_the_parts_are_left_alone_and_count_for_nothing(parts: AnswerParts) -> None:
     parts.claim(RUN, "c")
     parts.add(ROWS)
-    (part,) = Path(parts.output).glob("part-*")
+    (part,) = Path(parts.name).glob("part-*")
     joined = part.with_name(f"all{part.suffix}")
     joined.write_bytes(part.read_bytes())
     assert set(parts.answered()) == {"é", "3"}
@@ -104,13 +104,13 @@ def test_only_the_same_run_continues(parts: AnswerParts) -> None:
     parts.claim(RUN, "c")
     parts.add(ROWS)
     parts.claim(RUN, "d")
-    assert json.loads((Path(parts.output) / "_run.json").read_text()) == {"arguments": RUN, "commits": ["c", "d"]}
+    assert json.loads((Path(parts.name) / "_run.json").read_text()) == {"arguments": RUN, "commits": ["c", "d"]}
     with pytest.raises(OptionError, match="`num_frames` was None and is 4"):
         parts.claim({**RUN, "num_frames": 4}, "c")
-    (Path(parts.output) / f"part-{'0' * 32}{parts.suffix}").write_text("{")
+    (Path(parts.name) / f"part-{'0' * 32}{parts.suffix}").write_text("{")
     with pytest.raises(OptionError, match="is no part that vidcom2 wrote"):
         parts.answered()
-    (Path(parts.output) / "_run.json").unlink()
+    (Path(parts.name) / "_run.json").unlink()
     with pytest.raises(OptionError, match="is no output of `vidcom2 run --engine ray`"):
         parts.claim(RUN, "c")
 

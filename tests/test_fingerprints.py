@@ -11,7 +11,7 @@ from test_evaluation import write_lines
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.errors import CheckpointError
 from vidcom2.records import fingerprints
-from vidcom2.records.fingerprints import digest, fingerprint, model_files, model_identity
+from vidcom2.records.fingerprints import digest, folder_identity, model_files, model_identity
 from vidcom2.toys import TOY
 
 COMMIT, OTHER_COMMIT = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
@@ -25,22 +25,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_is_identified_by_its_path_and_its_files(folder: Path, tmp_path: Path) -> None:
     identity = model_identity(str(folder))
     assert identity["model"] == str(folder) and identity["model_commit"] is None
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= identity["model_files"].keys()
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= model_files(folder).keys()
+    assert identity["model_files"] == digest(model_files(folder)) and identity["model_times"] is None
     assert load_checkpoint(str(folder), device="cpu").identity == identity
     moved = shutil.copytree(folder, tmp_path / "moved")
     assert model_identity(str(moved)) == identity | {"model": str(moved)}
     (moved / "README.md").write_text("What nobody loads")
     (moved / "answers.run.json").write_text("{}")
-    assert model_files(moved) == identity["model_files"]
+    assert model_files(moved).keys() == model_files(folder).keys()
     (moved / "additional_chat_templates").mkdir()
     (moved / "additional_chat_templates" / "short.jinja").write_text("{{ messages }}")
-    assert model_files(moved).keys() - identity["model_files"].keys() == {"additional_chat_templates/short.jinja"}
+    assert model_files(moved).keys() - model_files(folder).keys() == {"additional_chat_templates/short.jinja"}
+    assert model_identity(str(moved))["model_files"] != identity["model_files"]
 
 
 def test_the_toy_is_identified_by_its_files_wherever_it_is_installed() -> None:
     identity = model_identity(None)
-    assert identity["model"] == TOY.title and "model.safetensors" in identity["model_files"]
-    assert all(each.startswith("sha256 ") for each in identity["model_files"].values())
+    assert identity["model"] == TOY.title and identity["model_files"] == digest(model_files(TOY.folder))
+    assert identity["model_times"] is None  # which an installation changes
     assert load_checkpoint(device="cpu").identity == identity
 
 
@@ -50,18 +52,20 @@ def test_a_large_file_is_identified_by_its_size_its_time_and_samples(
     monkeypatch.setattr(fingerprints, "HASHED_BYTES", 1000)
     path, size = tmp_path / "model.safetensors", 3 * 2**20
     seen = set()
+
+    def identity() -> tuple[str, str]:
+        found = folder_identity(tmp_path)
+        return found["model_files"], found["model_times"]
+
     for content, time in ((b"a" * size, 1), (b"a" * size, 2), (b"b" * size, 1), (b"a" * (size + 1), 1)):
         path.write_bytes(content)
         os.utime(path, (time, time))
-        seen.add(fingerprint(path))
-    assert len(seen) == 4 and not any("sha256" in each for each in seen)
-    assert (
-        len({digest({"model.safetensors": each}) for each in seen}) == 3
-    )  # its time, which a copy changes, does not count
+        seen.add(identity())
+    assert len(seen) == 4 and len({files for files, _ in seen}) == 3  # a copy changes the time, but not the digest
     for changed in (0, size):  # the samples reach both ends
         path.write_bytes(b"a" * changed + b"c" + b"a" * (size - changed))
         os.utime(path, (1, 1))
-        seen.add(fingerprint(path))
+        seen.add(identity())
     assert len(seen) == 6
 
 
@@ -73,7 +77,7 @@ def test_a_hub_repo_is_identified_by_its_commit(folder: Path, tmp_path: Path, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     for revision in (None, "main", COMMIT):
         identity = model_identity("org/tiny", revision)
-        assert identity == {"model": "org/tiny", "model_commit": COMMIT, "model_files": {}}
+        assert identity == {"model": "org/tiny", "model_commit": COMMIT, "model_files": None, "model_times": None}
         assert load_checkpoint("org/tiny", device="cpu", revision=revision).identity == identity
     with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE"):
         model_identity("org/tiny", "v1")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from vidcom2.answering.candidates import AllTokens, Candidate
+from vidcom2.answering.candidates import Candidate
 from vidcom2.toys import Toy
 
 from ..methods import register
@@ -14,11 +14,6 @@ RATIOS = (0.5, 0.25, 0.15, 0.1, 0.05)
 LEADERBOARD_RATIOS = (0.25, 0.15, 0.1, 0.05)
 ABLATION_RATIOS = (0.25, 0.1)
 BUDGET_RATIOS = (0.25, 0.1, 0.05)
-# Numbers of frames that are compared within one budget, which is all tokens of the fewest: LLaVA-OneVision's toy makes
-# 25 tokens of a frame, and Qwen3-VL's of two.
-FRAME_COUNTS = (8, 16, 32, 64)
-FRAMES_BUDGET = {"llava_onevision": 200, "qwen3_vl": 100}
-
 
 EXACT = {"compression_rounding": "exact"}  # keeps as many tokens as other methods; `"ceil"` keeps up to a tenth more
 ORIGINAL = {"compression_positions": "original"}
@@ -132,21 +127,6 @@ def budget_candidates(toy: Toy) -> list[Candidate]:
     settings |= {f"τ = {t:g}": EXACT | {"compression_temperature": t} for t in (0.003, 0.03, 0.1, 1.0)}
     settings |= {name: METHODS[name] for name in ("VidCom² (released)", "random", "uniform_frames", "EVS")}
     return [Candidate(name, ratio, each) for name, each in settings.items() for ratio in BUDGET_RATIOS]
-
-
-def frame_count_candidates(toy: Toy) -> list[Candidate]:
-    """Return the ways to spend as many tokens: on all of a few frames, or on a part of more frames. All tokens of each
-    number of frames stand beside them."""
-    names = ("VidCom² (paper)", "EVS", "V-CAST", "coverage", "random")
-    methods = {name: settings | ORIGINAL for name, settings in (METHODS | NEWER_METHODS).items() if name in names}
-    return [
-        *map(AllTokens, FRAME_COUNTS),
-        *(
-            Candidate(name, 1.0, settings, num_frames=count, token_budget=FRAMES_BUDGET[toy.name])
-            for name, settings in methods.items()
-            for count in FRAME_COUNTS
-        ),
-    ]
 
 
 def repeat_candidates(toy: Toy) -> list[Candidate]:

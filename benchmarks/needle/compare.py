@@ -30,7 +30,6 @@ from .candidates import (
     ablation_candidates,
     attention_candidates,
     budget_candidates,
-    frame_count_candidates,
     leaderboard_candidates,
     long_position_candidates,
     main_candidates,
@@ -73,13 +72,12 @@ GROUPS = {
     "leaderboard_attention": Group(attention_candidates, videos_per_level=150),
     "long": Group(leaderboard_candidates, LONG, LONG_FRAMES, videos_per_level=120),
     "long_positions": Group(long_position_candidates, LONG, LONG_FRAMES, LLAVA_ONLY, videos_per_level=120),
-    "frames": Group(frame_count_candidates, LONG, LONG_FRAMES, videos_per_level=120),
     "repeats": Group(repeat_candidates, REPEATS, towers=TOWERS, videos_per_level=120),
 }
 RESULTS = Path(__file__).parents[1] / "results" / "needle"
 MAX_NEW_TOKENS = 5
 BATCH_FRAMES = 512  # of the videos that are answered about at once
-OF_LEVEL = ("method", "retention_ratio", "num_frames", "accuracy", "accuracy_low", "accuracy_high", "refused")
+OF_LEVEL = ("method", "retention_ratio", "accuracy", "accuracy_low", "accuracy_high", "refused")
 OF_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 

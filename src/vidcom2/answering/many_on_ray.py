@@ -28,8 +28,7 @@ from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, sentence
 from ..placement import Placement
 from ..records.answer_parts import AnswerParts, Asked, digest
-from ..records.fingerprints import digest as digest_of_files
-from ..records.fingerprints import model_identity, video_changed, video_stamp
+from ..records.fingerprints import certificate_of, model_identity, video_changed, video_stamp
 from ..records.jsonl import json_object
 from .requests import VideoRequest, request_of
 
@@ -50,7 +49,7 @@ class Work:
     Attributes:
         folder: the folder that paths of videos are relative to; None if they cannot be relative.
         imported: the modules of `--import`, which must be at the same place on each node.
-        model_files: the digest of the model's files, so that no node answers with others.
+        certificate: the `certificate_of` the model, so that no node answers with other files.
         answering: further arguments of `answer_many`.
         engine_arguments: those of `vllm.LLM`, if workers hold vLLM's engine; None if Transformers answers.
     """
@@ -59,7 +58,7 @@ class Work:
     placement: Placement
     settings: Mapping[str, Any]
     imported: tuple[str, ...]
-    model_files: str
+    certificate: Mapping[str, Any]
     folder: str | None
     output: str
     answering: Mapping[str, Any]
@@ -307,7 +306,7 @@ class Worker:
         self.answered = ray.get(answered) if isinstance(answered, ray.ObjectRef) else answered
         answers, identity = _transformers(work) if work.engine_arguments is None else _vllm(work)
         self.answers: Callable[[Sequence[VideoRequest]], Iterator[AnsweredRequest]] = answers
-        if digest_of_files(identity["model_files"]) != work.model_files:
+        if certificate_of(identity) != work.certificate:
             raise OptionError(f"the model {work.model!r} has other files on this node than where the run was started.")
 
     def __call__(self, table: pa.Table) -> pa.Table:

@@ -32,7 +32,8 @@ class Question:
         answers: the answers that count as right; with choices, only the right one. None if no right answer is known.
         choices: the options of a multiple choice question; None for other questions.
         kind: a label; questions of one kind are also counted by themselves.
-        given: the line as it is in the file, with the user's own keys.
+        given: the line as it is in the file, with the user's own keys; of a question that is no line, what one would
+            hold.
     """
 
     id: str
@@ -42,6 +43,13 @@ class Question:
     choices: tuple[str, ...] | None = None
     kind: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.given:  # answers are known again by it
+            line = {"video": self.video, "question": self.question, "answer": self.answers, "choices": self.choices}
+            for name, value in line.items():
+                if value is not None:
+                    self.given[name] = list(value) if isinstance(value, tuple) else value
 
     @property
     def prompt(self) -> str:

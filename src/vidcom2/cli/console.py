@@ -28,13 +28,13 @@ from ..errors import OptionError, is_out_of_memory, memory_reason, transformers_
 from ..families import FAMILIES
 from ..placement import Placement
 from ..recommended import RECOMMENDED
-from ..records.fingerprints import module_files
+from ..records.fingerprints import digest, module_files
 
 out = Console()
 err = Console(stderr=True)
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
 LEFT = ("", "method", "GPU")  # columns of tables that hold names
-_imported: dict[str, str] = {}
+_imported: dict[str, Path] = {}
 _imported_modules: list[str] = []
 _typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters
 
@@ -106,9 +106,9 @@ def import_for_command(modules: Sequence[str]) -> None:
         _imported.update(module_files(module))
 
 
-def imported_files() -> dict[str, str]:
-    """Return the fingerprints of the files that `--import` imported for the command that runs."""
-    return dict(_imported)
+def imported_files() -> str | None:
+    """Return the fingerprint of the files that `--import` imported for the command that runs; None without."""
+    return digest(_imported) if _imported else None
 
 
 def imported_modules() -> tuple[str, ...]:

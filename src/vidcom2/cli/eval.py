@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..answering.candidates import Candidate, candidates_of, candidates_within
+from ..answering.candidates import Candidate, candidates_of
 from ..answering.questions import Question, checked_questions, read_questions
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
-from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, claim, locked_folder
+from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..evaluation.tables import named, table, without_options
 from ..finding_checkpoints import find_checkpoint
 from ..placement import Placement
 from ..records.fingerprints import certificate_of, check_loaded, model_identity
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
-from ..records.run_record import versions_of_answers
+from ..records.run_record import AnswerFile, versions_of_answers
 from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
@@ -45,8 +45,6 @@ from .loading import (
     template_arguments,
 )
 from .verdicts import verdict_of_eval
-
-RATIOS, FRAMES, NUM_FRAMES = "0.5,0.25,0.15,0.1", "8,16,32,64", 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,19 +76,7 @@ class EvalOptions:
             "`vidcom2,vidcom2:compression_scoring=released,random`."
         ),
     ] = "vidcom2,random"
-    ratios: Annotated[str | None, typer.Option(help="Retention ratios to compare.", show_default=RATIOS)] = None
-    token_budget: Annotated[
-        int | None,
-        typer.Option(
-            help="Compare numbers of frames instead, each at the ratio that keeps this many video tokens "
-            "(max_video_tokens). Where all tokens of the frames fit, none is dropped.",
-            min=1,
-            show_default=False,
-        ),
-    ] = None
-    frames: Annotated[
-        str | None, typer.Option(help="Numbers of frames to compare within --token-budget.", show_default=FRAMES)
-    ] = None
+    ratios: Annotated[str, typer.Option(help="Retention ratios to compare.")] = "0.5,0.25,0.15,0.1"
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for the answers and the results.", show_default="DATA-eval"),
@@ -98,10 +84,7 @@ class EvalOptions:
     limit: Annotated[
         int | None, typer.Option(help="Ask only this many questions, the first ones.", min=1, show_default="all")
     ] = None
-    num_frames: Annotated[
-        int | None,
-        typer.Option(help="Frames sampled evenly from each video.", min=1, show_default=str(NUM_FRAMES)),
-    ] = None
+    num_frames: Annotated[int, typer.Option(help="Frames sampled evenly from each video.", min=1)] = 32
     batch_size: Annotated[int, typer.Option(help="How many questions one call of `generate` answers.", min=1)] = 8
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an answer, in tokens.", min=1)] = 32
     chat_template_kwargs: TemplateOption = None
@@ -124,7 +107,7 @@ class EvalOptions:
         """Check the options and return the candidates. Raises an OptionError or a CheckpointError."""
         check_model_options(self.model, self.placement, self.settings)
         template_arguments(self.chat_template_kwargs)
-        candidates = self._candidates()
+        candidates = candidates_of(self.methods, self.ratios)
         for name in self.settings:
             methods = {each.settings["compression_method"] for each in candidates}
             if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
@@ -133,62 +116,15 @@ class EvalOptions:
             find_checkpoint(self.model, self.placement.revision)
         return candidates
 
-    def _candidates(self) -> list[Candidate]:
-        if self.token_budget is None:
-            if self.frames is not None:
-                raise OptionError(
-                    f"`frames` is {self.frames!r}, but there is no budget. Add --token-budget, or pass a single number "
-                    "as --num-frames."
-                )
-            return candidates_of(self.methods, RATIOS if self.ratios is None else self.ratios)
-        for name, remedy in (
-            ("ratios", "The ratio follows from the budget and the frames: leave it out"),
-            ("num_frames", "Name the numbers of frames to compare in --frames"),
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                raise OptionError(f"`{name}` is {value!r}, but does not go with --token-budget. {remedy}.")
-        if self.settings.get("max_video_tokens") is not None:
-            raise OptionError(
-                f"`max_video_tokens` is {self.settings['max_video_tokens']}, but --token-budget is the same budget, "
-                f"here of {self.token_budget} tokens. Pass one of them."
-            )
-        rounding = self.settings.get("compression_rounding", "exact")
-        if rounding != "exact":
-            raise OptionError(
-                f"`compression_rounding` is {rounding!r}, but --token-budget compares equally many tokens, which only "
-                "'exact' keeps. Leave it out."
-            )
-        return candidates_within(self.token_budget, self.methods, FRAMES if self.frames is None else self.frames)
-
-    def check_questions(self, questions: Iterable[Question | str]) -> None:
-        """Check that the questions can tell what is compared. Raises an OptionError if not.
-
-        Args:
-            questions: those of `checked_questions`, which may be reasons why a line holds none.
-        """
-        read = [question for question in questions if isinstance(question, Question)]
-        if self.token_budget is not None and read and all(question.answers is None for question in read):
-            raise OptionError(
-                f"no question of {str(self.data)!r} has an `answer`, but --token-budget compares right answers. All "
-                "tokens of many frames exceed the budget, so there is nothing to agree with. Add the right answers."
-            )
-
-    def arguments(self, imported: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the answers depend on, which must be the same when a run is continued.
-
-        Args:
-            imported: fingerprints of the user's modules.
-        """
-        compared: dict[str, Any] = {"ratios": self.ratios or RATIOS, "num_frames": self.num_frames or NUM_FRAMES}
-        if self.token_budget is not None:
-            compared = {"token_budget": self.token_budget, "frames": self.frames or FRAMES}
+    def arguments(self) -> dict[str, Any]:
+        """Return what the answers depend on, which must be the same when a run is continued."""
         return {
             **model_identity(self.model, self.placement.revision),
-            "imported": dict(imported),
+            "imported": imported_files(),
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             "methods": self.methods,
-            **compared,
+            "ratios": self.ratios,
+            "num_frames": self.num_frames,
             "max_new_tokens": self.max_new_tokens,
             "chat_template_kwargs": template_arguments(self.chat_template_kwargs),
             **self.placement.of_answers,
@@ -216,26 +152,22 @@ class EvalOptions:
 def eval_command(options: EvalOptions) -> None:
     """Find out which ratio is enough for your task, by comparing methods and ratios on questions of your own.
 
-    Answers each question with all tokens and with each method at each ratio; or with --token-budget, with more frames
-    at lower ratios and fewer at higher ones. Writes answers.jsonl, a table (results.md), a plot (results.png) and
-    results.json, which `vidcom2 publish --results` takes. Started again with the same model and arguments, it continues
-    where it stopped. Exit code 3 means that some questions were not answered.
+    Answers each question with all tokens and with each method at each ratio. Writes answers.jsonl, a table
+    (results.md), a plot (results.png) and results.json, which `vidcom2 publish --results` takes. Started again with the
+    same model and arguments, it continues where it stopped. Exit code 3 means that some questions were not answered.
     """
     remedy = "Use --device-map auto, or --dtype bfloat16 with another --output."
     with one_line_errors(remedy):
         if options.check_only:
             options.check()
-            lines = list(checked_questions(options.data))
-            options.check_questions(question for _, question in lines)
-            check_rows(rows_of_questions(lines), QUESTION_KEYS, "questions")
+            check_rows(rows_of_questions(checked_questions(options.data)), QUESTION_KEYS, "questions")
             return
         questions = read_questions(options.data, options.limit)
         candidates = options.check()
-        options.check_questions(questions)
-        arguments = options.arguments(imported_files())
+        arguments = options.arguments()
         announce_demo(options.model)
-        with locked_folder(options.folder, arguments):
-            rows, results = _evaluated(options, questions, candidates, arguments)
+        with locked_folder(options.folder, arguments) as file:
+            rows, results = _evaluated(options, questions, candidates, arguments, file)
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
@@ -253,8 +185,12 @@ def eval_command(options: EvalOptions) -> None:
 
 
 def _evaluated(
-    options: EvalOptions, questions: Sequence[Question], candidates: Sequence[Candidate], arguments: dict[str, Any]
-) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+    options: EvalOptions,
+    questions: Sequence[Question],
+    candidates: Sequence[Candidate],
+    arguments: dict[str, Any],
+    file: AnswerFile,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
     from ..answering.comparison import environment
@@ -266,15 +202,15 @@ def _evaluated(
     checkpoint = load_placed(options.model, placement, options.settings)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
-        commits = claim(options.folder, arguments, commit() + " with uncommitted changes" * is_dirty())
+        commits = file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
         with progress_bar() as progress:
             task = progress.add_task("Answering", total=None)
             rows = evaluate_locked(
                 checkpoint,
                 questions,
                 candidates,
-                options.folder / ANSWERS,
-                num_frames=options.num_frames or NUM_FRAMES,
+                file.path,
+                num_frames=options.num_frames,
                 batch_size=options.batch_size,
                 max_new_tokens=options.max_new_tokens,
                 chat_template_kwargs=arguments["chat_template_kwargs"],
@@ -294,8 +230,7 @@ def _evaluated(
             model_settings=checkpoint.model.config.compression_settings().as_dict(),
             vidcom2_commits=commits,
         )
-        within = "" if options.token_budget is None else f", within {options.token_budget:,} video tokens"
-        title = f"{options.model_name} on {options.data.name}{within}"
+        title = f"{options.model_name} on {options.data.name}"
         return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
 
 

@@ -15,11 +15,10 @@ from rich.markup import escape
 from ..answering.requests import VideoRequest, read_requests, requests_of_folder
 from ..errors import OptionError, written_to
 from ..finding_checkpoints import find_checkpoint
-from ..records.answer_file import AnswerFile
 from ..records.fingerprints import check_loaded, model_identity, video_changed, video_stamp
 from ..records.jsonl import answered_rows, append_rows, complete_rows, rows_so_far
 from ..records.provenance import commit, is_dirty
-from ..records.run_record import versions_of_answers
+from ..records.run_record import AnswerFile, versions_of_answers
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
 from .console import INTERRUPTED, SOME_ERRORS, imported_files, one_line_errors, print_line, progress_bar
 from .loading import announce_demo, check_model_options, import_libraries, json_option, template_arguments
@@ -97,7 +96,7 @@ def run_many(options: RunOptions) -> None:
             engine_arguments(options)
         if options.model is not None:
             find_checkpoint(options.model, options.placement.revision)
-        file = AnswerFile(Path(options.output))
+        file = _answer_file(Path(options.output))
         arguments = answers_depend_on(options)
         file.check(arguments)
         announce_demo(options.model)
@@ -110,6 +109,14 @@ def run_many(options: RunOptions) -> None:
             )
             raise typer.Exit(INTERRUPTED) from None
         _report(requests, file, before, time.perf_counter() - started)
+
+
+def _answer_file(path: Path) -> AnswerFile:
+    if path.suffix != ".jsonl":
+        raise OptionError(f"`--output` is {str(path)!r}, but must end in .jsonl.")
+    if not path.parent.is_dir():
+        raise OptionError(f"`--output` is {str(path)!r}, but there is no folder {str(path.parent)!r}.")
+    return AnswerFile(path)
 
 
 def _answer(options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest], file: AnswerFile) -> int:

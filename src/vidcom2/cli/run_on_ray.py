@@ -11,7 +11,7 @@ from rich.markup import escape
 from ..checks import check_given
 from ..errors import OptionError
 from ..finding_checkpoints import find_checkpoint
-from ..records.fingerprints import digest
+from ..records.fingerprints import certificate_of
 from ..records.provenance import commit, is_dirty
 from .console import INTERRUPTED, SOME_ERRORS, imported_modules, one_line_errors, print_line, progress_bar
 from .loading import announce_demo, check_model_options
@@ -44,11 +44,11 @@ def run_on_ray(options: RunOptions) -> None:
             with parts.locked():
                 counts = _answer(options, options.requests, arguments, parts)
         except KeyboardInterrupt:
-            print_line(f"Stopped. The parts so far are in {escape(parts.output)}. The same command continues there.")
+            print_line(f"Stopped. The parts so far are in {escape(parts.name)}. The same command continues there.")
             raise typer.Exit(INTERRUPTED) from None
         print_line(
             f"Answered: {counts['before'] + counts['answers']:,} of {counts['requests']:,} requests "
-            f"({counts['before']:,} before), in {time.perf_counter() - started:.1f} s. In {escape(parts.output)}"
+            f"({counts['before']:,} before), in {time.perf_counter() - started:.1f} s. In {escape(parts.name)}"
         )
         if counts["errors"]:
             first = escape(counts["first_error"])
@@ -101,16 +101,16 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         config_and_processor(options.model, options.settings, options.placement)  # before workers start
     announce_demo(options.model)
     answered = parts.answered()
-    total, before = check_requests(requests, folder, answered, parts.output)
+    total, before = check_requests(requests, folder, answered, parts.name)
     parts.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
     work = Work(
         model=_from_anywhere(options.model) if options.model and Path(options.model).is_dir() else options.model,
         placement=options.placement.at_commit(arguments["model_commit"]),
         settings=options.settings,
         imported=tuple(_from_anywhere(each) if each.endswith(".py") else each for each in imported_modules()),
-        model_files=digest(arguments["model_files"]),
+        certificate=certificate_of(arguments),
         folder=folder,
-        output=parts.folder if parts.is_local else parts.output,
+        output=parts.folder if parts.is_local else parts.name,
         answering={
             "num_frames": options.num_frames,
             "max_new_tokens": options.max_new_tokens,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..evaluation.tables import cell, named
 from ..measuring.results import ALL_TOKENS, of_setup
 from ..measuring.tables import method_name
 
@@ -53,8 +52,6 @@ def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
     Args:
         results: as `summary` returns them, beginning with all tokens.
     """
-    if "num_frames" in results[0]:
-        return _verdict_of_frames(results)
     whole, *others = [result for result in results if "refused" not in result]
     measure, what = "accuracy", "right answers"
     if whole["accuracy"] is None:
@@ -70,26 +67,6 @@ def verdict_of_eval(results: Sequence[Mapping[str, Any]]) -> str | None:
     parts = [f"{best[each]['method']} at {percent(each)} with {_points(best[each][measure])}" for each in ratios]
     of_all = f"; all tokens have {_points(whole['accuracy'])}" if measure == "accuracy" else ""
     return f"Most {what}: {', '.join(parts)}{of_all}{_caution(whole['questions'])}"
-
-
-def _verdict_of_frames(results: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return which number of frames did best, and the difference of more frames from the fewest.
-
-    Args:
-        results: as `shown_rows` returns them.
-    """
-    answered = [each for each in results if each["accuracy"] is not None]
-    if not answered:
-        return None
-    best = max(answered, key=lambda each: each["accuracy"])  # of equals, the first has the fewest frames
-    parts = [f"{named(best)}, {_points(best['accuracy'])}"]
-    more = [each for each in answered if each["difference"] is not None]
-    if best["difference"] is not None:
-        parts.append(f"{cell(best, 'difference', '+')} points against the fewest frames")
-    elif more:
-        second = max(more, key=lambda each: each["difference"])
-        parts.append(f"{named(second)} has {cell(second, 'difference', '+')} points against that")
-    return f"Most right answers: {'; '.join(parts)}{_caution(best['questions'])}"
 
 
 def _caution(num_questions: int) -> str:

@@ -1,11 +1,9 @@
 """Answering questions about videos with all tokens and with each of several compressions.
 
-A video is read and encoded once for all compressions of as many frames, and for all consecutive questions about it. A
-batch of questions shares a call of `generate`.
+A video is read and encoded once for all compressions, and for all consecutive questions about it. A batch of questions
+shares a call of `generate`.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,8 @@ from ..checkpoints import Checkpoint
 from ..errors import OptionError, is_out_of_memory, memory_reason
 from ..records.fingerprints import video_changed, video_stamp
 from ..records.jsonl import answered_rows, append_rows, rows_so_far
-from ..records.run_record import locked, versions_of_answers
+from ..records.provenance import commit
+from ..records.run_record import AnswerFile, versions_of_answers
 from ..video.reading import Progress, Video, read_video
 from .batches import ShownFrames, row_of, rows_of_batch
 
@@ -44,12 +43,10 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Answer each question with all tokens and with each candidate, greedily, and write the answers to a file.
 
-    Candidates that have their own `num_frames` are compared with each other, without a candidate for all tokens.
-
     Args:
         answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
-            `<name>.lock` beside it keeps other runs out.
-        num_frames: how many frames are sampled evenly from each video, for candidates without a number of their own.
+            `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on.
+        num_frames: how many frames are sampled evenly from each video.
         batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
             are those after it.
         max_new_tokens: the most tokens that an answer may have.
@@ -59,19 +56,24 @@ def evaluate(
     Returns:
         The rows in the order of the questions. A row has `id`; `given`, the question's line; and either `answers`, by
         the labels of the candidates and "all tokens", or `error`, why there are none. An answer has `text`, `correct`
-        (null if that is not known), `agrees` (with all tokens of as many frames; null if these did not answer) and
-        `kept_share` (kept tokens per scored token), or only `refused`, why its method cannot do this. If its candidate
-        has a number of frames of its own, it also has `frames`, how many were shown; `kept_tokens`, of the scored ones;
-        `prompt_tokens`, which enter the language model; and `seconds`, its share of the batch's time and all of its
-        video's encoding, without reading and preprocessing. `video_file` is the size and the time of the last change of
-        a video that is a file, and `made_by` a digest of all else that the answers depend on.
+        (null if that is not known), `agrees` (with all tokens) and `kept_share` (kept tokens per scored token), or only
+        `refused`, why its method cannot do this. `video_file` is the size and the time of the last change of a video
+        that is a file.
 
     Raises:
         OptionError: if the file holds rows of another model, or of other questions, candidates or arguments, or about
             videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
             not go together.
     """
-    with locked(answers):
+    file, run = AnswerFile(answers), _run(checkpoint, candidates, num_frames, max_new_tokens, chat_template_kwargs)
+    with file.locked():
+        if run is not None:
+            file.claim(run, commit())
+        elif answers.exists() or file.record.exists():
+            raise OptionError(
+                f"{str(answers)!r} has answers, but it is not known whether this model gave them. Load the "
+                "model with `load_checkpoint`, or name another file."
+            )
         return evaluate_locked(
             checkpoint,
             questions,
@@ -100,25 +102,14 @@ def evaluate_locked(
     read: Callable[[str, int], Video] = read_video,
     progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:
-    """Do what `evaluate` does for a caller that holds the lock of the file."""
+    """Do what `evaluate` does for a caller that holds the lock of the file, and has claimed it."""
     compared = compared_candidates(candidates)
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
     of_template = dict(chat_template_kwargs or {})
-    run = _run(checkpoint, candidates, num_frames, max_new_tokens, of_template)
-    _check_same(answers, questions, run)
+    _check_same(answers, questions)
     rows = rows_so_far(answers)
     left = [question for question in questions if question.id not in rows]
-    counts = sorted({candidate.num_frames or num_frames for candidate in compared})
-    shown = [
-        ShownFrames(
-            checkpoint,
-            [each for each in compared if (each.num_frames or num_frames) == count],
-            count,
-            read,
-            of_template,
-        )
-        for count in counts
-    ]
+    shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
     with answers.open("a", encoding="utf-8", newline="\n") as file:
         while left:
             progress("Answering", len(questions) - len(left), len(questions))
@@ -133,10 +124,7 @@ def evaluate_locked(
                     batch_size = len(together) // 2
                     continue
                 done = [row_of(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
-            done = [
-                row | {"video_file": stamp, "made_by": _made_by(run, question)}
-                for row, stamp, question in zip(done, stamps, together, strict=True)
-            ]
+            done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
             append_rows(file, done)
             rows |= {row["id"]: row for row in done}
             left = left[len(together) :]
@@ -148,7 +136,7 @@ def _run(
     candidates: Sequence[Candidate],
     num_frames: int,
     max_new_tokens: int,
-    template_arguments: dict[str, Any],
+    chat_template_kwargs: Mapping[str, Any] | None,
 ) -> dict[str, Any] | None:
     """Return what answers depend on besides the question; None if it is not known which weights the model has."""
     if checkpoint.identity is None:
@@ -159,31 +147,17 @@ def _run(
         "model_settings": model.config.compression_settings().as_dict(),
         "dtype": str(model.dtype),
         "attn_implementation": model.config._attn_implementation,
-        "candidates": [[each.label, each.overrides] for each in candidates],  # labels name frames and budgets
+        "candidates": [[each.label, each.overrides] for each in candidates],
         "num_frames": num_frames,
         "max_new_tokens": max_new_tokens,
-        "chat_template_kwargs": template_arguments,
+        "chat_template_kwargs": dict(chat_template_kwargs or {}),
         **versions_of_answers(),
     }
 
 
-def _made_by(run: dict[str, Any] | None, question: Question) -> str | None:
-    """Return a digest of all that an answer depends on. A video's folder does not count: the file has its own stamp."""
-    if run is None:
-        return None
-    video = question.video.rpartition("/")[2]
-    depends_on = [run, video, question.prompt, question.answers, question.choices]
-    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-
-
-def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any] | None) -> None:
-    """Check that a file's rows answer these questions and were made in the same way. Raises an OptionError if not."""
+def _check_same(answers: Path, questions: Sequence[Question]) -> None:
+    """Check that a file's rows answer these questions about these videos. Raises an OptionError if not."""
     rows = answered_rows(answers)
-    if rows and run is None:
-        raise OptionError(
-            f"{str(answers)!r} has answers, but it is not known whether this model gave them. Load the "
-            "model with `load_checkpoint`, or name another file."
-        )
     for question in questions:
         row = rows.get(question.id)
         if row is None:
@@ -191,11 +165,6 @@ def _check_same(answers: Path, questions: Sequence[Question], run: dict[str, Any
         if row["given"] != question.given:
             raise OptionError(
                 f"{str(answers)!r} has the answer to another question of id {question.id!r}. Name another file."
-            )
-        if row.get("made_by") != _made_by(run, question):
-            raise OptionError(
-                f"{str(answers)!r} has an answer to question {question.id!r} by another model, or by other methods, "
-                "settings or versions. Name another file."
             )
         if video_changed(row.get("video_file"), video_stamp(question.video)):
             raise OptionError(

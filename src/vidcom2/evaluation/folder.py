@@ -6,48 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError, written_to
-from ..records.run_record import check_record, locked, write_record
+from ..records.run_record import AnswerFile
 
-RUN, ANSWERS, RESULTS, TABLE, PLOT = "run.json", "answers.jsonl", "results.json", "results.md", "results.png"
+ANSWERS, RESULTS, TABLE, PLOT = "answers.jsonl", "results.json", "results.md", "results.png"
 LOCK = f"{ANSWERS}.lock"
 
 
-def check_folder(folder: Path, arguments: Mapping[str, Any]) -> None:
-    """Check that a run with these arguments may start or continue in a folder.
+@contextmanager
+def locked_folder(folder: Path, arguments: Mapping[str, Any]) -> Iterator[AnswerFile]:
+    """Make the folder, and yield the file of its answers. Other runs are kept out during the block.
 
     Args:
         arguments: all that answers depend on, in values that JSON can represent.
 
     Raises:
-        OptionError: if it holds another run's answers, or other files.
+        OptionError: if it holds another run's answers or other files, or if a run writes there.
     """
+    file = AnswerFile(folder / ANSWERS)
     others = [path for path in folder.iterdir() if path.name != LOCK] if folder.is_dir() else []
-    if folder.is_file() or (others and not (folder / RUN).is_file()):
+    if folder.is_file() or (others and not file.record.is_file()):
         raise OptionError(f"{str(folder)!r} exists, but is no run of `vidcom2 eval`. Name another --output.")
-    check_record(folder / RUN, folder, arguments)
-
-
-@contextmanager
-def locked_folder(folder: Path, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Make the folder, and keep other runs out during the block. Raises as `check_folder`, or if a run writes there."""
-    check_folder(folder, arguments)
+    file.check(arguments)
     with written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ANSWERS):
-        yield
-
-
-def claim(folder: Path, arguments: Mapping[str, Any], commit: str) -> list[str]:
-    """Note that a locked folder belongs to this run, or that the run continues there.
-
-    Args:
-        commit: the commit of the code that runs now.
-
-    Returns:
-        The commits of the code that has written to the folder, including this one.
-
-    Raises:
-        OptionError: those of `check_folder`.
-    """
-    check_folder(folder, arguments)
-    return write_record(folder / RUN, folder, arguments, commit).commits
+    with file.locked():
+        yield file

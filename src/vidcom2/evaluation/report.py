@@ -4,18 +4,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from ..answering.candidates import Candidate, compared_candidates, reference_of
+from ..answering.candidates import Candidate, compared_candidates
 from ..answering.questions import Question
 from ..errors import OptionError
 from ..records.whole_files import write_whole
 from .folder import PLOT, RESULTS, TABLE
-from .plot import draw_frame_counts, draw_results
-from .tables import markdown, shown_rows, table
+from .plot import draw_results
+from .tables import markdown, table
 
 NORMAL_97_5 = 1.959963984540054  # the quantile of the normal distribution for 95 % intervals
 RESAMPLES = 4000
@@ -71,20 +70,17 @@ def summary(
 
     Returns:
         Rows with `method`, `retention_ratio` and the call's `settings`; `questions` and `kept_share`; `accuracy` and
-        `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that of the
-        candidate's reference (all tokens, or the fewest frames), with `_low` and `_high`; `no_option`, how many of the
+        `agreement` with `_low`, `_high` and `_n`, the number of questions; `difference`, the accuracy minus that
+        with all tokens, with `_low` and `_high`; `no_option`, how many of the
         `of_choice` answers to multiple choice questions name no option, or several; and `by_kind`, the shares for
         each kind of question. A missing figure is None: accuracy where no right answer is known, agreement where all
         tokens did not answer, and all figures of a candidate that refuses some question. `refused` then says why.
-        Candidates with their own number of frames have `num_frames` and `token_budget`, which may lower the ratio; the
-        means `frames`, `kept_tokens` and `prompt_tokens`; and `seconds`, a median.
     """
     answered = [(question, row["answers"]) for question, row in zip(questions, rows, strict=True) if "answers" in row]
     kinds = dict.fromkeys(question.kind for question, _ in answered if question.kind is not None)
     compared = compared_candidates(candidates)
     found = []
     for candidate in compared:
-        reference = reference_of(candidate, compared)
         result: dict[str, Any] = {"method": candidate.method, "retention_ratio": candidate.retention_ratio}
         result["settings"] = candidate.overrides
         given = [(question, answers[candidate.label]) for question, answers in answered]
@@ -92,15 +88,12 @@ def summary(
         if refused:
             given = []
         result |= {"questions": len(given), "kept_share": _mean([answer["kept_share"] for _, answer in given])}
-        if candidate.num_frames is not None:
-            result |= {"num_frames": candidate.num_frames, "token_budget": candidate.token_budget}
-            result |= _frame_figures([answer for _, answer in given])
         result |= _shares(given)
         of_choice = [question.names_no_option(answer["text"]) for question, answer in given if question.choices]
         result |= {"no_option": sum(of_choice), "of_choice": len(of_choice)}
         result |= dict.fromkeys(("difference", "difference_low", "difference_high"))
-        if reference is not None and given:
-            result |= _difference(answered, candidate.label, reference.label)
+        if candidate is not compared[0] and given:
+            result |= _difference(answered, candidate.label, compared[0].label)
         result["by_kind"] = {kind: _shares([each for each in given if each[0].kind == kind]) for kind in kinds}
         if refused:
             result["refused"] = f"{len(refused)} of {len(answered)} questions, the first: {refused[0]}"
@@ -117,12 +110,6 @@ def _difference(
     differences = [int(answer["correct"]) - int(other["correct"]) for _, answer, other in known]
     low, high = paired_interval(differences, [question.video for question, *_ in known]) or (None, None)
     return {"difference": _mean(differences), "difference_low": low, "difference_high": high}
-
-
-def _frame_figures(answers: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Return means, and the median of the times, of which the first include the loading of kernels."""
-    means = {name: _mean([each[name] for each in answers]) for name in ("frames", "kept_tokens", "prompt_tokens")}
-    return means | {"seconds": median(each["seconds"] for each in answers) if answers else None}
 
 
 def _shares(given: Sequence[tuple[Question, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -146,7 +133,7 @@ def write_results(
     rows: Sequence[Mapping[str, Any]],
     candidates: Sequence[Candidate],
     certificate: Mapping[str, Any],
-) -> list[Mapping[str, Any]]:
+) -> list[dict[str, Any]]:
     """Write results.json, which `vidcom2 publish --results` takes, results.md and results.png to a folder.
 
     Args:
@@ -154,7 +141,7 @@ def write_results(
         certificate: what `birth_certificate` returns, including the `device`.
 
     Returns:
-        The rows of the table, which are those of `summary` but for `shown_rows`. In results.json they are `figures`.
+        The rows of the table, which are those of `summary`. In results.json they are `figures`.
 
     Raises:
         OptionError: if no question was answered.
@@ -162,8 +149,7 @@ def write_results(
     errors = [row["error"] for row in rows if "error" in row]
     if len(errors) == len(rows):
         raise OptionError(f"none of the {len(rows)} questions could be answered. The first: {errors[0]}")
-    found = summary(questions, rows, candidates)
-    results = shown_rows(found)
+    results = summary(questions, rows, candidates)
     headings, *cells = table(results)
     shown = [
         dict(zip(headings, row, strict=True)) | {"figures": each} for row, each in zip(cells, results, strict=True)
@@ -175,6 +161,5 @@ def write_results(
         f"transformers {certificate['transformers']}, vidcom2 {certificate['vidcom2_commit']}."
     )
     write_whole(folder / TABLE, markdown(title, results, len(errors), origin))
-    draw = draw_frame_counts if "num_frames" in found[0] else draw_results
-    draw(found, title, folder / PLOT)
+    draw_results(results, title, folder / PLOT)
     return results

@@ -3,43 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answering.candidates import AllTokens
-
 # What a column means, by the heading that it begins with.
-OF_SHARES = {
+NOTES = {
+    "kept": "`kept` is the measured share of the scored video tokens.",
     "accuracy": "`accuracy` is the share of right answers.",
     "agreement": "`agreement` is the share of answers that equal those with all tokens.",
     "method": "Brackets hold 95 % intervals. Those of shares are Wilson's, which treat questions as independent.",
+    "no option": "`no option` counts answers that name none of the options, or several. They are wrong.",
+    "difference": "Those of the difference to all tokens on the same questions come from a bootstrap over videos, "
+    "which keeps the questions about a video together. Where no answer changed, they give the most that may have been "
+    "missed, 1 − 0.025^(1 / videos).",
 }
-BY_BOOTSTRAP = (
-    "on the same questions come from a bootstrap over videos, which keeps the questions about a video together. Where "
-    "no answer changed, they give the most that may have been missed, 1 − 0.025^(1 / videos)."
-)
-OF_OPTIONS = {"no option": "`no option` counts answers that name none of the options, or several. They are wrong."}
 TOO_MANY = 0.1  # more than this share of answers without an option says more about their form than about the model
-NOTES = {
-    "kept": "`kept` is the measured share of the scored video tokens.",
-    **OF_SHARES,
-    **OF_OPTIONS,
-    "difference": f"Those of the difference to all tokens {BY_BOOTSTRAP}",
-}
-NOTES_OF_FRAMES = {
-    "frames": "`frames` are sampled from each video; a shorter video is shown whole.",
-    "tokens": "`tokens` is the mean number of scored video tokens that were kept, and `kept` their share.",
-    "prompt": "`prompt` is the mean number of tokens that entered the language model, with the text, and with what is "
-    "outside the budget: newlines and the times of frames.",
-    **OF_SHARES,
-    **OF_OPTIONS,
-    "difference": f"Those of the difference to the fewest frames {BY_BOOTSTRAP}",
-    "seconds": "`seconds` is the median time of a question: encoding its video, and its share of the batch's "
-    "compression and generation. Reading and preprocessing are not part of it.",
-}
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the results as cells. The first row holds the headings."""
-    if "num_frames" in results[0]:
-        return _table_of_frames(results)
     with_truth = results[0]["accuracy"] is not None
     of_truth = ["accuracy, %", "difference, points"] if with_truth else []
     of_options = ["no option"] if has_choices(results) else []
@@ -57,24 +36,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return cells
 
 
-def _table_of_frames(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    headings = ["frames", "method", "tokens", "kept, %", "prompt", "accuracy, %", "difference, points", "seconds"]
-    if has_choices(results):
-        headings.insert(-1, "no option")
-    cells = [headings]
-    for result in results:
-        named = [_frames(result), result["method"]]
-        if "refused" in result:
-            cells.append([*named, *["n/a"] * (len(headings) - 2)])
-            continue
-        tokens, prompt = (f"{result[name]:,.0f}" for name in ("kept_tokens", "prompt_tokens"))
-        accuracy, difference = cell(result, "accuracy"), cell(result, "difference", "+")
-        kept, seconds = f"{100 * result['kept_share']:.1f}", f"{result['seconds']:.3g}"
-        of_options = [str(result["no_option"])] if has_choices(results) else []
-        cells.append([*named, tokens, kept, prompt, accuracy, difference, *of_options, seconds])
-    return cells
-
-
 def has_choices(results: Sequence[Mapping[str, Any]]) -> bool:
     return any(result["of_choice"] for result in results)
 
@@ -88,30 +49,6 @@ def without_options(results: Sequence[Mapping[str, Any]]) -> list[str]:
         for each in results
         if each["no_option"] > TOO_MANY * each["of_choice"]
     ]
-
-
-def _frames(result: Mapping[str, Any]) -> str:
-    """Return a number of frames, with the mean of those that were shown if some videos have fewer."""
-    asked, shown = result["num_frames"], result["frames"]
-    return str(asked) if shown in (None, asked) else f"{asked} (mean {shown:.1f})"
-
-
-def shown_rows(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows of a table. Methods that all keep all tokens of some number of frames share one row there."""
-    if "num_frames" not in results[0]:
-        return list(results)
-    rows: list[Mapping[str, Any]] = []
-    for result in results:
-        whole = result["kept_share"] == 1.0
-        row = {**result, "method": AllTokens().method} if whole else result
-        if not (whole and any(_same_figures(row, other) for other in rows)):
-            rows.append(row)
-    return rows
-
-
-def _same_figures(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    names = ("method", "num_frames", "kept_share", "accuracy", "difference")
-    return all(one[name] == other[name] for name in names)
 
 
 def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -131,8 +68,6 @@ def table_by_kind(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def named(result: Mapping[str, Any]) -> str:
     """Return what a message calls a row of the results."""
-    if "num_frames" in result:
-        return f"{result['method']} with {result['num_frames']} frames"
     return f"{result['method']} at {result['retention_ratio']:g}"
 
 
@@ -156,8 +91,7 @@ def markdown(title: str, results: Sequence[Mapping[str, Any]], num_errors: int, 
     parts = [f"# {title}", f"{num_questions} questions; {num_errors} errors. {origin}"]
     by_kind = table_by_kind(results)
     cells = table(results)
-    meanings = NOTES_OF_FRAMES if "num_frames" in results[0] else NOTES
-    notes = "\n".join(text for begin, text in meanings.items() if any(each.startswith(begin) for each in cells[0]))
+    notes = "\n".join(text for begin, text in NOTES.items() if any(each.startswith(begin) for each in cells[0]))
     parts += [pipes(cells), notes, *(["By kind:", pipes(by_kind)] if by_kind else [])]
     refused = [f"- {named(each)}: {each['refused']}" for each in results if "refused" in each]
     unnamed = [f"- {line}" for line in without_options(results)]

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from ..errors import OptionError, one_line, sentence, written_to
 from .jsonl import as_line
-from .run_record import RunRecord, check_same_run, continued, locked, parse_record
+from .run_record import RunOutput, locked
 from .whole_files import write_whole
 
 RECORD = "_run.json"  # readers of Parquet folders skip names that begin so
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     video_file: str | None
 
 
-class AnswerParts:
+class AnswerParts(RunOutput):
     """The folder of a run's parts.
 
     Args:
@@ -49,14 +49,14 @@ class AnswerParts:
     """
 
     def __init__(self, output: str) -> None:
-        self.output, self.suffix = output.rstrip("/"), Path(output).suffix
+        self.name, self.suffix = output.rstrip("/"), Path(output).suffix
         if self.suffix not in FORMATS:
             raise OptionError(f"`--output` is {output!r}, but with --engine ray must end in .jsonl or .parquet.")
         try:
             if "://" in output:
-                self.system, self.folder = fs.FileSystem.from_uri(self.output)
+                self.system, self.folder = fs.FileSystem.from_uri(self.name)
             else:
-                self.system, self.folder = fs.LocalFileSystem(), str(Path(self.output).absolute())
+                self.system, self.folder = fs.LocalFileSystem(), str(Path(self.name).absolute())
             kind = self.system.get_file_info(self.folder).type
         except (OSError, ValueError) as error:
             raise OptionError(f"cannot write to `--output` {output!r}: {' '.join(str(error).split())}.") from None
@@ -85,7 +85,7 @@ class AnswerParts:
             with self.system.open_output_stream(f"{self.folder}/{name}") as file:
                 file.write(content)
         except OSError as error:  # such as a bucket that does not exist
-            raise OptionError(f"cannot write to `--output` {self.output!r}: {sentence(one_line(error))}") from error
+            raise OptionError(f"cannot write to `--output` {self.name!r}: {sentence(one_line(error))}") from error
 
     def _content(self, path: str) -> bytes:
         with self.system.open_input_file(path) as file:
@@ -96,29 +96,18 @@ class AnswerParts:
         part = re.compile(rf"part-[0-9a-f]{{32}}{re.escape(self.suffix)}")
         return [path for path in self._files() if part.fullmatch(path.rpartition("/")[2])]
 
-    def check(self, arguments: Mapping[str, Any]) -> RunRecord | None:
-        """Check that a run with these arguments may start or continue here, and return the record of what it continues.
-        A record without any part is of a run that answered nothing, and need not be continued.
-
-        Raises:
-            OptionError: if the folder holds another run's answers, or files that no run wrote.
-        """
+    def _record(self) -> str | None:
+        """Return the text of the record. One without any part is of a run that answered nothing, and does not count."""
         record, files = f"{self.folder}/{RECORD}", self._files()
         if record not in files and any(path.endswith(self.suffix) for path in files):
             raise OptionError(
-                f"{self.output!r} exists, but is no output of `vidcom2 run --engine ray` (no {RECORD} in it). Name "
+                f"{self.name!r} exists, but is no output of `vidcom2 run --engine ray` (no {RECORD} in it). Name "
                 "another --output."
             )
-        if record not in files or not self._parts():
-            return None
-        before = parse_record(self._content(record).decode(errors="replace"), record)
-        check_same_run(before, self.output, arguments)
-        return before
+        return self._content(record).decode(errors="replace") if record in files and self._parts() else None
 
-    def claim(self, arguments: Mapping[str, Any], commit: str) -> None:
-        """Do what `check` does, and note that the run starts or continues here."""
-        before = self.check(arguments)
-        self._write(RECORD, (json.dumps(vars(continued(before, arguments, commit)), indent=2) + "\n").encode())
+    def _write_record(self, text: str) -> None:
+        self._write(RECORD, text.encode())
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other runs from writing here during the block, if the folder is on this machine's file system."""

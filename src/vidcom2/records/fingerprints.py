@@ -24,7 +24,6 @@ CHAT_TEMPLATES = "additional_chat_templates"
 RECORD_SUFFIX = ".run.json"  # of `vidcom2 run`, whose answers may lie in the model's folder
 HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it takes as long as loading it
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
-CHANGED = " of "  # precedes the time of the last change in a `stamp`
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,14 @@ class Source:
     @property
     def identity(self) -> dict[str, Any]:
         """What `model_identity` returns. It identifies an adapter together with its base."""
-        of_folder = self.commit is None
-        own = folder_identity(Path(self.path)) if of_folder else hub_identity(self.path, str(self.commit))
+        if self.commit is None:
+            own = folder_identity(Path(self.path))
+        else:  # which determines all files
+            own = {"model": self.path, "model_commit": self.commit, "model_files": None, "model_times": None}
         if self.base is None:
             return own
         base = self.base.identity
-        files = {f"base/{name}": content for name, content in base["model_files"].items()}
-        if self.base.commit is not None:
-            files = {"base": self.base.commit}
-        return own | {
-            "model": f"{own['model']} on {base['model']}",
-            "model_files": own["model_files"] | files,
-        }
+        return own | {"model": f"{own['model']} on {base['model']}", "base": base}
 
 
 def source_of(path: str, revision: str | None = None, **hub: Any) -> Source:
@@ -78,7 +73,8 @@ def model_identity(name: str | None, revision: str | None = None) -> dict[str, A
         revision: commit, tag or branch of a Hub repo.
 
     Returns:
-        What `folder_identity` or `hub_identity` returns. An adapter is identified together with its base.
+        What `folder_identity` returns; for a Hub repo, `model` is its id, and its `model_commit` replaces the
+        fingerprints. The identity of an adapter holds that of its `base`.
 
     Raises:
         CheckpointError, OptionError: those of `find_checkpoint`.
@@ -91,36 +87,30 @@ def model_identity(name: str | None, revision: str | None = None) -> dict[str, A
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
-    """Return `model`, the folder's resolved path, and `model_files`, what the function of that name returns.
+    """Return `model`, the folder's resolved path; `model_files`, the `digest` of the files in it; and `model_times`, a
+    digest of when the large ones were last changed.
 
-    The path is part of the identity, since large weights are only sampled: a folder that was moved or copied counts as
-    another model. A toy is the same wherever the package is installed, since all of its files are hashed in full.
+    The path and the times are part of the identity, since large weights are only sampled: a folder that was moved or
+    copied counts as another model. A toy is the same wherever the package is installed, since all of its files are
+    hashed in full.
     """
     toys = {toy.folder: toy.title for toy in TOYS.values()}
     name = toys.get(folder) or str(folder.resolve())
-    return {"model": name, "model_commit": None, "model_files": model_files(folder)}
-
-
-def hub_identity(name: str, commit: str) -> dict[str, Any]:
-    """Return `model`, the Hub id, and `model_commit`, which determines all of its files."""
-    return {"model": name, "model_commit": commit, "model_files": {}}
-
-
-def model_files(folder: Path) -> dict[str, str]:
-    """Return path -> fingerprint for the files that Transformers reads from a checkpoint's folder.
-
-    Raises:
-        CheckpointError: if a file cannot be read.
-    """
+    files = model_files(folder)
     try:
-        files = [path for place in (folder, folder / CHAT_TEMPLATES) if place.is_dir() for path in place.iterdir()]
-        return {
-            path.relative_to(folder).as_posix(): fingerprint(path)
-            for path in sorted(files)
-            if path.suffix in MODEL_SUFFIXES and path.is_file() and not path.name.endswith(RECORD_SUFFIX)
-        }
+        return {"model": name, "model_commit": None, "model_files": digest(files), "model_times": _times(files)}
     except OSError as error:
         raise CheckpointError(f"cannot read the model {str(folder)!r}: {error}.") from error
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """Return the files that Transformers reads from a checkpoint's folder, by their paths in it."""
+    files = [path for place in (folder, folder / CHAT_TEMPLATES) if place.is_dir() for path in place.iterdir()]
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in files
+        if path.suffix in MODEL_SUFFIXES and path.is_file() and not path.name.endswith(RECORD_SUFFIX)
+    }
 
 
 def check_loaded(identity: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> None:
@@ -134,25 +124,21 @@ def check_loaded(identity: Mapping[str, Any] | None, arguments: Mapping[str, Any
 
 
 def certificate_of(identity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what a result file says about the model besides its name: `model_commit`, and `model_files`, a digest of
-    its files (None for a Hub repo). The dict is empty if the model's source is not known."""
+    """Return what a result file says about the model besides its name: `model_commit` and `model_files`, and the same
+    of an adapter's `base`. The dict is empty if the model's source is not known."""
     if identity is None:
         return {}
-    files = identity["model_files"]
-    return {"model_commit": identity["model_commit"], "model_files": digest(files) if files else None}
+    certificate = {name: identity[name] for name in ("model_commit", "model_files")}
+    return certificate | ({"base": certificate_of(identity["base"])} if "base" in identity else {})
 
 
-def digest(files: Mapping[str, str]) -> str:
-    """Combine the fingerprints of several files, regardless of where they lie and when they were copied there."""
-    contents = (f"{name} {files[name].partition(CHANGED)[0]}" for name in sorted(files))
-    return hashlib.sha256("\n".join(contents).encode()).hexdigest()
+def digest(files: Mapping[str, Path]) -> str:
+    """Return a fingerprint of the contents of files, regardless of where they lie and when they were copied there."""
+    return hashlib.sha256("\n".join(f"{name} {_content(files[name])}" for name in sorted(files)).encode()).hexdigest()
 
 
-def fingerprint(path: Path) -> str:
-    """Return a file's sha256 or, for a large file, the sha256 of samples from all over it and its `stamp`.
-
-    The samples distinguish files whose times were all set to the same value, as is common in container images.
-    """
+def _content(path: Path) -> str:
+    """Return a file's sha256 or, for a large file, the sha256 of samples from all over it and its size."""
     size = path.stat().st_size
     if size <= HASHED_BYTES:
         return f"sha256 {sha256_of(path)}"
@@ -161,14 +147,20 @@ def fingerprint(path: Path) -> str:
         for i in range(SAMPLES):
             file.seek(i * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
             samples.update(file.read(SAMPLE_BYTES))
-    return f"samples {samples.hexdigest()[:16]}, {stamp(path)}"
+    return f"samples {samples.hexdigest()[:16]}, {size} bytes"
+
+
+def _times(files: Mapping[str, Path]) -> str | None:
+    """Return a digest of when the large files were changed, whose contents are only sampled; None if there are none."""
+    of_large = [f"{name} {stamp(path)}" for name, path in sorted(files.items()) if path.stat().st_size > HASHED_BYTES]
+    return hashlib.sha256("\n".join(of_large).encode()).hexdigest()[:16] if of_large else None
 
 
 def stamp(path: Path) -> str:
     """Return a file's size and the time of its last change, which need no reading of the file."""
     status = path.stat()
     changed = datetime.fromtimestamp(status.st_mtime, timezone.utc)
-    return f"{status.st_size} bytes{CHANGED}{changed.isoformat(timespec='microseconds')}"
+    return f"{status.st_size} bytes of {changed.isoformat(timespec='microseconds')}"
 
 
 def video_stamp(source: object) -> str | None:
@@ -188,8 +180,8 @@ def video_changed(before: str | None, now: str | None) -> bool:
     return before is not None and now is not None and before != now
 
 
-def module_files(module: str) -> dict[str, str]:
-    """Return the fingerprints of what `--import` imported: a file, a module's file, or all files of a package.
+def module_files(module: str) -> dict[str, Path]:
+    """Return what `--import` imported: a file, a module's file, or all files of a package, by their names.
 
     The modules that these import in turn are not included.
 
@@ -200,12 +192,12 @@ def module_files(module: str) -> dict[str, str]:
     if path.suffix != ".py":
         source = sys.modules[module].__file__
         if source is None:
-            return {module: "no file"}
+            return {}
         path = Path(source)
     if path.name != "__init__.py":
-        return {path.name: fingerprint(path)}
+        return {path.name: path}
     root = path.parent.parent
-    return {each.relative_to(root).as_posix(): fingerprint(each) for each in sorted(path.parent.rglob("*.py"))}
+    return {each.relative_to(root).as_posix(): each for each in path.parent.rglob("*.py")}
 
 
 def hub_commit(name: str, revision: str | None, file: str = CONFIG, **hub: Any) -> str:

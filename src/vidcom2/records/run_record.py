@@ -1,13 +1,12 @@
-"""The record of a run. A file beside the answers notes what they depend on, so that only the same run continues them,
-and a lock keeps other runs out meanwhile.
+"""The record of a run, which notes beside the answers what they depend on, so that only the same run continues them,
+and a lock that keeps other runs out meanwhile.
 
 Nothing here imports PyTorch.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,99 +19,96 @@ from .whole_files import write_whole
 DIFFERENCES_SHOWN = 3
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """The content of a record.
-
-    Attributes:
-        arguments: all that the answers depend on.
-        commits: the commits of the code that has written the answers.
-    """
-
-    arguments: dict[str, Any]
-    commits: list[str]
-
-
 def versions_of_answers() -> dict[str, str]:
     """Return the versions of the packages that answers depend on."""
     return {name: version(name) for name in ("vidcom2", "torch", "transformers")}
 
 
-def read_record(path: Path) -> RunRecord | None:
-    """Read the record in a file. Return None if there is no such file.
+class RunOutput:
+    """What holds the answers of a run, with the record of that run. Subclasses say where both are."""
 
-    Raises:
-        OptionError: on a file that is no record, and on the record of an earlier vidcom2.
-    """
-    return parse_record(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else None
+    name: str  # of the output, for errors
+
+    def check(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Check that a run with these arguments may start or continue here.
+
+        Args:
+            arguments: all that the answers depend on, in values that JSON can represent.
+
+        Returns:
+            The commits of the code that has written answers here; none if there is nothing to continue.
+
+        Raises:
+            OptionError: if another run's answers are here, or what no run wrote.
+        """
+        text = self._record()
+        if text is None:
+            return []
+        try:
+            content = json.loads(text)
+            before, commits = dict(content["arguments"]), list(content["commits"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OptionError(
+                f"the record of {self.name!r} is not what vidcom2 wrote. Name another --output."
+            ) from error
+        self._check_same(before, arguments)
+        return commits
+
+    def claim(self, arguments: Mapping[str, Any], commit: str) -> list[str]:
+        """Do what `check` does, and note that the run starts or continues here, with the code of this commit. Returns
+        the commits of the code that has written here, this one included."""
+        commits = list(dict.fromkeys([*self.check(arguments), commit]))
+        self._write_record(json.dumps({"arguments": dict(arguments), "commits": commits}, indent=2) + "\n")
+        return commits
+
+    def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        before, now = _flat(before), _flat(now)
+        differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
+        if differing:
+            shown = [f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in differing]
+            more = f", and {len(shown) - DIFFERENCES_SHOWN} more" if len(shown) > DIFFERENCES_SHOWN else ""
+            raise OptionError(
+                f"{self.name!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "
+                "another --output, or continue with the same model and arguments."
+            )
+
+    def _record(self) -> str | None:
+        """Return the text of the record; None if no run was here. Raises an OptionError on what no run wrote."""
+        raise NotImplementedError
+
+    def _write_record(self, text: str) -> None:
+        raise NotImplementedError
 
 
-def parse_record(text: str, name: str) -> RunRecord:
-    """Return the record that the file of this name holds as text. Raises what `read_record` raises."""
-    try:
-        content = json.loads(text)
-        arguments, commits = dict(content["arguments"]), list(content["commits"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OptionError(f"{name!r} is not what vidcom2 wrote. Name another --output.") from error
-    if "model_files" not in arguments:
-        raise OptionError(
-            f"{name!r} was written by an earlier vidcom2, and does not say which weights gave the answers. They "
-            "cannot be continued. Name another --output."
-        )
-    return RunRecord(arguments, commits)
-
-
-def check_record(path: Path, output: Path, arguments: Mapping[str, Any]) -> RunRecord | None:
-    """Check that a run with these arguments may continue the answers that belong to a record.
+class AnswerFile(RunOutput):
+    """A JSONL file with a row for each answer. `<its name>.run.json` beside it is the record of its run.
 
     Args:
-        path: the file of the record. If it is missing, there is nothing to continue.
-        output: what holds the answers, for the errors.
-        arguments: all that the answers depend on, in values that JSON can represent.
-
-    Returns:
-        The record; None if it is missing.
-
-    Raises:
-        OptionError: if another run wrote the record, and what `read_record` raises.
+        path: where the file is, or will be.
     """
-    record = read_record(path)
-    if record is not None:
-        check_same_run(record, str(output), arguments)
-    return record
 
+    def __init__(self, path: Path) -> None:
+        self.path, self.name, self.record = path, str(path), path.with_suffix(".run.json")
 
-def check_same_run(record: RunRecord, output: str, arguments: Mapping[str, Any]) -> None:
-    """Check that a run with these arguments may continue the answers in `output`. Raises an OptionError if not."""
-    before, now = _flat(record.arguments), _flat(arguments)
-    differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
-    if differing:
-        shown = [f"`{name}` was {before.get(name)!r} and is {now.get(name)!r}" for name in differing]
-        more = f", and {len(shown) - DIFFERENCES_SHOWN} more" if len(shown) > DIFFERENCES_SHOWN else ""
-        raise OptionError(
-            f"{output!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "
-            "another --output, or continue with the same model and arguments."
-        )
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs from writing here during the block. Raises an OptionError if one is writing now."""
+        return locked(self.path)
 
+    def _record(self) -> str | None:
+        if self.record.is_file():
+            if not self.path.exists() or not self.path.stat().st_size:  # a run that answered nothing does not count
+                return None
+            return self.record.read_text(encoding="utf-8", errors="replace")
+        if self.path.exists():
+            raise OptionError(
+                f"{self.name!r} exists, but is no output of vidcom2 (no {self.record.name} beside it). Name another "
+                "--output."
+            )
+        return None
 
-def write_record(path: Path, output: Path, arguments: Mapping[str, Any], commit: str) -> RunRecord:
-    """Write the record of a new run, or add the commit to that of a run that continues.
-
-    Args:
-        commit: the commit of the code that runs now.
-
-    Raises:
-        OptionError: those of `check_record`.
-    """
-    record = continued(check_record(path, output, arguments), arguments, commit)
-    write_whole(path, json.dumps(vars(record), indent=2) + "\n")
-    return record
-
-
-def continued(record: RunRecord | None, arguments: Mapping[str, Any], commit: str) -> RunRecord:
-    """Return the record of a run that starts (None) or goes on, with the commit of the code that runs now."""
-    commits = [] if record is None else record.commits
-    return RunRecord(dict(arguments), commits if commit in commits else [*commits, commit])
+    def _write_record(self, text: str) -> None:
+        with written_to(self.record):
+            write_whole(self.record, text)
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def model_card(
         tags=TAGS,
         **license_fields,
     )
-    frames_are_images = "pixel_values_videos" in family.model_class.video_arguments
+    frames_are_images = "pixel_values_videos" in family.model_class.inner_class.video_arguments
     return ModelCard.from_template(
         data,
         template_path=str(Path(__file__).with_name("model_card.md")),

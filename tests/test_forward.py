@@ -281,7 +281,7 @@ def test_forward_takes_the_stock_classs_arguments_in_its_order_with_and_without_
     for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):
         given = inspect.signature(type(ours).forward).parameters
         expected = inspect.signature(type(theirs).forward).parameters
-        added = {*SETTING_NAMES, *family.case.model_class.video_arguments} - set(expected)
+        added = {*SETTING_NAMES, *family.case.model_class.inner_class.video_arguments} - set(expected)
         assert [name for name in given if name not in added] == list(expected) and added <= set(given)
     text = family.inputs(family.prompt("Hello."))
     for ours, theirs in ((family.model, stock), (family.model.model, stock.model)):

@@ -59,9 +59,9 @@ def as_processed(family: Family, prompts: tuple[list[str], dict[str, Any]]) -> B
 
 
 def test_rows_of_pixels_are_frames_where_the_text_before_them_says_so(family: Family, prompts: Any) -> None:
-    """What `with_videos` takes out are the pixels that the processors make of the videos alone and the images alone."""
+    """What `describe` takes out are the pixels that the processors make of the videos alone and the images alone."""
     inputs, media = as_processed(family, prompts), prompts[1]
-    found = family.model.model.with_videos(dict(inputs))
+    _, found = family.model.model.describe(dict(inputs))
     assert found["num_frames"].tolist() == [len(video) for video in media["videos"]]
     alone = next(iter(family.processor.video_processor(videos=media["videos"], return_tensors="pt").values()))
     assert torch.equal(found["pixel_values_videos"], alone.flatten(0, 1))
@@ -75,7 +75,7 @@ def test_rows_of_pixels_are_frames_where_the_text_before_them_says_so(family: Fa
 
 def test_the_processors_own_outputs_answer_as_compressed_by_hand(family: Family, prompts: Any) -> None:
     inputs = as_processed(family, prompts)
-    split = family.model.model.with_videos(dict(inputs))
+    _, split = family.model.model.describe(dict(inputs))
     logits = family.model(**inputs).logits
     assert torch.equal(logits, family.model(**split).logits)
     inner = family.model.model(**inputs).last_hidden_state

@@ -85,9 +85,10 @@ def test_spreading_repeats_the_kept_rows_equally_often() -> None:
     kept = [[1, 4, 5], [2, 3, 6, 7, 8]]  # kept positions, of those attended from 1 and from 2 on
     attended = torch.tensor([[0, 1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     positions = torch.tensor([[-1, -1, *kept[0]], kept[1]])
-    prompt = ShortPrompt(torch.empty(0), positions, {}, None)  # type: ignore[arg-type]
+    nothing: Any = None
+    prompt = ShortPrompt(nothing, attended, positions, nothing, nothing)
     rows = torch.arange(10)[:, None]
-    (spread,) = prompt.spread([rows], attended)
+    (spread,) = prompt.spread([rows])
     spread = spread.view(2, 9)
     for row, expected in enumerate(([2, 3, 4], [5, 6, 7, 8, 9])):
         seen = spread[row][attended[row].bool()].tolist()

@@ -23,7 +23,7 @@ from ..encoding.video_features import (
     plan_frames,
     square_frames,
 )
-from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, pop_settings, without
+from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, without
 from ..methods.compression import VideoTokens
 from ..prompt.call_description import CallDescription
 from ..prompt.compressed_generation import VidCom2GenerationMixin
@@ -177,7 +177,9 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         prompts = input_ids.reshape(-1, input_ids.shape[-1]).tolist()
         return [list(marks.videos_of(prompt, of_frame, self.config.image_token_id)) for prompt in prompts]
 
-    def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
+    def with_videos(
+        self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False
+    ) -> dict[str, Any]:
         """Return the arguments of a call with the frames of `pixel_values` in `pixel_values_videos`.
 
         They stay where they are if the parent answers the call from the start. So it encodes frames and images
@@ -193,7 +195,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
         is_answered = any(each is not None for each in given) or isinstance(encoded.get("image"), FramesAndImages)
         if is_answered:
             return inputs
-        settings = self.config.compression_settings(**pop_settings(dict(inputs), self.of_parent))
         if input_ids is None:
             if pixels is not None and settings.may_drop:
                 raise ValueError(
@@ -316,8 +317,6 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
 
 class FrameImagesGenerationMixin(VidCom2GenerationMixin, HeadOfVideosAsImages):
     """`VidCom2GenerationMixin` for classes with a head whose videos are images."""
-
-    video_arguments = VIDEO_ARGUMENTS
 
     def get_video_features(
         self, pixel_values_videos: Tensor, num_frames: Tensor | None = None, **kwargs: Any

@@ -15,7 +15,7 @@ from transformers import MiniCPMV4_6ForConditionalGeneration, MiniCPMV4_6Model
 from ...configuration.compression_settings import CompressionSettings
 from ...configuration.configuration_vidcom2_minicpmv4_6 import VidCom2MiniCPMV4_6Config
 from ..encoding.video_features import ParentFeatures, Run, VidCom2VideoFeatures, encode_in_chunks, plan_frames
-from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast, check_tensors, pop_settings
+from ..hosting.in_transformers import CACHE, CausalLMOutputWithPast
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.conversation_cache import CachedPrompt
@@ -52,7 +52,9 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
     config: VidCom2MiniCPMV4_6Config
     video_arguments = LAYOUT
 
-    def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
+    def with_videos(
+        self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False
+    ) -> dict[str, Any]:
         """Return the arguments of a call with the numbers of frames and tiles, as the prompts show them.
 
         If no token may be dropped, they are not needed. Pixels that were joined as rows, as Transformers' pipelines do,
@@ -64,13 +66,11 @@ class VidCom2MiniCPMV4_6Model(LinearAttentionMixin, VidCom2ModelMixin, VideosByT
         input_ids, sizes, cache = (inputs.get(each) for each in ("input_ids", "target_sizes_videos", CACHE))
         is_known = inputs.get("num_frames_per_video") is not None
         pixels = inputs.get("pixel_values_videos")
-        if pixels is not None:
-            check_tensors(inputs)
         if isinstance(pixels, Tensor) and pixels.ndim == 4 and len(pixels) > 1:
             inputs = inputs | {"pixel_values_videos": pixels.permute(1, 2, 0, 3).flatten(2)[None]}
         if input_ids is None or sizes is None or not isinstance(pixels, Tensor) or is_known:
             return inputs
-        if not self.config.compression_settings(**pop_settings(dict(inputs), self.of_parent)).may_drop:
+        if not settings.may_drop:
             return inputs
         if has_whole_conversation and cache is not None and cache.get_seq_length() > 0:
             input_ids = input_ids[:, CachedPrompt.of(cache, len(input_ids), input_ids.device).prompt_length :]
@@ -228,7 +228,6 @@ class VidCom2MiniCPMV4_6ForConditionalGeneration(VidCom2GenerationMixin, MiniCPM
     config: VidCom2MiniCPMV4_6Config
     inner_class = VidCom2MiniCPMV4_6Model
     output_class = VidCom2MiniCPMV4_6CausalLMOutputWithPast
-    video_arguments = LAYOUT
 
     def get_video_features(
         self,

@@ -203,7 +203,6 @@ class VidCom2VideoLlama3ForConditionalGeneration(VidCom2GenerationMixin, VideoLl
     config: VidCom2VideoLlama3Config
     inner_class = VidCom2VideoLlama3Model
     output_class = VidCom2VideoLlama3CausalLMOutputWithPast
-    video_arguments = VIDEO_ARGUMENTS
 
     def get_video_features(
         self,

@@ -169,10 +169,6 @@ def without(arguments: Mapping[str, Any], names: Collection[str]) -> dict[str, A
     return {name: value for name, value in arguments.items() if name not in names}
 
 
-def without_settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    return without(arguments, SETTING_NAMES)
-
-
 def without_token_types(inputs: dict[str, Any]) -> dict[str, Any]:
     """Leave out token types, which serve to find positions: a short prompt already has its positions. Families whose
     attention reads types get those of the short prompt anew."""
@@ -196,7 +192,8 @@ def take_parents_signatures(model_class: type, mixin: type, *names: str) -> None
     for name in names:
         ours, parents = getattr(mixin, name), _parents_method(model_class, mixin, name)
         if getattr(model_class, name) is ours and parents is not None:
-            setattr(model_class, name, _with_signature(ours, parents, model_class.video_arguments))
+            inner: Any = getattr(model_class, "inner_class", model_class)
+            setattr(model_class, name, _with_signature(ours, parents, inner.video_arguments))
 
 
 def arguments_of_parent(model_class: type, mixin: type, *names: str) -> frozenset[str]:

@@ -7,9 +7,9 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +28,6 @@ from ..hosting.in_transformers import (
     wants_some_rows,
     with_cache_name,
     without,
-    without_settings,
-    without_token_types,
 )
 from .call_description import (
     OF_CHUNKS,
@@ -68,7 +66,6 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
 
     inner_class: type[VidCom2ModelMixin]
     output_class: type[Any]  # a dataclass
-    video_arguments: ClassVar[Sequence[str]] = ()  # as in the inner model
     hides_mask_from_head = False  # Whether to keep the caller's mask, which covers the full prompt, from the head.
     model: VidCom2ModelMixin
     get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which calls the inner model's
@@ -125,9 +122,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             )
         call = None
         if not inputs.get("is_compressed"):
-            inputs = self.model.with_videos(inputs)
-            call = self.model.describe(inputs)
-            inputs = without_settings(inputs) | {"call": call}
+            call, inputs = self.model.describe(inputs)
+            inputs["call"] = call
         if call is None or call.path is not CallPath.COMPRESS:
             return self._output(
                 super().forward(**inputs, labels=labels, logits_to_keep=logits_to_keep, return_dict=True)
@@ -228,11 +224,9 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
         if kwargs.get("mm_encoder_outputs") is not None:
             # `generate` repeats the features in place for beams, so it gets copies.
             kwargs["mm_encoder_outputs"] = {key: copy.copy(each) for key, each in kwargs["mm_encoder_outputs"].items()}
-        kwargs = self.model.with_videos(kwargs, has_whole_conversation=True)
-        call = self.model.describe(kwargs, has_whole_conversation=True)
+        call, kwargs = self.model.describe(kwargs, has_whole_conversation=True)
         check_on_cache(self._asked(kwargs))
         self._check_unknown_cache(kwargs, call.settings)
-        kwargs = without_settings(kwargs)
         if call.path is CallPath.PARENT:
             return self._generate_full(self._with_all_features(kwargs, call))
         return self._generate_compressed(kwargs, call)
@@ -258,11 +252,10 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
 
         The features are marked as such, since the `forward` of each step does not know the ratio of the call.
         """
-        encoded = kwargs.get("mm_encoder_outputs") or {}
         if call.videos is NewVideos.PIXELS:
             video = self.model(**kwargs, call=call, only_video_features="all", return_dict=True)
         elif call.videos is NewVideos.ALL_FEATURES:
-            given = encoded["video"]
+            given = kwargs["mm_encoder_outputs"]["video"]
             video = VidCom2VideoFeatures(
                 pooler_output=self.model.with_placeholders(given.pooler_output, kwargs),
                 deepstack_features=getattr(given, "deepstack_features", None),
@@ -271,8 +264,7 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             return kwargs
         if not self.model.parent_knows_videos:  # It has no embedding for their token, so each chunk needs its features.
             refuse(OF_CHUNKS, self._asked(kwargs))
-        kwargs = without(kwargs, ("pixel_values_videos", *self.video_arguments))
-        return kwargs | {"mm_encoder_outputs": encoded | {"video": video}}
+        return self.model.with_features(kwargs, video)
 
     def _generate_full(self, kwargs: dict[str, Any]) -> ModelOutput | Tensor:
         """Run the parent's `generate`, but keep the positions of a conversation with its cache, not on the model."""
@@ -306,45 +298,35 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             prompt.attach_to(cache)
 
     def _generate_compressed(self, kwargs: dict[str, Any], call: CallDescription) -> ModelOutput | Tensor:
-        """Run the parent's `generate` on a compressed prompt or conversation."""
+        """Run the parent's `generate` on a compressed prompt or conversation.
+
+        It gets the caller's whole `input_ids`, which logits processors and the like look at, and the compressed
+        conversation, which the model runs. It skips the cached tokens by itself.
+        """
         check_compressible(kwargs)
-        features = None
-        if call.videos is NewVideos.PIXELS:
-            features = self.model(**kwargs, call=call, only_video_features="kept", return_dict=True)
-        elif call.videos is NewVideos.KEPT_FEATURES:
-            features = kwargs["mm_encoder_outputs"]["video"]
-        # 1. Split the conversation into the tokens in the cache and the new ones.
         kwargs = kwargs | {"attention_mask": self._mask_of_padding(kwargs)}
         input_ids, mask, cache = kwargs["input_ids"], kwargs["attention_mask"], kwargs.get(CACHE)
         cached = CachedPrompt.of(cache, len(input_ids), input_ids.device)
         _check_whole_conversation(input_ids, mask, cached)
         refuse(OF_GENERATE, self._asked(kwargs))
-        self._check_known_positions(kwargs, cached)
-
-        # 2. Make the short prompt: the new tokens without the dropped ones.
-        new = kwargs | {name: kwargs[name][:, cached.prompt_length :] for name in ("input_ids", "attention_mask")}
-        prompt = self.model.short_prompt(new, cached, take(mask, cached.positions, 0), features, call.settings)
-        self._check_last_token(prompt)
-
-        # 3. Let the parent generate. It gets the caller's whole `input_ids`, which logits processors and the like look
-        #    at, and the compressed conversation, which the model runs. It skips the cached tokens by itself.
         past = input_ids[:, : cached.prompt_length]
-        short_past = take(self.model.distinct_ids(past, self.model.kinds(past)), cached.positions, prompt.padding)
-        short_ids = torch.cat([short_past, prompt.inputs["input_ids"]], dim=1)
-        arguments = without_token_types(kwargs) | {
+        kinds_of_past = self.model.kinds(past)
+        self._check_known_positions(kinds_of_past, cache)
+        if call.videos is NewVideos.PIXELS:  # through `forward`, where accelerate and FSDP have the weights in place
+            features = self.model(**kwargs, call=call, only_video_features="kept", return_dict=True)
+        else:
+            features = self.model.new_features(kwargs, call)
+        prompt, arguments = self.model.compressed(kwargs, call, features, has_whole_conversation=True)
+        self._check_last_token(arguments["input_ids"])
+        short_past = take(self.model.distinct_ids(past, kinds_of_past), cached.positions, prompt.padding)
+        short_ids = torch.cat([short_past, arguments["input_ids"]], dim=1)
+        arguments |= {
+            "input_ids": input_ids,
+            "position_ids": _after_cached(arguments["position_ids"], cached),
             "compressed_prompt": CompressedPrompt(short_ids, mask),
-            "attention_mask": prompt.inputs["attention_mask"],
-            "position_ids": _after_cached(prompt.inputs["position_ids"], cached),
         }
-        if "mm_token_type_ids" in prompt.inputs:
-            arguments["mm_token_type_ids"] = prompt.inputs["mm_token_type_ids"]
-        if features is not None:
-            arguments = without(arguments, ("pixel_values_videos", *self.video_arguments))
-            arguments["mm_encoder_outputs"] = (kwargs.get("mm_encoder_outputs") or {}) | {"video": features}
         self._keep_lookup_from_placeholders(arguments)
         result = super().generate(**arguments)
-
-        # 4. Attach the memory of the conversation to its cache.
         self._remember(prompt.cached, kwargs, cache, getattr(result, CACHE, None))
         return result
 
@@ -523,15 +505,13 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
             is_stateful=self._is_stateful,
         )
 
-    def _check_known_positions(self, kwargs: dict[str, Any], cached: CachedPrompt) -> None:
-        if self.model.uses_mrope and CachedPrompt.attached_to(kwargs.get(CACHE)) is None:
-            past = kwargs["input_ids"][:, : cached.prompt_length]
-            if (self.model.kinds(past) > TEXT).any():
-                raise ValueError(
-                    f"The KV cache holds {cached.prompt_length} tokens with images or videos among them, but does "
-                    "not know where their positions end: another model filled it. Pass a cache that this model's "
-                    "`generate` or `forward` filled, or start over without it."
-                )
+    def _check_known_positions(self, kinds_of_past: Tensor, cache: Any) -> None:
+        if self.model.uses_mrope and CachedPrompt.attached_to(cache) is None and (kinds_of_past > TEXT).any():
+            raise ValueError(
+                f"The KV cache holds {kinds_of_past.shape[1]} tokens with images or videos among them, but does not "
+                "know where their positions end: another model filled it. Pass a cache that this model's `generate` "
+                "or `forward` filled, or start over without it."
+            )
 
     def _check_unknown_cache(self, kwargs: dict[str, Any], settings: CompressionSettings) -> None:
         """Check that `input_ids` tell which tokens a cache without a memory holds.
@@ -569,8 +549,8 @@ class VidCom2GenerationMixin(SavedWithCode, ParentModel):
                 "conversation."
             )
 
-    def _check_last_token(self, prompt: ShortPrompt) -> None:
-        if self.model.uses_mrope and (self.model.kinds(prompt.inputs["input_ids"][:, -1:]) > TEXT).any():
+    def _check_last_token(self, short_ids: Tensor) -> None:
+        if self.model.uses_mrope and (self.model.kinds(short_ids[:, -1:]) > TEXT).any():
             raise ValueError(
                 "A prompt ends in a placeholder of an image or a video, and Transformers would count the positions of "
                 "the answer from it. End the prompt with text, as chat templates do."

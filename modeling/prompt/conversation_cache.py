@@ -197,7 +197,7 @@ class CachedPrompt:
             )
         over_left = mask
         if shape == accepted[0]:
-            over_whole = torch.cat([take(mask, self.positions, 0), mask[:, self.prompt_length :]], dim=1)
+            over_whole = self.mask_of_conversation(mask)
             if shape != accepted[1] or torch.equal(over_whole, over_left):
                 return over_whole
             # A batch whose longest prompt lost nothing keeps its length, so both readings of the mask have this shape.
@@ -216,6 +216,10 @@ class CachedPrompt:
             if fits_whole:
                 return over_whole
         return over_left
+
+    def mask_of_conversation(self, mask: Tensor) -> Tensor:
+        """Return the mask (B, P + n) that `mask_with_new` does, from one over the whole conversation."""
+        return torch.cat([take(mask, self.positions, 0), mask[:, self.prompt_length :]], dim=1)
 
     def extended(self, positions: Tensor, num_tokens: int) -> "CachedPrompt":
         """Return the memory with `num_tokens` more tokens; those at `positions` (B, n), -1 for none, are cached."""
@@ -387,16 +391,15 @@ class ShortPrompt:
 
     Attributes:
         kept: (B, L) bool: which of the caller's new tokens are left.
+        attended: (B, L) bool: which of them the caller's mask does not hide.
         positions: (B, L') their positions among the caller's new tokens, -1 at the padding on the left.
-        inputs: `input_ids`, `attention_mask` and `position_ids` of the new tokens, and `mm_token_type_ids` where
-            attention reads them. The mask and the types cover the cached ones too.
         padding: (B, 1) a token of each prompt's text, which pads its ids.
         cached: what the KV cache will hold after them.
     """
 
     kept: Tensor
+    attended: Tensor
     positions: Tensor
-    inputs: dict[str, Tensor]
     padding: Tensor
     cached: CachedPrompt
 
@@ -427,21 +430,20 @@ class ShortPrompt:
         """Apply `at_positions` to the rows of each layer; a layer that was not asked for is None and stays so."""
         return tuple(None if rows is None else self.at_positions(rows) for rows in hidden_states)
 
-    def spread(self, layers: Sequence[Tensor], attended: Tensor) -> tuple[Tensor, ...]:
+    def spread(self, layers: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Repeat the rows of the compressed prompt so that a mean over the caller's prompt counts each token alike.
 
         Each of a prompt's L' rows fills as many of its L attended positions as any other row, or one more.
 
         Args:
             layers: (B·L', ...) rows of the compressed prompt, for each layer.
-            attended: (B, L) the caller's mask.
 
         Returns:
             (B·L, ...) for each layer, with an arbitrary row at positions that are not attended.
         """
         is_kept = self.positions >= 0
-        kept, given = (each.long().sum(dim=1, keepdim=True) for each in (is_kept, attended))
-        ranks = positions_by_order(attended) * kept // given.clamp(min=1)
+        kept, given = (each.long().sum(dim=1, keepdim=True) for each in (is_kept, self.attended))
+        ranks = positions_by_order(self.attended) * kept // given.clamp(min=1)
         index = is_kept.shape[1] - kept + ranks
         prompts = torch.arange(len(index), device=index.device)[:, None]
         index = (prompts * is_kept.shape[1] + index).flatten()

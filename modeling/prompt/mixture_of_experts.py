@@ -41,7 +41,7 @@ class MixtureOfExpertsMixin(VidCom2GenerationMixin):
         """Put the load-balancing loss over the compressed prompt into `outputs`, and add it to their loss."""
         if outputs.get("router_logits") is None:
             return
-        text, mask = self.config.get_text_config(), prompt.inputs["attention_mask"][:, -prompt.positions.shape[1] :]
+        text, mask = self.config.get_text_config(), (prompt.positions >= 0).long()
         num_experts = outputs.router_logits[0].shape[-1]  # configs have several names for it
         outputs.aux_loss = type(self).load_balancing_loss(
             outputs.router_logits, num_experts, text.num_experts_per_tok, mask

@@ -28,7 +28,6 @@ from ..hosting.in_transformers import (
     whole_videos,
     with_prompt_extent,
     without,
-    without_settings,
     without_token_types,
 )
 from ..methods.compression import VideoCompression
@@ -97,7 +96,9 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             kinds = kinds if token is None else kinds.masked_fill(input_ids == token, kind)
         return kinds
 
-    def with_videos(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> dict[str, Any]:
+    def with_videos(
+        self, inputs: dict[str, Any], settings: CompressionSettings, has_whole_conversation: bool = False
+    ) -> dict[str, Any]:
         """Return the arguments of `forward` or `generate` with the pixels of videos in `pixel_values_videos`, where the
         family's processor passes them otherwise.
 
@@ -141,12 +142,17 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # What a call asks for
     # -----------------------------------------------------------------------------------------------------------------
 
-    def describe(self, inputs: dict[str, Any], has_whole_conversation: bool = False) -> CallDescription:
+    def describe(
+        self, inputs: dict[str, Any], has_whole_conversation: bool = False
+    ) -> tuple[CallDescription, dict[str, Any]]:
         """Describe what a call of `forward` or `generate` with these arguments asks for.
 
         Args:
             has_whole_conversation: whether `input_ids` also cover the tokens in the cache, as in `generate`, so that
                 positions follow from them.
+
+        Returns:
+            The description, and the arguments without settings, with the pixels of videos in `pixel_values_videos`.
 
         Raises:
             ValueError: if a setting is outside its accepted set, if videos are given twice or do not fit the settings,
@@ -154,8 +160,10 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if inputs.get("pixel_values_videos") is not None:
             check_tensors(inputs)
-        overrides = pop_settings(dict(inputs), self.of_parent)
+        inputs = dict(inputs)
+        overrides = pop_settings(inputs, self.of_parent)
         settings = self.config.compression_settings(**overrides)
+        inputs = self.with_videos(inputs, settings, has_whole_conversation)
         memory = CachedPrompt.attached_to(inputs.get(CACHE))
         path = CallPath.PARENT if memory is None else CallPath.CONTINUE
         videos = videos_of(inputs, settings, overrides)
@@ -169,8 +177,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 "`position_ids`, or start over without the cache."
             )
         if call.drops_tokens or (has_media_after_cached and memory is not None):
-            return replace(call, path=CallPath.COMPRESS)
-        return call
+            call = replace(call, path=CallPath.COMPRESS)
+        return call, inputs
 
     def _drops_tokens(self, videos: NewVideos, inputs: dict[str, Any], settings: CompressionSettings) -> bool:
         """Whether tokens of a call's new videos are dropped."""
@@ -229,9 +237,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             with using(inputs.get(CACHE)):
                 return super().forward(**self._for_parent_on_short_prompt(inputs), return_dict=True)
         if call is None:
-            inputs = self.with_videos(inputs)
-            call = self.describe(inputs)
-        inputs = without_settings(inputs)
+            call, inputs = self.describe(inputs)
         if only_video_features is not None:
             return self._only_video_features(only_video_features, inputs, call.settings)
         if prompt_record is not None and prompt_record.attention_mask is not None:
@@ -239,7 +245,13 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             inputs["attention_mask"] = mask.to(inputs["input_ids"].device) if isinstance(mask, Tensor) else mask
         with using(inputs.get(CACHE)):
             if call.path is CallPath.COMPRESS:
-                return self._forward_compressed(inputs, call, prompt_record)
+                check_compressible(inputs)
+                prompt, inputs = self.compressed(inputs, call, self.new_features(inputs, call))
+                inputs.pop("logits_to_keep", None)  # Rows are picked by their place in the full prompt.
+                inputs = self._for_parent_on_short_prompt(self._with_images_encoded(inputs))
+                outputs = super().forward(**inputs, return_dict=True)
+                prompt.cached.attach_to(outputs.get(CACHE))
+                return self._with_rows_of_prompt(outputs, prompt, prompt_record)
             inputs = self._with_all_features(inputs, call)
             if call.memory is not None:
                 return super().forward(**self._continued(inputs, call.memory), return_dict=True)
@@ -270,12 +282,22 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         """
         if call.videos is not NewVideos.PIXELS:
             return self._with_features_for_parent(inputs)
-        encoded = {"video": self._encode_whole(inputs, call.settings)} | self._encoded_images(inputs)
-        given = inputs.get("mm_encoder_outputs") or {}
-        inputs = without(inputs, self.video_arguments)
         return self._with_features_for_parent(
-            inputs | {"pixel_values": None, "pixel_values_videos": None, "mm_encoder_outputs": given | encoded}
+            self._with_images_encoded(self.with_features(inputs, self._encode_whole(inputs, call.settings)))
         )
+
+    def with_features(self, inputs: dict[str, Any], features: VidCom2VideoFeatures) -> dict[str, Any]:
+        """Return a call's arguments with features of its videos in place of their pixels."""
+        encoded = (inputs.get("mm_encoder_outputs") or {}) | {"video": features}
+        return without(inputs, ("pixel_values_videos", *self.video_arguments)) | {"mm_encoder_outputs": encoded}
+
+    def _with_images_encoded(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments with features of its images in place of their pixels."""
+        if inputs.get("pixel_values") is None:
+            return inputs
+        image = {"image": self._encode(self.get_image_features, inputs)}
+        encoded = (inputs.get("mm_encoder_outputs") or {}) | image
+        return inputs | {"pixel_values": None, "mm_encoder_outputs": encoded}
 
     def _forward_full(self, inputs: dict[str, Any]) -> ModelOutput:
         """Run the parent's `forward`, but keep the memory of the prompt with its cache, not on the model."""
@@ -346,30 +368,8 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             return self._only_video_features("kept", inputs, call.settings)
         return inputs["mm_encoder_outputs"]["video"] if call.videos is NewVideos.KEPT_FEATURES else None
 
-    def _encoded_images(self, inputs: dict[str, Any]) -> dict[str, ModelOutput]:
-        if inputs.get("pixel_values") is None:
-            return {}
-        return {"image": self._encode(self.get_image_features, inputs)}
-
-    def _forward_compressed(
-        self, inputs: dict[str, Any], call: CallDescription, record: PromptRecord | None
-    ) -> ModelOutput:
-        check_compressible(inputs)
-        input_ids = inputs["input_ids"]
-        cached = CachedPrompt.of(inputs.get(CACHE), len(input_ids), input_ids.device)
-        mask = cached.mask_with_new(inputs.get("attention_mask"), input_ids.shape[1], input_ids.device)
-        new = inputs | {"attention_mask": mask[:, cached.length :]}
-        features = self.new_features(inputs, call)
-        prompt = self.short_prompt(new, cached, mask[:, : cached.length], features, call.settings)
-        encoded = self._encoded_images(inputs)
-        if features is not None:
-            encoded["video"] = features
-            inputs = without(inputs, self.video_arguments)
-        short = without_token_types(inputs) | prompt.inputs | {"pixel_values": None, "pixel_values_videos": None}
-        short.pop("logits_to_keep", None)  # rows are picked by their place in the full prompt, below
-        short["mm_encoder_outputs"] = (inputs.get("mm_encoder_outputs") or {}) | encoded
-        outputs = super().forward(**self._for_parent_on_short_prompt(short), return_dict=True)
-        prompt.cached.attach_to(outputs.get(CACHE))
+    def _with_rows_of_prompt(self, outputs: Any, prompt: ShortPrompt, record: PromptRecord | None) -> ModelOutput:
+        """Give each position of the caller's prompt its row, or leave that to the class with a head."""
         if record is not None:
             record.prompt = prompt
             if wants_some_rows(record.logits_to_keep):
@@ -377,7 +377,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
                 outputs.last_hidden_state = picked.view(-1, *picked.shape[-2:])  # A bool mask picks (N, dim): no batch.
             return outputs
         if outputs.get("router_logits") is not None:
-            outputs.router_logits = prompt.spread(outputs.router_logits, new["attention_mask"])
+            outputs.router_logits = prompt.spread(outputs.router_logits)
         outputs.last_hidden_state = prompt.at_positions(outputs.last_hidden_state)
         if outputs.hidden_states is not None:
             outputs.hidden_states = prompt.of_layers(outputs.hidden_states)
@@ -387,28 +387,32 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
     # The prompt
     # -----------------------------------------------------------------------------------------------------------------
 
-    def short_prompt(
+    def compressed(
         self,
-        new: dict[str, Any],
-        cached: CachedPrompt,
-        cached_mask: Tensor,
+        inputs: dict[str, Any],
+        call: CallDescription,
         features: VidCom2VideoFeatures | None,
-        settings: CompressionSettings,
-    ) -> ShortPrompt:
-        """Return a prompt's new tokens without the dropped ones.
+        has_whole_conversation: bool = False,
+    ) -> tuple[ShortPrompt, dict[str, Any]]:
+        """Return a call's new tokens without the dropped ones, and the call's arguments with these tokens.
 
         Args:
-            new: the arguments of `forward` for the n new tokens, including `input_ids` and a mask (B, n).
-            cached: what the KV cache holds before them.
-            cached_mask: (B, P) the mask over the cached tokens.
-            features: the kept features of the videos among the new tokens; None if nothing is dropped.
-            settings: the settings by which they were compressed.
+            inputs: the arguments of `forward`, or those of `generate` with a mask.
+            features: the kept features of the new videos; None if nothing is dropped.
+            has_whole_conversation: as in `describe`.
 
         Raises:
             ValueError: if the placeholders do not fit the videos, or the mask or the settings do not fit the model.
         """
-        input_ids = new["input_ids"]
-        attended = new["attention_mask"].bool()
+        input_ids: Tensor = inputs["input_ids"]
+        mask: Any = inputs.get("attention_mask")
+        cached = CachedPrompt.of(inputs.get(CACHE), len(input_ids), input_ids.device)
+        if has_whole_conversation:
+            input_ids, mask = input_ids[:, cached.prompt_length :], cached.mask_of_conversation(mask)
+        else:
+            mask = cached.mask_with_new(mask, input_ids.shape[1], input_ids.device)
+        cached_mask, attended = mask[:, : cached.length], mask[:, cached.length :].bool()
+        new = inputs | {"input_ids": input_ids, "attention_mask": mask[:, cached.length :]}
         kinds = self.kinds(input_ids)
         self._check_attended(kinds, attended)
         kept = attended & self._kept(kinds, None if features is None else features.video_compressions)
@@ -428,7 +432,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
             rotary, following = self.rotary_positions(new, start)
             position_ids = torch.stack([order, *(take(row, positions, 0) for row in rotary)])
             offset = following - num_tokens
-        elif settings.compression_positions == "original":
+        elif call.settings.compression_positions == "original":
             position_ids = take(start + positions_by_order(attended), positions, 0)
             offset = start + attended.sum(dim=1, keepdim=True) - num_tokens
         else:
@@ -440,10 +444,12 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         is_text = attended & (kinds == TEXT)
         padding = input_ids.gather(1, is_text.int().argmax(dim=1, keepdim=True)) * is_text.any(dim=1, keepdim=True)
         short_ids = take(self.distinct_ids(input_ids, kinds), positions, padding)
-        inputs = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
-        inputs |= self.short_token_types(new, positions, cached.length)
-        is_short = cached.is_short or features is not None
-        return ShortPrompt(kept, positions, inputs, padding, replace(extended, is_short=is_short))
+        short = {"input_ids": short_ids, "attention_mask": mask, "position_ids": position_ids}
+        short |= self.short_token_types(new, positions, cached.length)
+        extended = replace(extended, is_short=cached.is_short or features is not None)
+        if features is not None:
+            inputs = self.with_features(inputs, features)
+        return ShortPrompt(kept, attended, positions, padding, extended), without_token_types(inputs) | short
 
     def _warn_of_length(self, position_ids: Tensor) -> None:
         limit = positions_made_for(self.config.get_text_config())

@@ -218,7 +218,7 @@ def written(world: World) -> list[Request]:
 @pytest.mark.slow
 def test_a_user_with_an_empty_cache_can_run_every_published_repo_by_name(world: World) -> None:
     for case in CASES_THAT_LOAD:
-        names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}", "--verify", "none")
+        names = ("--base", f"org/{case.name}-base", "--repo", f"org/{case.name}", "--no-verify")
         world.publish(*names, "--retention-ratio", RATIO, "--tag", "v1")
         world.publish(*names, "--retention-ratio", NEW_RATIO, "--compression-rounding", "exact")
 
@@ -450,7 +450,7 @@ def test_a_tuned_model_is_pushed_with_its_code_and_settings(world: World) -> Non
     pytest.importorskip("peft")
     case = CASES_THAT_LOAD[1]  # a family that also has its own processor
     repo, mine = "org/to-be-tuned", "ada/tuned"
-    world.publish("--base", f"org/{case.name}-base", "--repo", repo, "--verify", "none")
+    world.publish("--base", f"org/{case.name}-base", "--repo", repo, "--no-verify")
     tuned = world.user(TUNER, "hf_test", repo=repo, mine=mine)
     assert tuned["losses"][-1] < tuned["losses"][0]
     assert tuned["tokens"] == tuned["again"] == tuned["merged"] != tuned["untuned"]

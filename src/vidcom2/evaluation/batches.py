@@ -277,7 +277,7 @@ def _frame_figures(
         {
             "frames": each.num_frames,
             "kept_tokens": len(compression.indices),
-            "prompt_tokens": length - model.model.placeholders(compression)[1] + len(entering),
+            "prompt_tokens": length - compression.num_placeholders + len(entering),
             "seconds": each.vision_seconds + seconds / len(prepared),
         }
         for each, length, entering, compression in zip(

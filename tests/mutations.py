@@ -244,7 +244,7 @@ MUTATIONS = [
     of_the_model(
         "newlines_are_ignored",
         f"{FAMILIES}/modeling_vidcom2_llava_video.py",
-        'if newlines == "occupied":',
+        'if self.kept_newlines == "occupied":',
         "if False:",
         '`compression_newlines="occupied"` drops the newlines of empty rows',
         "llava_video",
@@ -446,9 +446,9 @@ MUTATIONS = [
     ),
     of_the_model(
         "the_last_newline_is_dropped",
-        f"{FAMILIES}/modeling_vidcom2_llava_onevision.py",
-        "newline = compression.indices.new_tensor([compression.num_tokens])",
-        "newline = compression.indices.new_tensor([compression.num_tokens - 1])",
+        f"{FAMILIES}/llava_videos.py",
+        "indices.new_tensor([self.num_tokens] * self.ends_with_newline)",
+        "indices.new_tensor([self.num_tokens - 1] * self.ends_with_newline)",
         "LLaVA-OneVision's newline at the end of a video stays",
         "generate",
         "forward",
@@ -456,8 +456,8 @@ MUTATIONS = [
     of_the_model(
         "newlines_stand_one_row_early",
         f"{FAMILIES}/modeling_vidcom2_llava_video.py",
-        "rows * (side + 1) + side])",
-        "rows * (side + 1) + side - 1])",
+        "rows * (self.side + 1) + self.side])",
+        "rows * (self.side + 1) + self.side - 1])",
         "LLaVA-Video's newlines stay where they are",
         "llava_video",
         "generate",
@@ -465,8 +465,8 @@ MUTATIONS = [
     of_the_model(
         "scored_tokens_are_counted_without_newlines",
         f"{FAMILIES}/modeling_vidcom2_llava_video.py",
-        "return tokens + tokens // side",
-        "return tokens",
+        "return indices + indices // self.side",
+        "return indices",
         "a scored token's placeholder is behind the newlines before it",
         "llava_video",
         "generate",

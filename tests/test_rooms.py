@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from vidcom2.families import FAMILIES
+
 ROOT = Path(__file__).parents[1]
 # From the ground up, as docs/architecture.md draws them. A room imports only from those before it. A dot in front marks
 # a file of the ground floor.
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
-    *("modeling.families", "modeling", "vllm_plugin"),
-    *(".repo_shape", ".hub_calls", ".errors", ".families", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
+    *("modeling.families", "modeling", ".errors", ".families", "vllm_plugin"),
+    *(".repo_shape", ".hub_calls", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
     *(".placement", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain", "demo"),
@@ -84,3 +86,24 @@ def test_every_file_has_a_room() -> None:
 def test_the_docs_name_every_room() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert not [room for room in ROOMS if f"`{room.lstrip('.').replace('.', '/')}" not in text]
+
+
+# The tables in which a row is a family, and the code of one family alone.
+OF_FAMILIES = (
+    *("families.", "toys.", "nearest_family.", "measuring.sizes", "planning.", "tiny.", "llava_video."),
+    *("modeling.families.", "configuration.configuration_", "vllm_plugin."),
+)
+SHARED_IN_VLLM = {f"vllm_plugin.{name}" for name in ("settings", "compressed_videos", "separate_frames", "compat")}
+
+
+def test_shared_code_does_not_ask_for_a_family_by_name() -> None:
+    """What differs between families is said by hooks and by the fields of `Family`."""
+    names = {name for row in FAMILIES.values() for name in (row.model_type, row.part_of, row.module, row.name) if name}
+    asked = [
+        (module, node.value)
+        for module, path in MODULES.items()
+        if module in SHARED_IN_VLLM or not f"{module}.".startswith(OF_FAMILIES)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert asked == []

@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from math import isqrt
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -215,12 +214,6 @@ class VidCom2VideoFeatures(BaseModelOutputWithPooling):
         )
 
 
-def square_frames(tokens: Tensor) -> VideoTokens:
-    """Return the tokens (T, M, D) of a video whose frames are square."""
-    side = isqrt(tokens.shape[1])
-    return VideoTokens(tokens, (side, side))
-
-
 def _zero_or_nan(values: Tensor) -> Tensor:
     """Return 0, or nan if one of the values is not finite, without asking the device."""
     least, most = values.detach().aminmax()
@@ -276,18 +269,6 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
             ValueError: on an empty video, or sizes that do not fit.
         """
         raise NotImplementedError
-
-    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
-        """Return the placeholder of each scored token among those of its video, int64 (T·M,)."""
-        return torch.arange(compression.num_tokens, device=compression.indices.device)
-
-    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """Return which of a video's placeholders stay, int64 in the order of their features, and how many it has in the
-        full prompt. Structure tokens stay, even those of a frame that keeps nothing."""
-        if compression.in_prompt is None:
-            return compression.indices, compression.num_tokens
-        numbers = compression.in_prompt.flatten().cumsum(0)
-        return numbers[compression.indices] - 1, int(numbers[-1])
 
     def with_placeholders(self, features: Sequence[Tensor], inputs: dict[str, Any]) -> Sequence[Tensor]:
         """Return those of the videos' features (T·M, dim) that have a placeholder in the prompt: by default all."""
@@ -368,8 +349,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         even if the token was dropped.
         """
         return tuple(
-            compression.kept_among(video, self.scored_placeholders(compression), self.placeholders(compression)[0])
-            + _zero_or_nan(video)
+            compression.kept_among(video) + _zero_or_nan(video)
             for video, compression in zip(features, compressions, strict=True)
         )
 

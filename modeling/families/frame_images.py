@@ -7,6 +7,7 @@ of frames and images are joined again, in the order of the prompt, before the pa
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isqrt
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from ..encoding.video_features import (
     encode_in_chunks,
     frames_of_runs,
     plan_frames,
-    square_frames,
 )
 from ..hosting.in_transformers import CACHE, ParentModel, check_frame_size, check_tensors, without
 from ..methods.compression import VideoTokens
@@ -311,8 +311,8 @@ class FrameImagesModelMixin(VidCom2ModelMixin, VideosAsImages):
                 return [tokens.unflatten(0, (len(frames), -1)).split([len(run.frames) for run in runs])]
 
             outputs = VidCom2VideoFeatures(pooler_output=encode_in_chunks(plan, of_chunk)[0])
-        videos = zip(outputs.pooler_output, lengths, strict=True)
-        return outputs, [square_frames(video.unflatten(0, (length, -1))) for video, length in videos]
+        videos, side = zip(outputs.pooler_output, lengths, strict=True), isqrt(self.config.tokens_per_tile)
+        return outputs, [VideoTokens(video.unflatten(0, (length, -1)), (side, side)) for video, length in videos]
 
 
 class FrameImagesGenerationMixin(VidCom2GenerationMixin, HeadOfVideosAsImages):

@@ -19,7 +19,6 @@ from ..encoding.video_features import (
     encode_in_chunks,
     frames_of_runs,
     plan_frames,
-    square_frames,
 )
 from ..hosting.in_transformers import check_frame_size
 from ..methods.compression import VideoTokens
@@ -38,29 +37,52 @@ class VidCom2LlavaOnevisionCausalLMOutputWithPast(LlavaOnevisionCausalLMOutputWi
     prompt_positions: torch.LongTensor | None = None
 
 
-class LlavaVideosMixin(VidCom2ModelMixin):
-    """What the inner models of LLaVA's families add to the parent's. It comes before the parent's in a family's bases.
-    A family says what is its own:
+@dataclass(frozen=True)
+class VideoLayout:
+    """How the tokens of a video stand in the prompt: frames of scored tokens, and maybe a newline behind the last.
 
-    - `side_of_frame` says how many tokens a frame has; `tokens_of_patches` makes them, if not as LLaVA-OneVision does;
-    - `ends_with_newline` says whether a newline follows the last frame;
-    - `frames_of` finds the scored tokens, if a frame has other tokens too.
+    Attributes:
+        num_frames: T.
+        side: the number of rows, and of columns, of a frame's scored tokens.
     """
 
-    ends_with_newline = False
+    num_frames: int
+    side: int
+    ends_with_newline: bool = False
 
     @property
-    def side_of_frame(self) -> int:
-        """The number of rows, and of columns, of a frame's scored tokens."""
+    def num_tokens(self) -> int:
+        """T·M, the number of scored tokens."""
+        return self.num_frames * self.side**2
+
+    @property
+    def num_placeholders(self) -> int:
+        return self.num_tokens + self.ends_with_newline
+
+    def placeholders_of(self, indices: Tensor) -> Tensor:
+        """Return the placeholders of scored tokens."""
+        return indices
+
+    def frames_of(self, features: Tensor) -> Tensor:
+        """Return the scored tokens (T, M, dim) among a video's features (placeholders, dim)."""
+        return features[: self.num_tokens].unflatten(0, (self.num_frames, -1))
+
+    def kept(self, indices: Tensor) -> Tensor:
+        """Return the placeholders of kept tokens and of newlines that stay, in the order of their features."""
+        return torch.cat([indices, indices.new_tensor([self.num_tokens] * self.ends_with_newline)])
+
+
+class LlavaVideosMixin(VidCom2ModelMixin):
+    """What the inner models of LLaVA's families add to the parent's. It comes before the parent's among their bases."""
+
+    @staticmethod
+    def layout_of(config: Any, num_frames: int, size: int) -> VideoLayout:
+        """Return how a video's tokens stand in the prompt, if its frames are squares of `size` × `size` pixels."""
         raise NotImplementedError
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """Turn the tower's states (F, patches, V) into tokens (F, placeholders of a frame, dim), as the parent does."""
         return self.apply_pooling(self.multi_modal_projector(states))
-
-    def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
-        """Return the scored tokens (num_frames, tokens_per_frame, dim) among a video's features (placeholders, dim)."""
-        return (video[:-1] if self.ends_with_newline else video).unflatten(0, (num_frames, -1))
 
     def features_for_parent(self, features: Sequence[Tensor]) -> Any:
         """Return the kept tokens of all videos as if they were one: the parent flattens its batch of videos anyway."""
@@ -80,28 +102,31 @@ class LlavaVideosMixin(VidCom2ModelMixin):
         _check_shape(pixel_values_videos)
         if not kwargs.get("interpolate_pos_encoding"):
             check_frame_size(pixel_values_videos, self.config.vision_config)
-        num_frames, of_videos = pixel_values_videos.shape[1], pixel_values_videos.unbind()
+        of_videos, layout = pixel_values_videos.unbind(), self._layout(pixel_values_videos)
         partial = self.partial_encoding(pixel_values_videos, settings, kwargs)
         plan = plan_frames(of_videos, settings.vision_chunk_frames, kwargs, partial)
         if plan.is_one_call and partial is None:
             outputs = self.parent_video_features(pixel_values_videos=pixel_values_videos, **kwargs)
         else:
-            outputs = self._encode_in_chunks(pixel_values_videos, plan, partial, **kwargs)
-        return outputs, [square_frames(self.frames_of(video, num_frames)) for video in outputs.pooler_output]
+            outputs = self._encode_in_chunks(pixel_values_videos, plan, partial, layout.ends_with_newline, **kwargs)
+        grid = layout.side, layout.side
+        return outputs, [VideoTokens(layout.frames_of(each), grid, layout=layout) for each in outputs.pooler_output]
 
     def video_sizes(self, pixel_values_videos: Tensor, **described: Any) -> list[int]:
         """Return how many scored tokens each video has, as in `VideoFeaturesMixin`."""
         _check_shape(pixel_values_videos)
-        num_videos, num_frames = pixel_values_videos.shape[:2]
-        return [num_frames * self.side_of_frame**2] * num_videos
+        return [self._layout(pixel_values_videos).num_tokens] * len(pixel_values_videos)
+
+    def _layout(self, pixel_values_videos: Tensor) -> VideoLayout:
+        return self.layout_of(self.config, pixel_values_videos.shape[1], pixel_values_videos.shape[-1])
 
     def _encode_in_chunks(
-        self, pixel_values_videos: Tensor, plan: FramePlan, partial: Any, **kwargs: Any
+        self, pixel_values_videos: Tensor, plan: FramePlan, partial: Any, ends_with_newline: bool, **kwargs: Any
     ) -> ParentFeatures:
         """Return the parent's features of videos, but for the tower's output. Encode one chunk of frames at a time, and
         of each frame only a part, unless `partial` is None."""
         layers, strategy = self._read_layers(**kwargs)
-        end = -1 if self.ends_with_newline else None
+        end = -1 if ends_with_newline else None
 
         def of_chunk(runs: Sequence[Run]) -> list[Sequence[Tensor]]:
             frames = frames_of_runs(pixel_values_videos.unbind(), runs)
@@ -114,8 +139,8 @@ class LlavaVideosMixin(VidCom2ModelMixin):
                 tokens = self.tokens_of_patches(states[:, 1:] if strategy == "default" else states)
             return [tokens.split([len(run.frames) for run in runs])]
 
-        (videos,) = encode_in_chunks(plan, of_chunk, rows_after=int(self.ends_with_newline))
-        if self.ends_with_newline:
+        (videos,) = encode_in_chunks(plan, of_chunk, rows_after=int(ends_with_newline))
+        if ends_with_newline:
             for video in videos:
                 video[-1] = self.image_newline
         return VidCom2VideoFeatures(pooler_output=videos)

@@ -16,7 +16,7 @@ from ...configuration.configuration_vidcom2_llava_next_video import VidCom2Llava
 from ..encoding.video_features import ParentFeatures
 from ..methods.compression import VideoTokens
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideosMixin
+from .llava_videos import LlavaVideosMixin, VideoLayout
 
 
 @dataclass
@@ -43,11 +43,10 @@ class VidCom2LlavaNextVideoModel(LlavaVideosMixin, LlavaNextVideoModel):
 
     config: VidCom2LlavaNextVideoConfig
 
-    @property
-    def side_of_frame(self) -> int:
-        """The rows of a frame's scored tokens, after the parent has pooled the tower's rows of patches."""
-        vision = self.config.vision_config
-        return vision.image_size // vision.patch_size // self.config.spatial_pool_stride
+    @staticmethod
+    def layout_of(config: Any, num_frames: int, size: int) -> VideoLayout:
+        """Return the layout of frames whose rows the parent pools from the tower's rows of patches."""
+        return VideoLayout(num_frames, size // config.vision_config.patch_size // config.spatial_pool_stride)
 
     def tokens_of_patches(self, states: Tensor) -> Tensor:
         """Pool the tower's states of the patches, then project them."""

@@ -4,15 +4,13 @@ What the family shares with others is in `llava_videos.py`.
 """
 
 import math
+from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionModel
 
 from ...configuration.configuration_vidcom2_llava_onevision import VidCom2LlavaOnevisionConfig
-from ..methods.compression import VideoCompression
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast
+from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast, VideoLayout
 
 
 class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
@@ -28,18 +26,12 @@ class VidCom2LlavaOnevisionModel(LlavaVideosMixin, LlavaOnevisionModel):
     """
 
     config: VidCom2LlavaOnevisionConfig
-    ends_with_newline = True
 
-    @property
-    def side_of_frame(self) -> int:
-        """The rows of a frame's scored tokens: half as many as the tower's rows of patches, rounded up."""
-        vision = self.config.vision_config
-        return math.ceil(vision.image_size // vision.patch_size / 2)
-
-    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """Return the placeholders of the kept tokens and of the newline after the last frame, and the number of all."""
-        newline = compression.indices.new_tensor([compression.num_tokens])
-        return torch.cat([compression.indices, newline]), compression.num_tokens + 1
+    @staticmethod
+    def layout_of(config: Any, num_frames: int, size: int) -> VideoLayout:
+        """Return the layout of frames with half as many rows as the tower has rows of patches, rounded up."""
+        side = math.ceil(size // config.vision_config.patch_size / 2)
+        return VideoLayout(num_frames, side, ends_with_newline=True)
 
 
 class VidCom2LlavaOnevisionForConditionalGeneration(VidCom2GenerationMixin, LlavaOnevisionForConditionalGeneration):

@@ -4,6 +4,7 @@ What the family shares with others is in `llava_videos.py`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -13,10 +14,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
 from ...configuration.configuration_vidcom2_llava_video import VidCom2LlavaVideoConfig
-from ...configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
-from ..methods.compression import VideoCompression
+from ...configuration.vidcom2_llava_video_pooling import pooled_side
 from ..prompt.compressed_generation import VidCom2GenerationMixin
-from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast
+from .llava_videos import LlavaVideosMixin, VidCom2LlavaOnevisionCausalLMOutputWithPast, VideoLayout
 
 
 def pooled_rows(
@@ -44,29 +44,30 @@ def pooled_rows(
     return torch.cat([rows, newlines], dim=2).flatten(1, 2)
 
 
-def kept_placeholders(compression: VideoCompression, config: VidCom2LlavaVideoConfig) -> Tensor:
-    """Return which placeholders of a video stay, int64, in the order of their features.
+@dataclass(frozen=True)
+class RowsLayout(VideoLayout):
+    """A `VideoLayout` in which a newline ends each row. `config.compression_newlines` says which of these stay."""
 
-    They are those of the kept tokens, and of the newlines that `config.compression_newlines` keeps.
-    """
-    num_frames = len(compression.frame_budgets)
-    patches, mode = config.patches_per_side, config.spatial_pool_mode
-    side, per_frame = pooled_side(patches, mode), tokens_per_frame(patches, mode)
-    newlines = config.compression_newlines
-    rows = torch.arange(num_frames * side, device=compression.indices.device)  # Rows are counted through all frames.
-    if newlines == "occupied":
-        rows = (compression.indices // side).unique_consecutive()
-    tokens = scored_placeholders(compression.num_tokens, side, rows.device)[compression.indices]
-    indices = torch.cat([tokens, rows * (side + 1) + side])
-    if newlines == "trailing" and len(tokens) < compression.num_tokens:  # A video that is whole stays as it is.
-        return indices[(indices // per_frame).argsort(stable=True)]
-    return indices.sort().values
+    kept_newlines: str = "all"
 
+    @property
+    def num_placeholders(self) -> int:
+        return self.num_tokens + self.num_frames * self.side
 
-def scored_placeholders(num_tokens: int, side: int, device: torch.device) -> Tensor:
-    """Return the placeholder of each scored token, (num_tokens,) int64: rows of `side` tokens end with a newline."""
-    tokens = torch.arange(num_tokens, device=device)
-    return tokens + tokens // side
+    def placeholders_of(self, indices: Tensor) -> Tensor:
+        return indices + indices // self.side
+
+    def frames_of(self, features: Tensor) -> Tensor:
+        return features.unflatten(0, (self.num_frames, self.side, -1))[:, :, :-1].flatten(1, 2)
+
+    def kept(self, indices: Tensor) -> Tensor:
+        rows = torch.arange(self.num_frames * self.side, device=indices.device)  # Rows are counted through all frames.
+        if self.kept_newlines == "occupied":
+            rows = (indices // self.side).unique_consecutive()
+        placeholders = torch.cat([self.placeholders_of(indices), rows * (self.side + 1) + self.side])
+        if self.kept_newlines == "trailing" and len(indices) < self.num_tokens:  # A video that is whole stays as it is.
+            return placeholders[(placeholders // (self.side * (self.side + 1))).argsort(stable=True)]
+        return placeholders.sort().values
 
 
 class LlavaVideoModel(LlavaOnevisionModel):
@@ -137,24 +138,11 @@ class VidCom2LlavaVideoModel(LlavaVideosMixin, LlavaVideoModel):
 
     config: VidCom2LlavaVideoConfig
 
-    @property
-    def side_of_frame(self) -> int:
-        """The rows of a frame's scored tokens, as `config.spatial_pool_mode` pools them."""
-        return pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
-
-    def frames_of(self, video: Tensor, num_frames: int) -> Tensor:
-        """Turn a video's (placeholders, dim) into (num_frames, tokens_per_frame, dim) without the newlines."""
-        side = self.side_of_frame
-        return video.unflatten(0, (num_frames, side, side + 1))[:, :, :-1].flatten(1, 2)
-
-    def placeholders(self, compression: VideoCompression) -> tuple[Tensor, int]:
-        """Return the placeholders of kept tokens and newlines, as their features are ordered, and the number of all."""
-        per_frame = tokens_per_frame(self.config.patches_per_side, self.config.spatial_pool_mode)
-        return kept_placeholders(compression, self.config), len(compression.frame_budgets) * per_frame
-
-    def scored_placeholders(self, compression: VideoCompression) -> Tensor:
-        """Return the placeholder of each scored token: each row of tokens ends with a newline."""
-        return scored_placeholders(compression.num_tokens, self.side_of_frame, compression.indices.device)
+    @staticmethod
+    def layout_of(config: Any, num_frames: int, size: int) -> VideoLayout:
+        """Return the layout of frames whose rows, as `config.spatial_pool_mode` pools them, end with newlines."""
+        side = pooled_side(size // config.vision_config.patch_size, config.spatial_pool_mode)
+        return RowsLayout(num_frames, side, kept_newlines=config.compression_newlines)
 
 
 class VidCom2LlavaVideoForConditionalGeneration(VidCom2GenerationMixin, LlavaVideoForConditionalGeneration):

@@ -28,7 +28,6 @@ from ..prompt.compressed_generation import VidCom2GenerationMixin
 from ..prompt.prompt_compression import VidCom2ModelMixin
 
 Grid = tuple[int, int, int, int]  # frames, rows and columns of patches, and how many rows and columns make a token
-VIDEO_ARGUMENTS = ("video_compression_mask",)
 
 
 @dataclass
@@ -57,7 +56,7 @@ class VidCom2VideoLlama3Model(VidCom2ModelMixin, VideoLlama3Model):
     """
 
     config: VidCom2VideoLlama3Config
-    video_arguments = VIDEO_ARGUMENTS
+    video_arguments = ("video_compression_mask",)
 
     def encode_videos(
         self,

@@ -144,11 +144,13 @@ class VideoTokens:
             known, and for frames with slices, whose tokens form no grid.
         in_prompt: (T, M) bool, which tokens have a placeholder in the prompt, where a processor leaves out some that
             repeat what the frame before shows. None if all have. Methods choose among all.
+        layout: a `VideoLayout`, where newlines stand between the tokens in the prompt; None if there are none.
     """
 
     tokens: Tensor
     grid: tuple[int, int] | None = None
     in_prompt: Tensor | None = None
+    layout: Any = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class VideoCompression:
         tokens_per_frame: M.
         grid: rows and columns of a frame's tokens; None if not known.
         in_prompt: as in `VideoTokens`. The kept tokens are among these.
+        layout: as in `VideoTokens`.
     """
 
     indices: Tensor
@@ -176,6 +179,7 @@ class VideoCompression:
     tokens_per_frame: int = 0
     grid: tuple[int, int] | None = None
     in_prompt: Tensor | None = None
+    layout: Any = None
 
     @classmethod
     def of_mask(cls, kept: Tensor, **scores: Any) -> "VideoCompression":
@@ -201,20 +205,34 @@ class VideoCompression:
         """T·M, the number of tokens before any was dropped."""
         return len(self.frame_budgets) * self.tokens_per_frame
 
-    def kept_among(self, features: Tensor, scored: Tensor, placeholders: Tensor) -> Tensor:
+    @property
+    def placeholders(self) -> Tensor:
+        """Which of the video's placeholders stay, int64 in the order of their features. Newlines are among them."""
+        if self.in_prompt is not None:
+            return self.in_prompt.flatten().cumsum(0)[self.indices] - 1
+        return self.indices if self.layout is None else self.layout.kept(self.indices)
+
+    @property
+    def num_placeholders(self) -> int:
+        """How many placeholders the video has in the full prompt."""
+        if self.in_prompt is not None:
+            return int(self.in_prompt.sum())
+        return self.num_tokens if self.layout is None else self.layout.num_placeholders
+
+    def kept_among(self, features: Tensor) -> Tensor:
         """Return the features that stay of a video; a merged feature takes the place of the token it was merged into.
 
         Args:
-            features: (placeholders, ...) features of all the video's placeholders, including structure tokens; and of
-                the scored tokens that have no placeholder.
-            scored: (T·M,) int64: the placeholder of each scored token.
-            placeholders: int64: the placeholders that stay.
+            features: (placeholders, ...) features of all the video's placeholders, including newlines; and of the
+                scored tokens that have no placeholder.
         """
         if self.merge is not None:
+            scored = torch.arange(self.num_tokens, device=features.device)
+            scored = scored if self.layout is None else self.layout.placeholders_of(scored)
             features = features.index_copy(0, scored[self.indices], self.kept(features[scored]))
         if self.in_prompt is not None:
             features = features[self.in_prompt.flatten()]
-        return features[placeholders]
+        return features[self.placeholders]
 
     def kept(self, features: Tensor) -> Tensor:
         """Return the kept or merged ones of the tokens' features (T·M, ...): (K, ...) of the same dtype."""
@@ -331,7 +349,7 @@ def _compress(settings: CompressionSettings, video: VideoTokens) -> VideoCompres
     num_frames, tokens_per_frame, _ = video.tokens.shape
     with without_autocast(video.tokens.device.type):
         compression = compress_within_budget(settings, num_frames, tokens_per_frame, partial(_by_ratio, video))
-    compression = replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid)
+    compression = replace(compression, tokens_per_frame=tokens_per_frame, grid=video.grid, layout=video.layout)
     return compression.within(video.in_prompt)
 
 

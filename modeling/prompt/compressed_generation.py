@@ -55,17 +55,10 @@ GENERATE_ARGUMENTS = tuple(inspect.signature(vars(GenerationMixin)["generate"]).
 
 
 class VidCom2GenerationMixin(SavedWithCode, ParentModel):
-    """Makes a model with a head run on compressed prompts. It comes before the parent class among a model's bases.
+    """Makes a model with a head run on compressed prompts. It comes before the parent class among a model's bases."""
 
-    A family sets:
-
-    - `inner_class`: its `VidCom2ModelMixin` around the parent's inner model.
-    - `output_class`: the parent's output class with a `prompt_positions` field.
-    - `config`: its config.
-    """
-
-    inner_class: type[VidCom2ModelMixin]
-    output_class: type[Any]  # a dataclass
+    inner_class: type[VidCom2ModelMixin]  # around the parent's inner model
+    output_class: type[Any]  # the parent's output, a dataclass, with a field `prompt_positions`
     hides_mask_from_head = False  # Whether to keep the caller's mask, which covers the full prompt, from the head.
     model: VidCom2ModelMixin
     get_video_features: Callable[..., VidCom2VideoFeatures]  # the parent's, which calls the inner model's

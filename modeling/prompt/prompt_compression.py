@@ -473,7 +473,7 @@ class VidCom2ModelMixin(VideoFeaturesMixin):
         if compressions is None:
             return kept
         is_video = kinds == VIDEO
-        indices, sizes = zip(*map(self.placeholders, compressions), strict=True)
+        indices, sizes = zip(*((each.placeholders, each.num_placeholders) for each in compressions), strict=True)
         counts = is_video.sum(dim=1).tolist()
         if not any(counts):
             raise ValueError(

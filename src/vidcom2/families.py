@@ -48,6 +48,9 @@ class Family:
         native: whether Transformers has a stock class that loads the same checkpoints.
         part_of: the `model_type` of checkpoints that hold such a model and others; None if there are none.
         since: the first Transformers that has the classes which ours extend.
+        numbers_tokens: whether positions are the order of the tokens, although the language model takes (t, h, w).
+        spreads_times: whether vLLM takes the frames of every video for spread over all of it.
+        stages: whether vLLM can run its decoder layers in pipeline stages.
     """
 
     model_type: str
@@ -65,6 +68,9 @@ class Family:
     native: bool = True
     part_of: str | None = None
     since: str = "5.19"
+    numbers_tokens: bool = False
+    spreads_times: bool = False
+    stages: bool = True
 
     @property
     def runs_here(self) -> bool:
@@ -190,6 +196,7 @@ FAMILIES: dict[str, Family] = {
             module="qwen2_5_vl",
             classes="VidCom2Qwen2_5_VL",
             tiny="tiny.qwen.tiny_qwen2_5_vl",
+            spreads_times=True,
             stock_processors=("Qwen2_5_VLProcessor",),
             frame="two frames together: a token for 28 × 28 pixels",
         ),
@@ -324,6 +331,7 @@ FAMILIES: dict[str, Family] = {
             module="gemma4",
             classes="VidCom2Gemma4",
             tiny="tiny.gemma4.tiny_gemma4",
+            stages=False,  # Later ones would need the keys and embeddings of earlier ones, which vLLM does not pass on.
             stock_processors=("Gemma4Processor",),
             frame="a frame: a token for 48 × 48 pixels after scaling, up to 70 tokens",
         ),
@@ -351,6 +359,7 @@ FAMILIES: dict[str, Family] = {
             module="minicpmv4_6",
             classes="VidCom2MiniCPMV4_6",
             tiny="tiny.minicpmv.tiny_minicpmv4_6",
+            numbers_tokens=True,
             stock_processors=("MiniCPMV4_6Processor",),
             frame="a frame: a token for 56 × 56 pixels after scaling, some 64 tokens, and those of its slices",
         ),

@@ -178,7 +178,7 @@ class VllmEngine:
         self.placeholder = self.processor.tokenizer.convert_tokens_to_ids(self.processor.video_token)
         as_images = hasattr(config, "video_start_token_id") or not family.model_class.inner_class.parent_knows_videos
         self.full_placeholder = config.image_token_id if as_images else self.placeholder
-        self.spreads_times = config.model_type == "qwen2_5_vl"
+        self.spreads_times = family.spreads_times
         # To vLLM, "auto" means bfloat16 for a checkpoint in float32.
         dtype = placement.dtype if placement.dtype != "auto" else str(config.dtype or "auto").removeprefix("torch.")
         self.llm = vllm.LLM(

@@ -2,8 +2,6 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-import torch
-from torch import Tensor
 from vllm.model_executor.models.llava_next_video import (
     LlavaNextVideoDummyInputsBuilder,
     LlavaNextVideoForConditionalGeneration,
@@ -12,16 +10,14 @@ from vllm.model_executor.models.llava_next_video import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from ..modeling.methods.compression import VideoCompression
+from ..modeling.families.modeling_vidcom2_llava_next_video import VidCom2LlavaNextVideoModel
 from .llava_onevision import CompressedLlavaVideosModel, CompressedLlavaVideosProcessor
 
 
 class VidCom2LlavaNextVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaNextVideoMultiModalProcessor):
     """vLLM's processor, with a ratio and fewer placeholders for each video."""
 
-    def structure_tokens(self, num_frames: int) -> int:
-        """Return 0: all placeholders of a video are scored."""
-        return 0
+    layout_of = staticmethod(VidCom2LlavaNextVideoModel.layout_of)
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -32,10 +28,4 @@ class VidCom2LlavaNextVideoProcessorForVllm(CompressedLlavaVideosProcessor, Llav
 class VidCom2LlavaNextVideoForVllm(CompressedLlavaVideosModel, LlavaNextVideoForConditionalGeneration):
     """vLLM's LLaVA-NeXT-Video with only the kept tokens of each video. Like vLLM's class it takes no images."""
 
-    def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
-        """Return all placeholders, as (T, M)."""
-        return torch.arange(len(video), device=video.device).view(num_frames, -1)
-
-    def kept_placeholders(self, compression: VideoCompression) -> Tensor:
-        """Return the indices of the kept tokens: there are no other placeholders."""
-        return compression.indices
+    layout_of = staticmethod(VidCom2LlavaNextVideoModel.layout_of)

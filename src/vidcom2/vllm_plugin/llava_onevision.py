@@ -2,12 +2,11 @@
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.model_executor.models.interfaces import SupportsLoRA
 from vllm.model_executor.models.llava_onevision import (
@@ -22,12 +21,16 @@ from vllm.model_executor.models.utils import WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from ..configuration.compression_settings import CompressionSettings
-from ..modeling.methods.compression import VideoCompression
+from ..modeling.families.llava_videos import VideoLayout
+from ..modeling.families.modeling_vidcom2_llava_onevision import VidCom2LlavaOnevisionModel
 from .compressed_videos import CompressedVideosModel, CompressedVideosProcessor
 
 
 class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
-    """The mixin for LLaVA families, whose frames are all squares of the same size."""
+    """The mixin for LLaVA families, whose frames are all squares of the same size. `layout_of` is that of the family's
+    Transformers class."""
+
+    layout_of = staticmethod(VidCom2LlavaOnevisionModel.layout_of)
 
     def size_of(self, video: Any) -> tuple[int, tuple[int, int]]:
         """Return the number of frames, and the rows and columns of tokens in a frame.
@@ -35,6 +38,10 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
         Raises:
             ValueError: if frames do not have the tower's size, which would otherwise stop the engine mid-step.
         """
+        layout = self._layout(video)
+        return layout.num_frames, (layout.side, layout.side)
+
+    def _layout(self, video: Any) -> VideoLayout:
         frames = video["pixel_values_videos"].data
         pixels = self.info.get_hf_config().vision_config.image_size
         height, width = frames.shape[-2:]
@@ -43,22 +50,18 @@ class CompressedLlavaVideosProcessor(CompressedVideosProcessor):
                 f"`mm_processor_kwargs` makes frames of {height} × {width} pixels, but the model's vision tower takes "
                 f"{pixels} × {pixels}. Leave `size` and `crop_size` out."
             )
-        side = math.isqrt(self.info._get_num_frame_tokens(image_width=0, image_height=0))  # fixed by the tower
-        return len(frames), (side, side)
-
-    def structure_tokens(self, num_frames: int) -> int:
-        """Return how many placeholders of a video the ratio does not count. Here it is the newline at the end."""
-        return 1
+        return self.layout_of(self.info.get_hf_config(), len(frames), pixels)
 
     def placeholders(self, video: Any, kept: int) -> Any:
-        """Return the ids for the kept tokens and the structure tokens."""
-        return super().placeholders(video, kept + self.structure_tokens(self.size_of(video)[0]))
+        """Return the ids for the kept tokens and the newlines."""
+        layout = self._layout(video)
+        return super().placeholders(video, kept + layout.num_placeholders - layout.num_tokens)
 
 
 class CompressedLlavaVideosModel(CompressedVideosModel):
-    """The mixin for LLaVA families. A family whose structure tokens are not one newline at the end overrides the last
-    two methods."""
+    """The mixin for LLaVA families. `layout_of` is that of the family's Transformers class."""
 
+    layout_of = staticmethod(VidCom2LlavaOnevisionModel.layout_of)
     # Transformers 5 has dropped `vision_model` from the names of the SigLIP tower's weights; vLLM still has it.
     hf_to_vllm_mapper = LlavaOnevisionForConditionalGeneration.hf_to_vllm_mapper | WeightsMapper(
         orig_to_new_regex={re.compile(r"^(model\.)?vision_tower\.(?!vision_model\.)"): "vision_tower.vision_model."}
@@ -70,21 +73,11 @@ class CompressedLlavaVideosModel(CompressedVideosModel):
             yield {"pixel_values_videos": frames[None]}
 
     def compressed_video(self, features: Tensor, settings: CompressionSettings, pixel_values_videos: Tensor) -> Tensor:
-        """Return the features of the kept tokens and of the structure tokens, in their order."""
-        video = features.flatten(0, -2)
-        scored = self.scored_placeholders(video, num_frames=pixel_values_videos.shape[1])
-        side = math.isqrt(scored.shape[1])
-        compression = self.compression_of(video[scored], (side, side), settings)
-        return compression.kept_among(video, scored.flatten(), self.kept_placeholders(compression))
-
-    def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
-        """Return (T, M) int64, which of a video's (placeholders, dim) features are scored."""
-        return torch.arange(len(video) - 1, device=video.device).view(num_frames, -1)
-
-    def kept_placeholders(self, compression: VideoCompression) -> Tensor:
-        """Return int64 indices of the placeholders that stay, in their order."""
-        newline = compression.indices.new_tensor([compression.num_tokens])
-        return torch.cat([compression.indices, newline])
+        """Return the features of the kept tokens and of the newlines, in their order."""
+        video, (_, num_frames, _, _, size) = features.flatten(0, -2), pixel_values_videos.shape
+        layout = self.layout_of(self.config, num_frames, size)
+        compression = self.compression_of(layout.frames_of(video), (layout.side, layout.side), settings)
+        return replace(compression, layout=layout).kept_among(video)
 
 
 class VidCom2LlavaOnevisionProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOnevisionMultiModalProcessor):

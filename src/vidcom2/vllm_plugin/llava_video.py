@@ -14,32 +14,31 @@ from vllm.model_executor.models.llava_onevision import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from ..configuration.compression_settings import CompressionSettings
-from ..configuration.vidcom2_llava_video_pooling import pooled_side, tokens_per_frame
-from ..modeling.families.modeling_vidcom2_llava_video import kept_placeholders, pooled_rows, scored_placeholders
-from ..modeling.methods.compression import VideoCompression
+from ..modeling.families.llava_videos import VideoLayout
+from ..modeling.families.modeling_vidcom2_llava_video import VidCom2LlavaVideoModel, pooled_rows
 from .llava_onevision import CompressedLlavaVideosProcessor, VidCom2LlavaOnevisionForVllm
 
 
 class LlavaVideoProcessingInfo(LlavaOnevisionProcessingInfo):
     """The sizes of LLaVA-Video's frames."""
 
-    @property
-    def side(self) -> int:
+    def layout(self, num_frames: int) -> VideoLayout:
         config = self.get_hf_config()
-        return pooled_side(config.patches_per_side, config.spatial_pool_mode)
+        return VidCom2LlavaVideoModel.layout_of(config, num_frames, config.vision_config.image_size)
 
     def _get_num_frame_tokens(self, *, image_width: int, image_height: int) -> int:
-        return self.side**2
+        return self.layout(num_frames=1).num_tokens
 
     def get_num_video_tokens(self, *, image_width: int, image_height: int, num_frames: int) -> int:
         """Return the number of tokens of a video, with the newlines behind the rows."""
-        config = self.get_hf_config()
-        return num_frames * tokens_per_frame(config.patches_per_side, config.spatial_pool_mode)
+        return self.layout(num_frames).num_placeholders
 
 
 class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOnevisionMultiModalProcessor):
     """vLLM's processor, with a ratio and fewer placeholders for each video. The caller writes the time instruction,
     because vLLM tokenizes the prompt before it knows the video."""
+
+    layout_of = staticmethod(VidCom2LlavaVideoModel.layout_of)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,16 +65,14 @@ class VidCom2LlavaVideoProcessorForVllm(CompressedLlavaVideosProcessor, LlavaOne
             )
         return super()._apply_hf_processor_main(mm_items, {**hf_kwargs, "add_time_instruction": False})
 
-    def structure_tokens(self, num_frames: int) -> int:
-        """Return the number of newlines, one behind each row."""
-        return num_frames * self.info.side
-
 
 @MULTIMODAL_REGISTRY.register_processor(
     VidCom2LlavaVideoProcessorForVllm, info=LlavaVideoProcessingInfo, dummy_inputs=LlavaOnevisionDummyInputsBuilder
 )
 class VidCom2LlavaVideoForVllm(VidCom2LlavaOnevisionForVllm):
     """LLaVA-Video with only the kept tokens of each video."""
+
+    layout_of = staticmethod(VidCom2LlavaVideoModel.layout_of)
 
     def apply_pooling(self, image_features: Tensor, stride: int = 2) -> Tensor:
         """Pool as LLaVA-Video does, and put a newline behind each row."""
@@ -84,12 +81,3 @@ class VidCom2LlavaVideoForVllm(VidCom2LlavaOnevisionForVllm):
     def _process_video_pixels(self, inputs: Any) -> Any:
         """Return the parent's features without the newline that it puts behind the video."""
         return [video.flatten(0, -2)[:-1] for video in super()._process_video_pixels(inputs)]
-
-    def scored_placeholders(self, video: Tensor, num_frames: int) -> Tensor:
-        """Return (T, M) int64, the placeholders that are not newlines."""
-        side = pooled_side(self.config.patches_per_side, self.config.spatial_pool_mode)
-        return scored_placeholders(num_frames * side**2, side, video.device).view(num_frames, -1)
-
-    def kept_placeholders(self, compression: VideoCompression) -> Tensor:
-        """Return the kept tokens' placeholders and those of the newlines that `compression_newlines` keeps."""
-        return kept_placeholders(compression, self.config)

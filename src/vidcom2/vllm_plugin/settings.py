@@ -21,6 +21,7 @@ from ..configuration.compression_settings import (
     CompressionSettings,
     checked_setting,
 )
+from ..families import FAMILIES
 from ..modeling.methods.compression import VideoTokens, compress_with
 from ..modeling.registered_methods import METHODS as METHODS  # so that all methods are here
 
@@ -35,9 +36,8 @@ WITHOUT_FEATURES = ("ngram", "suffix")  # speculative decoding that looks only a
 
 
 def has_mrope_positions(hf_config: Any) -> bool:
-    """Return whether the tokens of a prompt have positions t, h and w. Those of MiniCPM-V 4.6 are equal, although its
-    language model, which is Qwen3.5's, takes three."""
-    return uses_mrope(hf_config) and hf_config.model_type != "minicpmv4_6"
+    """Return whether the tokens of a prompt have positions t, h and w, which differ."""
+    return uses_mrope(hf_config) and not FAMILIES[hf_config.model_type].numbers_tokens
 
 
 def engine_settings(hf_config: Any) -> CompressionSettings:
@@ -167,19 +167,18 @@ def check_model(hf_config: Any, pipeline_stages: int = 1) -> None:
     Raises:
         ValueError: if it does not.
     """
-    if hf_config.model_type != "gemma4":
-        return
-    attention = hf_config.text_config.use_bidirectional_attention
+    attention = getattr(hf_config.get_text_config(), "use_bidirectional_attention", None)
     if attention == "vision":
         raise ValueError(
             f"`text_config.use_bidirectional_attention` is {attention!r}: the tokens of a frame attend to each other, "
             "as in Gemma 4's 26B and 31B, but vLLM fixes which ones do so before it has seen the video. Serve the repo "
             "with `transformers serve`, or the stock checkpoint without compression."
         )
-    if pipeline_stages > 1:
+    family = FAMILIES[hf_config.model_type]
+    if pipeline_stages > 1 and not family.stages:
         raise ValueError(
-            f"`--pipeline-parallel-size` is {pipeline_stages}, but Gemma 4's later stages would need the keys and "
-            "embeddings of earlier ones, which vLLM does not pass on. Use `--tensor-parallel-size`."
+            f"`--pipeline-parallel-size` is {pipeline_stages}, but {family.name}'s later stages would need the keys "
+            "and embeddings of earlier ones, which vLLM does not pass on. Use `--tensor-parallel-size`."
         )
 
 

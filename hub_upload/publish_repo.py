@@ -11,7 +11,8 @@ from huggingface_hub import HfApi
 from ..checkpoints import load_checkpoint, tiny_checkpoint
 from ..devices import torch_device
 from ..errors import OptionError
-from ..explain.explanation import draw_png, explain
+from ..explain.drawing import draw_png
+from ..explain.explanation import explain
 from ..finding_checkpoints import family_at
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import digest, model_files

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vidcom2.evaluation.tables import pipes
+from vidcom2.measuring.figures import ALL_TOKENS, TOTALS
 from vidcom2.measuring.plot import draw_over_frames, draw_over_ratios, draw_stages
-from vidcom2.measuring.results import ALL_TOKENS, TOTALS, read_results
+from vidcom2.measuring.results import read_results
 from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seconds, signed, stage_table
 
 from .pages import ROOT, write_tables

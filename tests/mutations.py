@@ -304,7 +304,7 @@ MUTATIONS = [
         "(states * cos[part] + torch.cat([-second, first], dim=-1) * sin[part]).transpose(0, 1)",
         "states.transpose(0, 1)",
         "the methods of benchmarks/methods choose by what the toys' towers attend to",
-        "attended_tokens",
+        "leaderboard_methods",
     ),
     of_the_model(
         "frames_that_repeat_take_the_attention_of_others",
@@ -312,7 +312,7 @@ MUTATIONS = [
         "[is_new.cumsum(0) - 1]",
         "[(is_new.cumsum(0) - 1).flip(0)]",
         "a frame that repeats the one before has its attention",
-        "attended_tokens",
+        "leaderboard_methods",
     ),
     of_the_model(
         "visionzips_targets_are_the_first_tokens",
@@ -320,7 +320,7 @@ MUTATIONS = [
         "step = (others.sum(dim=1) // k_targets).clamp(min=1)",
         "step = torch.ones_like(k_targets)",
         'with `"visionzip"` targets are evenly spaced in their frame',
-        "attention_methods",
+        "leaderboard_methods",
     ),
     of_the_model(
         "holitom_cuts_as_early_as_it_can",
@@ -328,7 +328,7 @@ MUTATIONS = [
         "most[end + 1], best = of_lengths.max(), int(of_lengths.argmax())",
         "most[end + 1], best = of_lengths.max(), int(of_lengths.flip(0).argmin())",
         'with `"holitom"` segments save as many tokens as can be',
-        "attention_methods",
+        "leaderboard_methods",
     ),
     of_the_model(
         "holitoms_clusters_are_plain_means",
@@ -336,7 +336,7 @@ MUTATIONS = [
         "CENTRE_WEIGHT = 0.6",
         "CENTRE_WEIGHT = 0.5",
         "in HoliTom's clusters the centre has the weight of the paper",
-        "attention_methods",
+        "leaderboard_methods",
     ),
     of_the_model(
         "fastvids_anchors_lose_their_least_weight",
@@ -344,7 +344,7 @@ MUTATIONS = [
         ".clamp(min=LEAST_ANCHOR_WEIGHT)",
         "",
         'with `"fastvid"` an anchor keeps at least the weight β in its mean',
-        "segment_methods",
+        "leaderboard_methods",
     ),
     of_the_model(
         "flashvids_trees_pass_on_only_their_last_token",
@@ -352,7 +352,7 @@ MUTATIONS = [
         "to_parents = clear_tokens(sums, ~merged[frame])",
         "to_parents = clear_tokens(sums - from_next, ~merged[frame])",
         'with `"flashvid"` trees are clustered by the mean of all their tokens',
-        "segment_methods",
+        "leaderboard_methods",
     ),
     of_the_model(
         "only_the_last_part_of_a_merge_counts",
@@ -360,7 +360,7 @@ MUTATIONS = [
         "sums.index_add_(0, outputs, weighted)",
         "sums = torch.zeros_like(sums).index_add_(0, outputs, weighted)",
         "merging in parts gives what merging at once does",
-        "segment_methods",
+        "leaderboard_methods",
     ),
     of_the_model(
         "coverage_knows_no_time",

@@ -34,9 +34,10 @@ from vidcom2.families import FAMILIES
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.measuring import bench as bench_module
 from vidcom2.measuring.bench import OUT_OF_MEMORY, Series, bench, order
+from vidcom2.measuring.figures import figures, fitted_exponent
 from vidcom2.measuring.models import config_and_processor, num_parameters, random_checkpoint
 from vidcom2.measuring.plot import draw_all
-from vidcom2.measuring.results import figures, fitted_exponent, new_file, read_results, write_results
+from vidcom2.measuring.results import new_file, read_results, write_results
 from vidcom2.measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from vidcom2.measuring.stages import STAGES, Task, Turn, answer, encode, peak_memory, reset_peak_memory
 from vidcom2.measuring.tables import efficiency_table, stage_table

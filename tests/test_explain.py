@@ -16,7 +16,7 @@ from PIL import Image
 from vidcom2.answering.prompting import prepare_inputs
 from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_settings import CompressionSettings
-from vidcom2.explain.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
+from vidcom2.explain.drawing import CHOSEN_FRAMES, MOST_FRAMES, draw_png, drawing
 from vidcom2.explain.explanation import (
     COMPUTED_COLOR,
     DIMMED,
@@ -25,10 +25,9 @@ from vidcom2.explain.explanation import (
     OUTLINE_COLOR,
     Explanation,
     compare,
-    draw_html,
-    draw_png,
     explain,
 )
+from vidcom2.explain.page import draw_html
 from vidcom2.video.reading import read_video
 
 LANDSCAPE, PORTRAIT = (54, 96), (96, 54)

@@ -35,7 +35,9 @@ from vidcom2.configuration.compression_settings import (
     COMPRESSION_METHODS,
     OF_SOME_COMPRESSION_METHODS,
 )
-from vidcom2.explain.explanation import DIMMED, LIGHT, draw_html, draw_png, explain
+from vidcom2.explain.drawing import draw_png
+from vidcom2.explain.explanation import DIMMED, LIGHT, explain
+from vidcom2.explain.page import draw_html
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video

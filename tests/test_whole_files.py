@@ -57,7 +57,8 @@ def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path, monkeypatch: p
 def test_explain_overwrites_only_its_own_drawings(tmp_path: Path) -> None:
     from test_explain import explained
 
-    from vidcom2.explain.explanation import draw_html, draw_png
+    from vidcom2.explain.drawing import draw_png
+    from vidcom2.explain.page import draw_html
 
     for name, draw in (("x.png", draw_png), ("x.html", draw_html)):
         draw(explained(2), str(tmp_path / name))

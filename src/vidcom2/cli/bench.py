@@ -21,7 +21,8 @@ from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
 from ..finding_checkpoints import find_checkpoint
-from ..measuring.results import new_file, of_setup, read_results, write_results
+from ..measuring.figures import of_setup
+from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
 from ..measuring.tables import failures, notes, terminal_tables
 from ..placement import Placement

@@ -33,7 +33,7 @@ from ..records.fingerprints import digest, module_files
 out = Console()
 err = Console(stderr=True)
 SOME_ERRORS, INTERRUPTED = 3, 130  # exit codes
-LEFT = ("", "method", "GPU")  # columns of tables that hold names
+LEFT = ("", "method")  # columns of tables that hold names
 _imported: dict[str, Path] = {}
 _imported_modules: list[str] = []
 _typed: dict[str, str] = {}  # the options that the user typed, by the names of their parameters

@@ -58,7 +58,9 @@ def explain_command(options: ExplainOptions) -> None:
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings
         )
-        from ..explain.explanation import compare, draw_html, draw_png
+        from ..explain.drawing import draw_png
+        from ..explain.explanation import compare
+        from ..explain.page import draw_html
 
         name = Path(urlsplit(options.video or str(shown_with(options.model)[0].path)).path).name
         with err.status("Encoding and drawing ..."), written_to(output):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..measuring.results import ALL_TOKENS, of_setup
+from ..measuring.figures import ALL_TOKENS, of_setup
 from ..measuring.tables import method_name
 
 if TYPE_CHECKING:

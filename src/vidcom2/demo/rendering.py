@@ -1,27 +1,21 @@
 """Write the HTML of two parts of the page: the conversation, and the frames with what is kept of each."""
 
-import base64
 import html
-import io
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
-from PIL import Image
 
 from ..explain.explanation import Explanation
+from ..explain.page import data_url, template
 from .answerer import SIDES, Side
 from .conversation import Reply, Turn, Turns
 
 
 @cache
 def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return template(Path(__file__).with_name(name))
 
 
 def progress_html(what: str) -> str:
@@ -50,7 +44,7 @@ def frames_html(explanation: Explanation, structure_tokens: int) -> str:
             {
                 "label": explanation.label(index),
                 "seconds": f"{explanation.seconds[index]:.1f} s",
-                "picture": _data_url(explanation.kept_picture(index)),
+                "picture": data_url(explanation.kept_picture(index), "JPEG"),
                 "kept": int(explanation.frame_budgets[index]),
                 "share": round(100 * int(explanation.frame_budgets[index]) / explanation.kept[0].size),
             }
@@ -111,9 +105,3 @@ def _gain(turn: Turn) -> str | None:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds < 1 else f"{seconds:.2f} s"
-
-
-def _data_url(picture: np.ndarray) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

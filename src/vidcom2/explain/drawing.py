@@ -11,12 +11,11 @@ import numpy as np
 
 from ..records.whole_files import growing_file
 from .drawing_file import DRAWN_BY
+from .explanation import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR, Explanation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .explanation import Explanation
 
     DrawnAxes = Callable[[float, float, float, float], Axes]  # left, top, width, height in inches
 
@@ -55,13 +54,13 @@ class Figures:
     ends: list[tuple[int, str]]
 
 
-def draw_png(explanation: "Explanation", path: str) -> None:
+def draw_png(explanation: Explanation, path: str) -> None:
     """Draw to the file `path` up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
     with growing_file(Path(path)) as part:
         drawing(explanation).savefig(part, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
 
 
-def drawing(explanation: "Explanation") -> "Figure":
+def drawing(explanation: Explanation) -> "Figure":
     """Return the figure that `draw_png` saves."""
     from matplotlib.figure import Figure
 
@@ -98,7 +97,7 @@ def drawing(explanation: "Explanation") -> "Figure":
     return figure
 
 
-def _figures(explanation: "Explanation") -> list[Figures]:
+def _figures(explanation: Explanation) -> list[Figures]:
     """Return what is drawn as bars below the frames, from top to bottom."""
     u, k, figures = explanation.frame_uniqueness, explanation.frame_budgets, []
     if u is not None:
@@ -115,7 +114,7 @@ def _figures(explanation: "Explanation") -> list[Figures]:
     return figures
 
 
-def _lower_pictures(explanation: "Explanation") -> "list[tuple[str, Callable[[int], np.ndarray]]]":
+def _lower_pictures(explanation: Explanation) -> list[tuple[str, Callable[[int], np.ndarray]]]:
     """Return the pictures that are drawn below the frames, from top to bottom: names, and what makes them."""
     pictures = []
     if explanation.token_uniqueness is not None:
@@ -129,7 +128,7 @@ def _with_minus(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")
 
 
-def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]:
+def _frame_size(explanation: Explanation, columns: int) -> tuple[float, float]:
     """Return the width and height at which a frame is drawn, in the frame's proportions."""
     pixels_high, pixels_wide = explanation.frames.shape[1:3]
     width = min((WIDEST - LEFT - RIGHT + GAP) / columns - GAP, FRAME_WIDTH)
@@ -137,7 +136,7 @@ def _frame_size(explanation: "Explanation", columns: int) -> tuple[float, float]
     return height * pixels_wide / pixels_high, height
 
 
-def _header(explanation: "Explanation", width: float, is_long: bool) -> tuple[list[str], list[str]]:
+def _header(explanation: Explanation, width: float, is_long: bool) -> tuple[list[str], list[str]]:
     """Return the lines of the title and of the notes under it, each short enough for the figure."""
     notes = [explanation.subtitle]
     if explanation.frame_uniqueness is not None and len(explanation.frames) > 1:
@@ -157,8 +156,6 @@ def _draw_header(
     figure: "Figure", axes: "DrawnAxes", header: tuple[list[str], list[str]], with_heat: bool, with_merged: bool
 ) -> None:
     from matplotlib.patches import Patch
-
-    from .explanation import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR
 
     width, height = figure.get_size_inches()
     top = 0.2
@@ -201,7 +198,7 @@ def _draw_header(
 
 
 def _draw_row(
-    explanation: "Explanation",
+    explanation: Explanation,
     axes: "DrawnAxes",
     top: float,
     indices: np.ndarray,
@@ -238,7 +235,7 @@ def _draw_row(
         top += NUMBER + BARS
 
 
-def _draw_strip(explanation: "Explanation", axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
+def _draw_strip(explanation: Explanation, axes: "DrawnAxes", top: float, width: float, drawn: np.ndarray) -> None:
     """Draw the figures of all frames over time. The frames that are drawn below are darker, and have their number."""
     everything = np.arange(len(explanation.frames))
     strips = []

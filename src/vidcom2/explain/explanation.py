@@ -1,7 +1,7 @@
 """Which tokens of a video are kept and why: the paper's Figure 2 for the user's own video, as numbers and pictures.
 With a vision method that leaves out patches, also which of them the vision tower computed.
 
-`drawing.py` and `page.py` lay them out as a picture and as a page.
+`drawing.py` lays them out as a picture, and `page.py` as a page.
 """
 
 import math
@@ -21,10 +21,6 @@ from ..configuration.compression_settings import SETTING_NAMES, CompressionSetti
 from ..families import FAMILIES
 from ..modeling.methods.compression import VideoCompression
 from ..video.reading import Video
-from .drawing import draw_png
-from .page import draw_html
-
-__all__ = ["Explanation", "compare", "draw_html", "draw_png", "explain"]
 
 PICTURE_PIXELS = 400  # the longer side of a picture
 # A dropped token is drawn in a light grey, never dark: DIMMED of its own grey, and LIGHT for the rest. A kept token is

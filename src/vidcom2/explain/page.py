@@ -4,36 +4,28 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import jinja2
 import numpy as np
 from PIL import Image
 
 from ..records.whole_files import write_whole
 from .drawing_file import DRAWN_BY
-
-if TYPE_CHECKING:
-    from .explanation import Explanation
+from .explanation import Explanation
 
 
-def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) -> None:
+def draw_html(explanations: Explanation | Sequence[Explanation], path: str) -> None:
     """Write to the file `path` every frame with its heat map, what the vision tower computed of it, and bars of u_t,
     k_t and the share of computed patches, and a strip of all over time.
 
     Args:
         explanations: one, or several of the same video and model, whose frames the page shows beside each other.
     """
-    import jinja2
-
     every = explanations if isinstance(explanations, Sequence) else [explanations]
     first = every[0]
-    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     height, width = first.frames.shape[1:3]
     most_kept = max(int(each.frame_budgets.max()) for each in every)  # one scale for all bars of k_t
-    page = environment.from_string(template).render(
+    page = template(Path(__file__).with_name("page.html")).render(
         name=first.video or first.model,
         drawn_by=DRAWN_BY,
         parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(every)],
@@ -50,7 +42,7 @@ def draw_html(explanations: "Explanation | Sequence[Explanation]", path: str) ->
     write_whole(Path(path), page)
 
 
-def _part(explanation: "Explanation", number: int, most_kept: int) -> dict[str, object]:
+def _part(explanation: Explanation, number: int, most_kept: int) -> dict[str, object]:
     """Return what the page shows of one way to compress the video, the `number`-th."""
     method = explanation.settings.get("compression_method", "vidcom2")
     frames = range(len(explanation.frames))
@@ -65,12 +57,12 @@ def _part(explanation: "Explanation", number: int, most_kept: int) -> dict[str, 
     }
 
 
-def _card(explanation: "Explanation", index: int, most_kept: int) -> dict[str, object]:
+def _card(explanation: Explanation, index: int, most_kept: int) -> dict[str, object]:
     card: dict[str, object] = {
         "label": explanation.label(index),
         "seconds": f"{explanation.seconds[index]:.2f} s",
-        "kept": _data_url(explanation.kept_picture(index), "JPEG"),
-        "whole": _data_url(explanation.frames[index], "JPEG"),
+        "kept": data_url(explanation.kept_picture(index), "JPEG"),
+        "whole": data_url(explanation.frames[index], "JPEG"),
         "k": int(explanation.frame_budgets[index]),
         "k_share": int(explanation.frame_budgets[index]) / most_kept,
     }
@@ -78,14 +70,14 @@ def _card(explanation: "Explanation", index: int, most_kept: int) -> dict[str, o
         card["u"] = f"{explanation.frame_uniqueness[index]:.4f}".replace("-", "\N{MINUS SIGN}")
         card["u_share"] = float(explanation.shares_of_uniqueness()[index])
     if explanation.token_uniqueness is not None:
-        card["heat"] = _data_url(explanation.heat_map(index), "PNG")
+        card["heat"] = data_url(explanation.heat_map(index), "PNG")
     if explanation.computed is not None:
-        card["computed"] = _data_url(explanation.computed_picture(index), "JPEG")
+        card["computed"] = data_url(explanation.computed_picture(index), "JPEG")
         card["computed_share"] = float(explanation.shares_of_patches()[index])
     return card
 
 
-def _tokens(explanation: "Explanation", index: int) -> dict[str, list]:
+def _tokens(explanation: Explanation, index: int) -> dict[str, list]:
     """Return what the page tells about the token under the pointer: whether it is dropped (0), kept (1) or merged into
     a kept one (2), and its u (null if it is not finite)."""
     kept = explanation.kept[index].astype(int)
@@ -98,7 +90,16 @@ def _tokens(explanation: "Explanation", index: int) -> dict[str, list]:
     return tokens
 
 
-def _data_url(picture: np.ndarray, form: str) -> str:
+def template(path: Path) -> jinja2.Template:
+    """Return the template of a page, which escapes what is filled in and refuses names that are missing."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(path.read_text(encoding="utf-8"))
+
+
+def data_url(picture: np.ndarray, form: str) -> str:
+    """Return a picture as a URL that holds it, in the form `JPEG` or `PNG`."""
     buffer = io.BytesIO()
     options = {"quality": 85} if form == "JPEG" else {"optimize": True}
     Image.fromarray(picture).save(buffer, format=form, **options)

@@ -1,6 +1,6 @@
 """Measure where the time of an answer goes, stage by stage: with all tokens, and with each method at each ratio.
 
-`sizes.py` and `models.py` have the models, `stages.py` measures one answer, and `results.py` summarises the
+`sizes.py` and `models.py` have the models, `stages.py` measures one answer, and `figures.py` summarises the
 repetitions.
 """
 

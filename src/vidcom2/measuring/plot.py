@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.plot import COLORS, MARKERS, save_png
-from .results import ALL_TOKENS, fitted_exponent, of_setup
+from .figures import ALL_TOKENS, fitted_exponent, of_setup
 from .tables import method_name
 
 Row = Mapping[str, Any]
@@ -22,7 +22,7 @@ def draw_all(rows: Sequence[Row], title: str, path: Path) -> list[Path]:
     """Draw each plot that there is enough data for, and return the PNG files, which are named after a result file.
 
     Args:
-        rows: as `results.figures` returns them.
+        rows: as `figures.figures` returns them.
         path: the result file.
     """
     measured = [row for row in rows if row["seconds"]]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .results import ALL_TOKENS, SETUP, TOTALS
+from .figures import ALL_TOKENS, SETUP, TOTALS
 
 Row = Mapping[str, Any]
 NAMES = {"num_frames": "frames", "batch_size": "batch", "attn_implementation": "attention"}

@@ -1,31 +1,44 @@
-"""FastVID and FlashVID of benchmarks/methods beside their authors' code, and what they, VisionZip and HoliTom promise,
-beside plain loops."""
+"""FastVID, FlashVID, VisionZip and HoliTom of benchmarks/methods: beside their authors' code, beside plain loops, by
+hand, and with the attention of the toys' towers."""
 
 import json
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from attention_oracles import oracle_holitom, oracle_visionzip
+from leaderboard_oracles import oracle_fastvid, oracle_flashvid, oracle_holitom, oracle_visionzip
+from models import tower_of
 from oracle import expected_exact_total
 from scenes import scenes
-from segment_oracles import oracle_fastvid, oracle_flashvid
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AttentionInterface
 
-from benchmarks.methods import method_fastvid, method_flashvid, register
-from benchmarks.methods.attended_tokens import AttendedTokens
+from benchmarks.methods import METHODS, method_flashvid, method_holitom, register
+from benchmarks.methods.attended_tokens import AttendedTokens, with_attention
 from benchmarks.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
 from benchmarks.methods.dynamic_segments import dynamic_segments
-from benchmarks.methods.token_means import equal_shares
+from benchmarks.methods.method_holitom import static_segments
 from vidcom2 import VideoCompression, compress
+from vidcom2.answering import generation
+from vidcom2.answering.generation import EncodedVideos, encode
+from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.modeling.methods import method_vidcom2, users_methods
 from vidcom2.modeling.methods.method_vidcom2 import frame_means
+from vidcom2.toys import PREFIX, TOYS
+from vidcom2.video.reading import read_video
 
 DATA = Path(__file__).parent / "data"
 FASTVID = json.loads((DATA / "released_fastvid.json").read_text("utf-8"))
 FLASHVID = json.loads((DATA / "released_flashvid.json").read_text("utf-8"))
+VISIONZIP = json.loads((DATA / "released_visionzip.json").read_text("utf-8"))["cases"]
+HOLITOM = json.loads((DATA / "released_holitom.json").read_text("utf-8"))["cases"]
+OF_TOYS = json.loads((DATA / "attended_toys.json").read_text("utf-8"))["cases"]
+EACH_FRAME, REPEATS = list(range(16)), [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7, 6, 7, 8, 9]  # in Qwen3-VL's, pairs repeat
 SIZES = ("num_frames", "tokens_per_frame", "dim")
 CONTENT = ("seed", "num_scenes", "common", "change")
 ORACLES = {
@@ -117,6 +130,37 @@ def test_trees_are_clustered_as_in_flashvids_code(case: dict[str, Any]) -> None:
     assert got.tolist() == case["centres"]
 
 
+@pytest.mark.parametrize("case", VISIONZIP, ids=lambda case: f"seed{case['seed']}")
+def test_visionzip_keeps_and_merges_what_the_released_code_does(case: dict[str, Any]) -> None:
+    """Its contextual tokens are sums of two, and ours are their means."""
+    tokens, attention = of_case(case)
+    got = compressed(tokens, attention, case["per_frame"] / case["tokens_per_frame"], "visionzip")
+    assert got.indices.tolist() == case["indices"] and got.merge is not None
+    sums = got.kept(tokens.flatten(0, 1)).sum(dim=-1)
+    is_mean = torch.zeros_like(sums, dtype=torch.bool).index_fill(0, got.merge.outputs[got.merge.weights == 0.5], True)
+    assert not is_mean[torch.isin(got.indices, torch.tensor(case["dominant"]))].any() and is_mean.any()
+    torch.testing.assert_close(torch.where(is_mean, 2 * sums, sums), torch.tensor(case["sums"]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", HOLITOM, ids=lambda case: f"seed{case['seed']}")
+def test_holitom_keeps_and_merges_what_the_released_code_does(
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own roundings of the shares, which keep some more."""
+    tokens, attention = of_case(case)
+    cosines = torch.cosine_similarity(tokens[1:], tokens[:-1], dim=-1)
+    segments, static = static_segments(cosines > 0.8)
+    assert [[segment.start, segment.stop - 1] for segment in segments] == case["segments"]
+    firsts = static[[segment.start for segment in segments]]
+    assert int(static.sum() - firsts.sum()) == case["reduced"]
+    monkeypatch.setattr(method_holitom, "shares", lambda *_: (case["of_static"], case["of_dynamic"]))
+    monkeypatch.setattr(method_holitom, "exact_total", lambda *_: len(case["indices"]))
+    got = compressed(tokens, attention, case["ratio"], "holitom")
+    assert got.indices.tolist() == case["indices"]
+    sums = got.kept(tokens.flatten(0, 1)).sum(dim=-1)
+    torch.testing.assert_close(sums, torch.tensor(case["sums"]), rtol=0, atol=1e-4)
+
+
 # -- beside plain loops -----------------------------------------------------------------------------------------------
 
 # Among them: one frame, one token per frame, fewer tokens than frames, anchors that do not fit into every 4th frame.
@@ -180,12 +224,6 @@ def test_segments_end_at_the_least_similar_transitions_and_the_earlier_of_equal_
     assert lengths_of(dynamic_segments(torch.zeros(3, 2))) == [1, 1, 1]
 
 
-def test_of_still_scenes_the_first_transitions_are_cut_whatever_float32_makes_of_their_similarity() -> None:
-    for seed in range(5):
-        tokens, _ = scenes(20, 7, 33, seed=seed, num_scenes=5, common=1.0, change=0.0)
-        assert lengths_of(dynamic_segments(frame_means(tokens)[2])) == [1, 1, 1, 1, 4, 4, 4, 4]
-
-
 def test_a_dense_token_scores_by_its_distance_to_a_denser_one_and_the_earlier_of_two_is_denser() -> None:
     # On a line of one channel: a pair at 0 and 1, another at 10 and 11, and a token that does not count.
     tokens = torch.tensor([[0.0], [1.0], [10.0], [11.0], [50.0]])
@@ -193,17 +231,6 @@ def test_a_dense_token_scores_by_its_distance_to_a_denser_one_and_the_earlier_of
     density = math.exp(-0.5)  # the mean of 0 and 1
     torch.testing.assert_close(scores, torch.tensor([11 * density, density, 9 * density, density, NOT_A_CANDIDATE]))
     assert distances[0].tolist() == [0, 1, 10, 11, math.inf]
-
-
-def test_fastvid_puts_anchors_into_every_fourth_frame_from_the_end_of_a_segment() -> None:
-    budgets = method_fastvid.segment_budgets
-    # 10 frames of 5 tokens: 50, of which 20 are anchors, in 3 frames. The later frames get what is left over.
-    assert budgets([slice(0, 10)], [5] * 10, 20) == ([3] * 10, [0, 6, 0, 0, 0, 7, 0, 0, 0, 7])
-    # Those of 8 of 10 tokens are 32 in 2 frames, which have room for 10 - 5 each.
-    assert budgets([slice(0, 10)], [8] * 10, 10) == ([5] * 2 + [5] * 6 + [4] * 2, [3, 3, 3, 3, 3, 3, 3, 3, 4, 4])
-    # 12 anchors do not fit into 2 frames of 10 with 5 others, but into 3 of them, every third frame.
-    assert budgets([slice(0, 7)], [4] * 7, 6) == ([3] * 3 + [2] * 4, [3, 0, 0, 4, 0, 0, 4])
-    assert budgets([slice(0, 1), slice(1, 3)], [1, 1, 2], 9) == ([1, 1, 1], [0, 0, 1])
 
 
 def test_fastvid_keeps_the_earlier_of_equally_attended_tokens_and_merges_into_the_earlier_of_equal_anchors() -> None:
@@ -226,33 +253,45 @@ def test_flashvid_begins_with_the_token_farthest_from_its_nearest_finite_neighbo
     assert chosen.tolist() == [[False, True, False, False]]
 
 
-def test_flashvid_merges_a_still_scene_into_its_first_frame() -> None:
-    tokens, attention = scenes(1, 20, 16, seed=0, num_scenes=1, common=1.0, change=0.0)
-    tokens, attention = tokens.repeat(15, 1, 1), attention.repeat(15, 1)
-    got = compressed(tokens, attention, 0.25, "flashvid")
-    # Segments: 7 of one frame, 1 of 8 frames. ADTS keeps 4 tokens of each frame, and the same ones.
-    assert len(got.indices) == 75 and got.merge is not None
-    in_last = got.frame_budgets[7:]
-    assert in_last.tolist() == [12] + [4] * 7
-    features = got.kept(tokens.flatten(0, 1))
-    alone = [got.merge.outputs.tolist().count(number) == 1 for number in range(75)]
-    torch.testing.assert_close(features[alone], tokens.flatten(0, 1)[got.indices][alone])
+def test_visionzip_merges_into_evenly_spaced_targets_of_what_is_not_dominant() -> None:
+    x, y = [4.0, 0.0], [0.0, 2.0]
+    tokens = torch.tensor([[x, y, y, x, [3.0, 4.0], x, x, y]])
+    attention = torch.tensor([[0.0, 0.0, 0.9, 0.0, 0.0, 0.8, 0.0, 0.0]])
+    got = compressed(tokens, attention, 0.5, "visionzip")
+    # 3 of 4 are dominant, the earlier of equal ones among them: 0, 2, 5. Of 1, 3, 4, 6, 7 the first is the target.
+    assert got.indices.tolist() == [0, 1, 2, 5] and got.frame_budgets.tolist() == [4]
+    mean = torch.tensor([(4 + 3 + 4 + 0) / 4, (0 + 4 + 0 + 2) / 4])
+    expected = torch.stack([tokens[0, 0], (tokens[0, 1] + mean) / 2, tokens[0, 2], tokens[0, 5]])
+    torch.testing.assert_close(got.kept(tokens[0]), expected)
+    # 2 of 25 % of 12: 1 dominant, and 1 target. A frame with one token keeps a target, the mean of all.
+    got = compressed(tokens, attention, 1 / 8, "visionzip")
+    assert got.indices.tolist() == [0]
 
 
-def test_flashvids_clusters_are_divided_by_largest_remainders() -> None:
-    divided = method_flashvid.cluster_budgets
-    assert divided([8, 0, 0], 3) == [3, 0, 0]
-    assert divided([5, 5, 5], 5) == [2, 2, 1]  # the earlier of equal remainders
-    assert divided([10, 1, 1], 2) == [2, 0, 0]
-    assert divided([3, 4], 7) == [3, 4] and divided([0, 0], 0) == [0, 0]
+def test_holitom_cuts_a_video_so_that_most_tokens_are_saved() -> None:
+    # Over three transitions, one token is like that before in all, another in the first two, a third in the last.
+    alike = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 0, 1]]).bool()
+    segments, static = static_segments(alike)
+    # 3 frames with 2 static tokens save 4, and the whole video with 1 saves 3.
+    assert segments == [slice(0, 3), slice(3, 4)]
+    assert static.tolist() == [[True, True, False]] * 3 + [[False] * 3]
+    alike[2] = True  # two segments of two frames save 5, the whole video 6
+    assert static_segments(alike)[0] == [slice(0, 4)]
+    assert static_segments(torch.zeros(3, 2).bool())[0] == [slice(t, t + 1) for t in range(4)]
+    assert static_segments(torch.zeros(0, 2).bool())[0] == [slice(0, 1)]
 
 
-def test_shares_of_frames_are_evenly_spaced() -> None:
-    assert equal_shares(6, 4) == [1, 2, 1, 2] and equal_shares(5, 4) == [1, 1, 1, 2] and equal_shares(8, 4) == [2] * 4
-    assert equal_shares(40, 16) == [2, 3] * 8
+def test_holitom_keeps_static_tokens_of_later_frames_where_the_budget_is_larger_than_what_is_left() -> None:
+    frame = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    tokens = torch.stack([frame, frame + 0.1, frame + 0.2])
+    attention = torch.tensor([[0.5, 0.4], [0.1, 0.3], [0.2, 0.1]])
+    got = compressed(tokens, attention, 0.5, "holitom")  # 3 tokens, of 2 static ones
+    assert got.indices.tolist() == [0, 1, 3] and got.frame_budgets.tolist() == [2, 1, 0]
+    expected = torch.tensor([[1.1, 0.1], [0.1, 1.1], [0.1, 1.1]])
+    torch.testing.assert_close(got.kept(tokens.flatten(0, 1)), expected)
 
 
-# -- what both promise ------------------------------------------------------------------------------------------------
+# -- what all promise ------------------------------------------------------------------------------------------------
 
 
 @every_method
@@ -313,3 +352,82 @@ def test_a_tensor_without_the_towers_attention_is_refused(method: str) -> None:
 def test_settings_of_other_methods_are_refused(method: str) -> None:
     with pytest.raises(ValueError, match=rf"`compression_rounding` is 'exact', but .*'{method}'` does not read it"):
         compress(torch.randn(4, 4, 3), 0.5, compression_method=method, compression_rounding="exact")
+
+
+# -- the attention of the toys' towers --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=TOYS)
+def toy(request: pytest.FixtureRequest) -> Checkpoint:
+    return load_checkpoint(f"{PREFIX}{request.param}", device="cpu")
+
+
+def encoded(toy: Checkpoint, name: str, frames: list[int]) -> EncodedVideos:
+    """Encode the first clip of a toy, with these of its 16 frames."""
+    video = read_video(str(TOYS[name].clips[0].path), 16)
+    inputs = prepare_inputs(toy.processor, "?", replace(video, frames=video.frames[frames]), toy.model)
+    return encode(toy.model, inputs, toy.model.config.compression_settings())
+
+
+def name_of(toy: Checkpoint) -> str:
+    return toy.model.config.model_type
+
+
+@pytest.fixture
+def weights(toy: Checkpoint) -> Iterator[list[Tensor]]:
+    """Collect the weights (B, heads, patches, patches) of each call of the attention of the tower's last layer."""
+    seen: list[Tensor] = []
+    tower: Any = tower_of(toy.model.model)
+    last = tower.blocks[-1].attn if hasattr(tower, "blocks") else tower.encoder.layers[-1].self_attn
+
+    def attend(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *_: Any, scaling: float, **__: Any) -> Any:
+        of_call = torch.softmax(q.double() @ k.double().mT * scaling, dim=-1)
+        if module is last:
+            seen.append(of_call)
+        return (of_call @ v.double()).to(v).transpose(1, 2), None
+
+    AttentionInterface.register("weighed", attend)
+    before, tower.config._attn_implementation = tower.config._attn_implementation, "weighed"
+    yield seen
+    tower.config._attn_implementation = before
+
+
+def test_the_attention_of_a_token_is_the_mean_of_the_towers_own_weights(toy: Checkpoint, weights: list[Tensor]) -> None:
+    video = encoded(toy, name_of(toy), EACH_FRAME)
+    weights.clear()
+    (attended,) = with_attention(toy.model, video).tokens
+    received = torch.cat(weights).mean(dim=(1, 2))  # (frames, 100), over the heads and the patches that pay
+    assert len(received) == len(video.tokens[0].tokens)
+    is_by_blocks = name_of(toy) == "qwen3_vl"
+    for frame, of_patches in zip(attended.attention, received, strict=True):
+        for token, got in enumerate(frame.tolist()):
+            row, column = token // 5, token % 5
+            places = [10 * y + x for y in (2 * row, 2 * row + 1) for x in (2 * column, 2 * column + 1)]
+            places = [4 * token + n for n in range(4)] if is_by_blocks else places
+            assert got == pytest.approx(float(of_patches[places].mean()), rel=1e-4)
+    assert attended.attention.dtype == torch.float32 and (received.amax(dim=1) > 1.5 * received.mean(dim=1)).all()
+
+
+def test_reading_it_changes_no_token_leaves_no_hook_and_reaches_frames_that_repeat(toy: Checkpoint) -> None:
+    video = encoded(toy, name_of(toy), REPEATS)
+    (before,), (after,) = video.tokens, with_attention(toy.model, video).tokens
+    assert torch.equal(before.tokens, after.tokens) and after.grid == before.grid
+    assert not any(module._forward_pre_hooks for module in tower_of(toy.model.model).modules())
+    (whole,) = with_attention(toy.model, encoded(toy, name_of(toy), EACH_FRAME)).tokens
+    step = 16 // len(before.tokens)
+    shown = [REPEATS[place] // step for place in range(0, 16, step)]
+    torch.testing.assert_close(after.attention, whole.attention[shown])
+
+
+def test_the_methods_keep_of_the_toys_clips_what_they_kept_as_part_of_the_package(toy: Checkpoint) -> None:
+    for repeats in (False, True):
+        video = encoded(toy, name_of(toy), REPEATS if repeats else EACH_FRAME)
+        video = with_attention(toy.model, video)
+        tokens = video.tokens[0].tokens.flatten(0, 1)
+        cases = {case["method"]: case for case in OF_TOYS if (case["toy"], case["repeats"]) == (name_of(toy), repeats)}
+        assert cases.keys() == METHODS.keys()
+        for method, case in cases.items():
+            settings = toy.model.config.compression_settings(compression_method=method, retention_ratio=0.1)
+            (kept,) = generation.compress(toy.model, video, settings).video_compressions
+            assert kept.indices.tolist() == case["indices"], method
+            torch.testing.assert_close(kept.kept(tokens).sum(dim=-1), torch.tensor(case["sums"]), rtol=0, atol=1e-3)

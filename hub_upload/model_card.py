@@ -25,6 +25,7 @@ from .lmms_eval_results import is_of_lmms_eval, with_rows
 MODEL_MARKER = "<!-- written by `vidcom2 publish` -->"
 SPACE_MARKER = "<!-- written by `vidcom2 publish --space` -->"
 OLDEST_TRANSFORMERS = "5.19"
+FIGURE = Path(__file__).with_name("how_it_works.png")  # from `vidcom2 explain`, scaled to two thirds
 TAGS = ["vidcom2", "video", "token-compression", "custom_code"]
 CITATION = """@article{liu2025vidcom2,
   title   = {Video Compression Commander: Plug-and-Play Inference Acceleration for Video Large Language Models},
@@ -143,8 +144,6 @@ class CardOptions:
     Attributes:
         repo: the id of the repo.
         command: the command that makes the repo.
-        figure: a PNG that shows which tokens of a video are kept.
-        figure_caption: its caption.
         tag: the tag that will be put on the commit.
         base_model: the Hub id of the base, if it has one.
         results: measured tables.
@@ -152,8 +151,6 @@ class CardOptions:
 
     repo: str
     command: str
-    figure: Path
-    figure_caption: str
     tag: str | None = None
     base_model: str | None = None
     results: Sequence[Result] = ()
@@ -164,7 +161,6 @@ def model_card(
     config: dict[str, Any],
     files: Sequence[tuple[str, str]],
     code: Mapping[str, bytes],
-    figure: str,
     options: CardOptions,
     more_methods: Collection[str] = (),
 ) -> ModelCard:
@@ -174,7 +170,6 @@ def model_card(
         config: the content of the repo's config.json.
         files: (path, sha256) of all files that are not the base's.
         code: the content of those with code, in the order in which a reader meets them.
-        figure: the path of the picture in the repo.
         more_methods: methods that the repo holds beside VidCom² and those of its settings.
     """
     family = base.family
@@ -216,8 +211,7 @@ def model_card(
         settings=setting_rows(
             config, family, held_methods(config["compression_method"], config["vision_method"], more_methods)
         ),
-        figure=figure,
-        figure_caption=options.figure_caption,
+        figure=FIGURE.name,
         results=options.results,
         published=family.published if is_vidcom2 else None,  # the authors measured only their own method
         command=options.command,

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,6 @@ from ..configuration.compression_settings import TABLES
 from ..demo.serving import check_gradio
 from ..errors import OptionError, did_you_mean
 
-VERIFY_MODES = ("full", "twin", "none")
 DEFAULT_HARDWARE = "zero-a10g"
 
 
@@ -83,12 +81,8 @@ class PublishOptions:
         Option(help="Hub id that the card names as the base, if the base is a folder.", show_default=False),
     ] = None
     verify: Annotated[
-        str,
-        Option(
-            help="How to check before sending: `full` with the weights, `twin` with a tiny random model of the same "
-            "config, or `none`."
-        ),
-    ] = "full"
+        bool, Option("--verify/--no-verify", help="Whether to use the repo as its users will before it is sent.")
+    ] = True
 
     @property
     def target(self) -> str:
@@ -125,8 +119,6 @@ class PublishOptions:
             )
         elif self.base is None or self.repo is None:
             raise OptionError("pass `--base` and `--repo` for a model repo, or `--space` and `--model` for a Space.")
-        if self.verify not in VERIFY_MODES:
-            raise OptionError(f"`--verify` is {self.verify!r}, but must be one of {', '.join(VERIFY_MODES)}.")
         if self.target.count("/") != 1:
             raise OptionError(
                 f"the repo is {self.target!r}, but its name must include a user or organisation: `org/name`."
@@ -146,8 +138,6 @@ class PublishOptions:
                 raise OptionError(
                     f"`--methods` has {name!r}, but its names must be of {', '.join(known)}.{did_you_mean(name, known)}"
                 )
-        if self.space is None and find_spec("matplotlib") is None:
-            raise OptionError("the card's figure needs matplotlib, which is not installed. Run: pip install matplotlib")
 
     def _check_space(self) -> None:
         from huggingface_hub import SpaceHardware
@@ -184,9 +174,9 @@ class PublishOptions:
             "methods": self.methods,
             "tag": self.tag,
         }
-        words |= {"verify": None if self.verify == "full" else self.verify}
         given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]
+        given += [] if self.verify else ["--no-verify"]
         chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
         methods = [method for table in TABLES.values() for name, method in table.items() if name in chosen]
         modules = {each.function.__module__ for each in methods if each.file is None and each.function is not None}

@@ -1,27 +1,20 @@
 """From options to a staged repo: `prepare` makes and checks everything that `publishing.publish` then sends."""
 
-import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from ..checkpoints import load_checkpoint, tiny_checkpoint
 from ..devices import torch_device
 from ..errors import OptionError
-from ..explain.explanation import draw_png, explain
 from ..finding_checkpoints import family_at
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import digest, model_files
-from ..toys import DEMO_VIDEO
-from ..video.reading import read_video
 from .base_checkpoint import Base, download_weights, hub_base, local_base
 from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
-from .rehearsal import rehearse_with_twin
 from .space_repo import stage_space
 from .staging import StagedRepo, check_replaceable, complete, stage
 from .verification import Check, verify
@@ -70,7 +63,6 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         staged = stage_space(folder, options, () if family is None else family.packages)
     else:
         base = _base(api, options, report)
-        report("Drawing the card's figure")
         staged = _staged(base, options, folder)
         if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
             notes.append(f"Not taken from the base: {left_out}")
@@ -78,7 +70,11 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
     operations = plan(staged, remote)
     check_deletions(options, operations, remote)
     weights = complete(staged)
-    checks = [] if options.space is not None else _verified(staged, options.verify, report)
+    checks = []
+    if options.space is None and options.verify:
+        report("Verifying what was staged")
+        device = str(torch_device("auto"))
+        checks = verify(str(staged.folder), None, device, lambda check: report(f"Verified: {check.name}"))
     return Prepared(staged, remote, operations, weights, checks, notes)
 
 
@@ -132,7 +128,7 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
     report(None)
     base = hub_base(api, name, options.revision)
     base.settings(options.settings)  # refuses bad settings before weights are downloaded
-    if options.verify == "full":
+    if options.verify:
         download_weights(api, base)
     return base
 
@@ -148,34 +144,5 @@ def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
     files = digest(model_files(base.folder)) if base.revision is None and options.results else None
     results = [read_result(path, models, files) for path in options.results or ()]
     command = options.command(base.name, base.revision)
-    with tempfile.TemporaryDirectory() as scratch:
-        figure = Path(scratch, "figure.png")
-        caption = _draw(base, options, figure)
-        card = CardOptions(options.target, command, figure, caption, options.tag, base_model, results)
-        return stage(base, folder, options.settings, card, options.more_methods)
-
-
-def _draw(base: Base, options: PublishOptions, figure: Path) -> str:
-    """Draw the figure of the card with the base's weights or with a tiny random model, and return its caption."""
-    with_weights, settings = options.verify == "full", base.settings(options.settings)
-    with nullcontext(base.folder) if with_weights else tiny_checkpoint(base.family) as folder:
-        # It runs on the CPU, because the process that verifies will need the accelerator's memory.
-        checkpoint = load_checkpoint(str(folder), device="cpu", **settings)
-        checkpoint.name = base.name if with_weights else f"a tiny random {base.family.name}"
-        draw_png(explain(checkpoint, read_video(str(DEMO_VIDEO), 16)), str(figure))
-    drawn = "The picture is `vidcom2 explain` on the clip that comes with `vidcom2`"
-    if with_weights:
-        return f"{drawn}, with these weights."
-    return f"{drawn}, with {checkpoint.name}: it shows the mechanism, not what this model keeps."
-
-
-def _verified(staged: StagedRepo, mode: str, report: Report) -> list[Check]:
-    """Verify the staged repo by using it as its users will."""
-    if mode == "none":
-        return []
-    report("Verifying what was staged")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = staged.folder
-        if mode == "twin":
-            folder = rehearse_with_twin(staged, Path(scratch))
-        return verify(str(folder), None, str(torch_device("auto")), lambda check: report(f"Verified: {check.name}"))
+    card = CardOptions(options.target, command, options.tag, base_model, results)
+    return stage(base, folder, options.settings, card, options.more_methods)

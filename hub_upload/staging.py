@@ -18,9 +18,8 @@ from ..records.whole_files import TakenError, locked
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import Base, read_json
-from .model_card import CardOptions, model_card
+from .model_card import FIGURE, CardOptions, model_card
 
-FIGURE = "how_it_works.png"
 # The files of a staged folder that say which files this project wrote and what is missing. They are not sent.
 STAGED_LIST, MISSING = ".vidcom2-staged.json", "WEIGHTS-ARE-MISSING.txt"
 LOCK = ".vidcom2-staging.lock"  # held while a process stages, verifies and sends
@@ -78,12 +77,12 @@ def stage(
             if not file.is_weights:
                 _write((base.folder / file.path).read_bytes(), folder / file.path)
         _write((json.dumps(config, indent=2) + "\n").encode(), folder / CONFIG)
-        _write(card.figure.read_bytes(), folder / FIGURE)
+        _write(FIGURE.read_bytes(), folder / FIGURE.name)
         changed = _complete_processor(model_class.config_class, folder)
         base = replace(base, files=tuple(file for file in base.files if file.path not in changed))
         files = [(path, sha256_of(folder / path)) for path in (CONFIG, *changed)]
         files += write_code(code, folder)
-        model_card(base, config, files, code, FIGURE, card, more_methods).save(folder / CARD)
+        model_card(base, config, files, code, card, more_methods).save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), base)
 
 

@@ -739,7 +739,7 @@ def test_an_evaluation_without_a_single_answer_ends_in_one_error(folder: Path, t
 def test_publish_puts_the_results_into_the_card(output: Path, folder: Path, tmp_path: Path) -> None:
     table = read_result(output / "results.json", ["tiny-model"]).table
     assert table.startswith("| method | ratio | kept, % | accuracy, % | difference, points | agreement, % |")
-    base = ["publish", "--base", folder, "--repo", "org/model", "--dry-run", "--verify", "none", "-o", tmp_path / "x"]
+    base = ["publish", "--base", folder, "--repo", "org/model", "--dry-run", "--no-verify", "-o", tmp_path / "x"]
     code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
     assert code == 0, error
     card = (tmp_path / "x" / "README.md").read_text()

@@ -51,7 +51,7 @@ def publish_command(options: PublishOptions) -> None:
             for note in prepared.notes:
                 _print(f"[yellow]Note:[/] {escape(note)}", err)
             if prepared.checks:
-                _print_checks(prepared.checks, f"{'a tiny twin of ' * (options.verify == 'twin')}what was staged")
+                _print_checks(prepared.checks, "what was staged")
             if failures(prepared.checks):
                 raise typer.Exit(1)
             _print_operations(prepared.operations, options.target, prepared.remote)

@@ -66,7 +66,9 @@ class PublishOptions:
     ] = False
     output: Annotated[
         Path | None,
-        Option("--output", "-o", help="Folder to stage in. It is kept.", show_default="with --dry-run: NAME-staged"),
+        Option(
+            "--output", "-o", help="New folder to stage in. It is kept.", show_default="with --dry-run: NAME-staged"
+        ),
     ] = None
     results: Annotated[
         list[Path] | None,

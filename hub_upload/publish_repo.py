@@ -16,7 +16,7 @@ from .model_card import CardOptions, missing_in_card, read_result
 from .publish_options import PublishOptions
 from .publishing import Operation, Remote, check_deletions, check_login, check_target, plan, remote_state
 from .space_repo import stage_space
-from .staging import StagedRepo, check_replaceable, complete, stage
+from .staging import StagedRepo, check_new, complete, stage
 from .verification import Check, verify
 
 # It is told what is being done now, or None while huggingface_hub shows its own progress.
@@ -42,7 +42,7 @@ class Prepared:
 
 
 def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = lambda what: None) -> Prepared:
-    """Stage the repo in a folder, and check it. Nothing is sent. Mistakes that can be found early are raised before
+    """Stage the repo in a new folder, and check it. Nothing is sent. Mistakes that can be found early are raised before
     anything takes long.
 
     Raises:
@@ -52,7 +52,7 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
     """
     options.check()
     report("Looking at the repo")
-    check_replaceable(folder)
+    check_new(folder)
     remote, notes = _remote(api, options)
     check_target(options, remote)
     if not options.dry_run:

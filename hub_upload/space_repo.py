@@ -33,7 +33,7 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
         packages: the optional packages that the Space's model needs.
 
     Raises:
-        StagingError: if the folder holds something else, or cannot be written. What was written is then removed.
+        StagingError: if the folder exists, or cannot be written. What was written is then removed.
     """
     assert options.model is not None, "`PublishOptions.check` refuses a Space without a model"
     content = {APP: app(options.model, options.revision).encode(), REQUIREMENTS: requirements(packages).encode()}

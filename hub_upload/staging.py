@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,12 @@ from ..checkpoints import CheckpointError, foreign_processor
 from ..configuration.compression_settings import VISION_METHODS
 from ..configuration.family_config import FamilyConfig
 from ..families import FAMILIES
-from ..records.whole_files import TakenError, locked
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import Base, read_json
 from .model_card import FIGURE, CardOptions, model_card
 
-# The files of a staged folder that say which files this project wrote and what is missing. They are not sent.
-STAGED_LIST, MISSING = ".vidcom2-staged.json", "WEIGHTS-ARE-MISSING.txt"
-LOCK = ".vidcom2-staging.lock"  # held while a process stages, verifies and sends
+MISSING = "WEIGHTS-ARE-MISSING.txt"  # says what is missing in a staged folder, and is not sent
 
 
 class StagingError(ValueError):
@@ -53,7 +50,7 @@ def stage(
     they are.
 
     Args:
-        folder: a folder that does not exist yet, is empty, or holds an earlier staging, which is replaced.
+        folder: a folder that does not exist yet.
         settings: settings that replace the base's own, or the defaults where the base has none.
         more_methods: methods that the repo holds beside VidCom² and those of its settings.
 
@@ -62,7 +59,7 @@ def stage(
             family's vision tower cannot run one of `more_methods`.
         OptionError: if a setting belongs only to other families.
         UnshippableMethodError: if the method is a user's and cannot be saved with a model.
-        StagingError: if the folder holds something else, or cannot be written. What was written is removed.
+        StagingError: if the folder exists, or cannot be written. What was written is removed.
     """
     model_class = base.family.model_class
     config = base.config | base.settings(settings)
@@ -87,10 +84,8 @@ def stage(
 
 
 def complete(staged: StagedRepo) -> str:
-    """Let a staged folder load, if the weights are on this machine, and let it be staged again.
-
-    Links lead to the weights. If the weights are not here, a file says how to get them. A list of all files lets a
-    later staging replace these files and no others.
+    """Let a staged folder load, if the weights are on this machine: links lead to them. If they are not here, a file
+    says how to get them.
 
     Returns:
         One sentence on the weights.
@@ -116,71 +111,21 @@ def complete(staged: StagedRepo) -> str:
                 f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
             )
             (folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
-        listed = {path: _content(folder / path) for path in staged_files(folder)}
-        (folder / STAGED_LIST).write_text(json.dumps(listed, indent=1), encoding="utf-8")
     return sentence
 
 
-@contextmanager
-def staging_folder(folder: Path) -> Iterator[Path]:
-    """Keep other processes from staging in a folder, from the first look at it until its content is verified and sent.
-
-    Raises:
-        StagingError: if another process stages there already, or as in `check_replaceable`.
-    """
-    check_replaceable(folder)
-    is_new = not folder.is_dir()
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        in_use = (
-            f"another process is staging in {str(folder)!r}. Wait until it ends, or name another folder by `--output`."
-        )
-        with locked(folder / LOCK, in_use):
-            yield folder
-    except TakenError as error:
-        raise StagingError(str(error)) from None
-    finally:
-        if is_new:
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
-
-
-def check_replaceable(folder: Path) -> None:
-    """Raise a StagingError if the folder holds anything but an unchanged earlier staging."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise StagingError(f"{str(folder)!r} is not a folder. Name a new one with `--output`.")
-    if not folder.is_dir() or all(path == folder / LOCK for path in folder.iterdir()):
-        return
-    try:
-        listed = json.loads((folder / STAGED_LIST).read_text(encoding="utf-8"))
-        listed.items()
-    except (OSError, ValueError, AttributeError):
-        raise StagingError(
-            f"{str(folder)!r} is not an empty folder. Name a new one with `--output`, or empty it."
-        ) from None
-    there = {path: _content(folder / path) for path in staged_files(folder) if path != STAGED_LIST}
-    others = [path for path, content in there.items() if listed.get(path) != content]
-    if others:
-        raise StagingError(
-            f"{str(folder)!r} was staged by `vidcom2 publish`, but {', '.join(others)} in it is yours, or was changed "
-            "since. Name a new folder with `--output`, or remove what is yours."
-        )
-
-
-def _content(path: Path) -> str:
-    """Return the sha256 of a file. For a link, which may lead to many gigabytes, return where it leads."""
-    return f"-> {os.readlink(path)}" if path.is_symlink() else sha256_of(path)
+def check_new(folder: Path) -> None:
+    """Raise a StagingError if something has this name already, perhaps of another process that stages."""
+    if folder.exists() or folder.is_symlink():
+        raise StagingError(f"{str(folder)!r} exists already. Name a new folder with `--output`, or remove it.")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[None]:
-    """Leave a complete folder, or none. Files of an earlier staging are replaced."""
-    check_replaceable(folder)
+    """Leave a complete folder that was not there before, or none."""
+    check_new(folder)
     with _writing(folder):
-        for path in staged_files(folder):
-            (folder / path).unlink()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True)  # fails if another process was faster
         try:
             yield
         except BaseException:
@@ -250,9 +195,5 @@ def _write(content: bytes, target: Path) -> None:
 
 def staged_files(folder: Path) -> tuple[str, ...]:
     return tuple(
-        sorted(
-            path.relative_to(folder).as_posix()
-            for path in folder.rglob("*")
-            if path != folder / LOCK and (path.is_file() or path.is_symlink())
-        )
+        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink())
     )

@@ -744,6 +744,6 @@ def test_publish_puts_the_results_into_the_card(output: Path, folder: Path, tmp_
     assert code == 0, error
     card = (tmp_path / "x" / "README.md").read_text()
     assert table in card and "tiny-model on questions.jsonl" in card
-    base[2] = save_tiny(tmp_path / "other" / folder.name, seed=1)
+    base[2], base[-1] = save_tiny(tmp_path / "other" / folder.name, seed=1), tmp_path / "y"
     code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
     assert code == 2 and "was measured on another model with the name 'tiny-model'" in error

@@ -34,11 +34,9 @@ def publish_command(options: PublishOptions) -> None:
 
             from ..hub_upload.publish_repo import prepare
             from ..hub_upload.publishing import publish
-            from ..hub_upload.staging import staging_folder
             from ..hub_upload.verification import failures
         api = HfApi()
-        folder = tempfile.TemporaryDirectory() if options.folder is None else staging_folder(options.folder)
-        with folder as staging, err.status("") as status:
+        with tempfile.TemporaryDirectory() as scratch, err.status("") as status:
 
             def report(what: str | None) -> None:
                 status.stop()
@@ -46,7 +44,7 @@ def publish_command(options: PublishOptions) -> None:
                     status.update(f"{escape(what)} ...")
                     status.start()
 
-            prepared = prepare(api, options, Path(staging), report)
+            prepared = prepare(api, options, options.folder or Path(scratch, "repo"), report)
             status.stop()
             for note in prepared.notes:
                 _print(f"[yellow]Note:[/] {escape(note)}", err)

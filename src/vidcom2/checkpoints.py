@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from .checks import FAMILY_SETTINGS
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
-from .devices import torch_device
+from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, is_out_of_memory
 from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
@@ -137,9 +137,7 @@ def load_placed(name: str | None, placement: Placement, settings: Mapping[str, A
 def load_resolved(resolved: Resolved) -> Checkpoint:
     """Load the model that `resolve` found. Raises what `load_checkpoint` raises about its files and the device."""
     placement = resolved.placement
-    target = None if placement.device_map is not None else torch_device(placement.device)
-    if target is not None:
-        placement.check_attention_on(target.type)
+    target = device_of(placement)
     named = ("dtype", "device_map", "attn_implementation")
     placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
     with no_progress_bars() if _loads_at_once(resolved.source.path) else nullcontext():

@@ -62,7 +62,7 @@ class Placement:
         return replace(self, revision=commit)
 
     def check(self, name: str | None) -> None:
-        """Check the options alone; `check_device` checks that this machine has the device.
+        """Check the options alone; `devices.py` checks that this machine has the device.
 
         Args:
             name: the model's name; None for the toy.

@@ -294,12 +294,10 @@ def _measured(given: BenchOptions) -> list[Path]:
     with err.status("Importing PyTorch ..."):
         import torch
 
-        from ..devices import torch_device
-    device = torch_device(options.placement.device)
+        from ..devices import device_of
+    device, *_ = [device_of(each) for each in options.placements()]  # the same for each kind of attention
     from ..measuring.clip import make_video, num_frames_of
 
-    for placement in options.placements():
-        placement.check_attention_on(device.type)  # only now is it known what "auto" stands for
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     assert options.num_frames is not None

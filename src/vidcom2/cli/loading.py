@@ -57,14 +57,11 @@ def template_arguments(text: str | None) -> dict[str, Any]:
 
 
 def import_libraries(placement: Placement) -> None:
-    """Import PyTorch, check that the device exists, and then import Transformers, which takes longest.
-
-    Raises:
-        OptionError: if this machine has no such device.
-    """
+    """Import PyTorch, check the device, and then import Transformers, which takes longest. Raises what `device_of`
+    raises."""
     with err.status("Importing PyTorch ..."):
-        from ..devices import check_device
-    check_device(placement)
+        from ..devices import device_of
+    device_of(placement)
     with err.status("Importing Transformers ..."):
         from ..checkpoints import load_resolved  # noqa: F401  (imported for the libraries that it imports)
 

@@ -12,10 +12,10 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.hf_api import RepoFile
 
-from ..checkpoints import CheckpointError, check_settings_of, family_of
 from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import CheckpointError
 from ..families import Family
-from ..finding_checkpoints import ADAPTER_CONFIG, check_no_pointers
+from ..finding_checkpoints import ADAPTER_CONFIG, check_no_pointers, check_settings_of, family_of
 from ..hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
@@ -59,6 +59,7 @@ class Base:
         folder: the folder of a local base; for a base on the Hub the cached snapshot, in which weights may be missing.
         files: the files that a repo made from it keeps, except `config.json` and the card.
         left_out: the files that such a repo does not keep.
+        config: the content of config.json, without the path that Transformers may have left in it.
     """
 
     name: str
@@ -66,16 +67,8 @@ class Base:
     folder: Path
     files: tuple[BaseFile, ...]
     left_out: tuple[str, ...]
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of config.json, without the path that Transformers may have left in it."""
-        return {name: value for name, value in read_json(self.folder / CONFIG).items() if name != "_name_or_path"}
-
-    @property
-    def family(self) -> Family:
-        """The base's family. Raises a CheckpointError if VidCom² has no class for it."""
-        return family_of(f"the base {self.name!r}", self.config)
+    config: dict[str, Any]
+    family: Family
 
     def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of a repo made from it: those given, else the base's own, else the defaults.
@@ -199,6 +192,6 @@ def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Ba
         weights.add(INDEX)
     kept = [path for path in paths if path in weights or _is_kept(path)]
     left_out = [path for path in paths if path not in {*kept, *READ_ONLY, ".gitattributes"}]
-    base = Base(name, revision, folder, tuple(BaseFile(path, 0, "") for path in kept), tuple(left_out))
-    _ = base.family
-    return base
+    config = {name: value for name, value in read_json(folder / CONFIG).items() if name != "_name_or_path"}
+    family = family_of(f"the base {name!r}", config)
+    return Base(name, revision, folder, tuple(BaseFile(path, 0, "") for path in kept), tuple(left_out), config, family)

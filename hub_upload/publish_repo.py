@@ -45,12 +45,14 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
     """Stage the repo in a new folder, and check it. Nothing is sent. Mistakes that can be found early are raised before
     anything takes long.
 
+    Args:
+        options: options that passed their `check`.
+
     Raises:
         OptionError, CheckpointError, ResultsError, StagingError: if the options cannot be carried out.
         PublishError: if the Hub does not have the base, or the repo would be harmed.
         VerificationError: if the process that runs the checks dies.
     """
-    options.check()
     report("Looking at the repo")
     check_new(folder)
     remote, notes = _remote(api, options)
@@ -63,6 +65,9 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         staged = stage_space(folder, options, () if family is None else family.packages)
     else:
         base = _base(api, options, report)
+        base.settings(options.settings)  # refuses bad settings before weights are downloaded
+        if options.verify and base.revision is not None:
+            download_weights(api, base)
         staged = _staged(base, options, folder)
         if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
             notes.append(f"Not taken from the base: {left_out}")
@@ -111,9 +116,7 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
             raise OptionError(
                 f"`--revision` is {options.revision!r}, but the base {options.base!r} is a folder, which has none."
             )
-        base = local_base(folder, report)
-        base.settings(options.settings)
-        return base
+        return local_base(folder, report)
     if name.startswith((".", "/", "~")):
         raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     if name == options.repo:
@@ -126,11 +129,7 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
             "Leave the option out."
         )
     report(None)
-    base = hub_base(api, name, options.revision)
-    base.settings(options.settings)  # refuses bad settings before weights are downloaded
-    if options.verify:
-        download_weights(api, base)
-    return base
+    return hub_base(api, name, options.revision)
 
 
 def _base_model(base: Base, options: PublishOptions) -> str | None:

@@ -19,8 +19,6 @@ from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
 from .base_checkpoint import Base, read_json
 from .model_card import FIGURE, CardOptions, model_card
 
-MISSING = "WEIGHTS-ARE-MISSING.txt"  # says what is missing in a staged folder, and is not sent
-
 
 class StagingError(ValueError):
     """Raised for a folder that cannot be used for staging."""
@@ -84,8 +82,7 @@ def stage(
 
 
 def complete(staged: StagedRepo) -> str:
-    """Let a staged folder load, if the weights are on this machine: links lead to them. If they are not here, a file
-    says how to get them.
+    """Let a staged folder load, if the weights are on this machine: links lead to them.
 
     Returns:
         One sentence on the weights.
@@ -94,24 +91,21 @@ def complete(staged: StagedRepo) -> str:
         StagingError: if the folder cannot be written.
     """
     folder, base, missing = staged.folder, staged.base, []
-    sentence = "It loads as it is, because its weights are links to those of the base."
+    if base is None:
+        return "It is complete, because such a repo has no weights."
     with _writing(folder):
-        if base is not None:
-            for weights in base.weights:
-                source = (base.folder / weights.path).absolute()
-                if source.is_file():
-                    (folder / weights.path).symlink_to(source)
-                else:
-                    missing.append(weights.path)
-        if base is None:
-            sentence = "It is complete, because such a repo has no weights."
-        elif missing:
-            sentence = (
-                f"It lacks the weights, which stay on the Hub. To load it, fetch them with `hf download {base.name} "
-                f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
-            )
-            (folder / MISSING).write_text(sentence + "\n", encoding="utf-8")
-    return sentence
+        for weights in base.weights:
+            source = (base.folder / weights.path).absolute()
+            if source.is_file():
+                (folder / weights.path).symlink_to(source)
+            else:
+                missing.append(weights.path)
+    if not missing:
+        return "It loads as it is, because its weights are links to those of the base."
+    return (
+        f"It lacks the weights, which stay on the Hub. To load it, fetch them with `hf download {base.name} "
+        f"{' '.join(missing)} --revision {base.revision} --local-dir {shlex.quote(str(folder))}`."
+    )
 
 
 def check_new(folder: Path) -> None:

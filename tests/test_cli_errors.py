@@ -51,11 +51,13 @@ def copied(tiny_folder: Path, tmp_path: Path) -> Path:
 
 FAST_MISTAKES = [
     (["run", "--video", ""], "`--video` is '': empty. Is a shell variable unset?"),
-    (["run", "--model", ""], "`--model` is '': empty. Is a shell variable unset?"),
+    (["run", "--model", ""], "cannot load the model '': the name is empty. Is a shell variable unset?"),
     (["run", "--prompt", ""], "`--prompt` is '': empty. Is a shell variable unset?"),
     (["run", "--prompt", " "], "`--prompt` is ' ': empty."),
     (["explain", "-o", "a.png", "--video", ""], "`--video` is '': empty."),
-    (["explain", "-o", "a.png", "--model", ""], "`--model` is '': empty."),
+    (["explain", "-o", "a.png", "--model", ""], "cannot load the model '': the name is empty."),
+    (["run", "--model", "org/model", "--revision", ""], "`--revision` is '': empty. Is a shell variable unset?"),
+    (["run", "--compression-newlines", "all"], "`--compression-newlines` is not a setting of the model 'a toy LLaVA"),
     (["run", "--video", "missing.mp4"], "there is no video file 'missing.mp4'"),
     (["run", "--retention-ratio", "0"], "`--retention-ratio` is 0.0, but must be"),
     (["run", "--retention-ratio", "nan"], "`--retention-ratio` is nan, but must be"),

@@ -742,12 +742,11 @@ def test_an_evaluation_without_a_single_answer_ends_in_one_error(folder: Path, t
 def test_publish_puts_the_results_into_the_card(output: Path, folder: Path, tmp_path: Path) -> None:
     table = read_result(output / "results.json", ["tiny-model"]).table
     assert table.startswith("| method | ratio | kept, % | accuracy, % | difference, points | agreement, % |")
-    base = ["publish", "--base", folder, "--repo", "org/model", "--dry-run", "--no-verify", "-o"]
-    results = ["--base-model", "org/base", "--results", output / "results.json"]
-    code, _, error = vidcom2(*base, tmp_path / "x", *results)
+    base = ["publish", "--base", folder, "--repo", "org/model", "--dry-run", "--no-verify", "-o", tmp_path / "x"]
+    code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
     assert code == 0, error
     card = (tmp_path / "x" / "README.md").read_text()
     assert table in card and "tiny-model on questions.jsonl" in card
-    base[2] = save_tiny(tmp_path / "other" / folder.name, seed=1)
-    code, _, error = vidcom2(*base, tmp_path / "y", *results)
+    base[2], base[-1] = save_tiny(tmp_path / "other" / folder.name, seed=1), tmp_path / "y"
+    code, _, error = vidcom2(*base, "--base-model", "org/base", "--results", output / "results.json")
     assert code == 2 and "was measured on another model with the name 'tiny-model'" in error

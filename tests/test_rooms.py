@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     *("configuration", "modeling.methods", "modeling.hosting", "modeling.encoding", "modeling.prompt"),
     *("modeling.families", "modeling", ".errors", ".families", "vllm_plugin"),
-    *(".repo_shape", ".hub_calls", ".checks", ".toys", ".recommended", ".finding_checkpoints"),
-    *(".placement", ".devices"),
+    *(".repo_shape", ".hub_calls", ".checks", ".toys", ".recommended", ".placement"),
+    *(".finding_checkpoints", ".devices"),
     *("tiny", "video", "records", ".checkpoints"),
     *("answering", "evaluation", "measuring", "explain", "demo"),
     *("shipping", ".applying", "llava_video", "hub_upload", "cli", ".__main__"),

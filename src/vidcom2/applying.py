@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from .checkpoints import check_settings_of
 from .checks import check_settings
 from .configuration.compression_settings import SETTING_NAMES, left_out, with_settings
 from .errors import OptionError
 from .families import FAMILIES, Family, no_class_for
+from .finding_checkpoints import check_settings_of
 from .shipping.shipped_code import CODE_FIELDS
 
 Model = TypeVar("Model", bound=nn.Module)

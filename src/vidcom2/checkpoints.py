@@ -9,7 +9,6 @@ from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
 from pickle import UnpicklingError
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,17 +19,16 @@ from transformers.quantizers.auto import AutoHfQuantizer
 from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from .checks import FAMILY_SETTINGS, check_settings
+from .checks import FAMILY_SETTINGS
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
-from .devices import torch_device
+from .devices import device_of, torch_device
 from .errors import CheckpointError, OptionError, is_out_of_memory
-from .families import FAMILIES, Family, no_class_for
-from .finding_checkpoints import CONFIG, checkpoint_file, find_checkpoint
+from .families import FAMILIES, Family
+from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
 from .hub_calls import TRANSPORT_ERRORS
 from .modeling.hosting.in_transformers import PREFIXES_OF_SETTINGS
 from .placement import Placement
-from .records.fingerprints import Source, source_of
-from .toys import toy_of
+from .records.fingerprints import identity_of
 
 if TYPE_CHECKING:
     from .modeling.prompt.compressed_generation import VidCom2GenerationMixin
@@ -65,11 +63,11 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "check_processor",
-    "family_of",
     "foreign_processor",
     "load",
     "load_checkpoint",
     "load_placed",
+    "load_resolved",
     "read_config_and_processor",
 ]
 
@@ -90,7 +88,7 @@ class Checkpoint:
     @cached_property
     def identity(self) -> dict[str, Any] | None:
         """What identifies the model that gave an answer, as `model_identity` returns it; None if that is unknown."""
-        return None if self.source is None else self.source.identity
+        return None if self.source is None else identity_of(self.source)
 
 
 def load_checkpoint(
@@ -133,22 +131,17 @@ def load_checkpoint(
 
 def load_placed(name: str | None, placement: Placement, settings: Mapping[str, Any]) -> Checkpoint:
     """Do what `load_checkpoint` does, with its arguments grouped into a placement and the settings."""
-    settings = dict(settings)
-    check_settings(settings)
-    placement.check(name)
-    target = None if placement.device_map is not None else torch_device(placement.device)
-    if target is not None:
-        placement.check_attention_on(target.type)
+    return load_resolved(resolve(name, placement, settings))
+
+
+def load_resolved(resolved: Resolved) -> Checkpoint:
+    """Load the model that `resolve` found. Raises what `load_checkpoint` raises about its files and the device."""
+    placement = resolved.placement
+    target = device_of(placement)
     named = ("dtype", "device_map", "attn_implementation")
     placed = {each: value for each in named if (value := getattr(placement, each)) is not None}
-    toy = toy_of(name)
-    if toy is not None:
-        with no_progress_bars():
-            return _load(toy.title, str(toy.folder), None, target, placed, settings)
-    assert name is not None  # None is a toy
-    path = find_checkpoint(name, placement.revision)
-    with no_progress_bars() if _loads_at_once(path) else nullcontext():
-        return _load(name, path, placement.revision, target, placed, settings)
+    with no_progress_bars() if _loads_at_once(resolved.source.path) else nullcontext():
+        return _load(resolved, target, placed)
 
 
 def load(
@@ -181,16 +174,14 @@ def load(
         if not_taken in arguments:
             raise OptionError(f"`{not_taken}` is not an argument of `vidcom2.load`: {instead}")
     settings = {each: arguments.pop(each) for each in (*SETTING_NAMES, *FAMILY_SETTINGS) if each in arguments}
-    check_settings(settings)
     if arguments.get("device_map") is not None and device != "auto":
         raise OptionError(f"`device` is {device!r} and `device_map` is {arguments['device_map']!r}. Pass one of them.")
     target = None if arguments.get("device_map") is not None else torch_device(device)
     hub = {each: arguments.pop(each) for each in HUB_ARGUMENTS if each in arguments}
-    revision, name = arguments.pop("revision", None), fspath(name)
+    placement = Placement(revision=arguments.pop("revision", None))
     if "torch_dtype" not in arguments:
         arguments.setdefault("dtype", "auto")
-    path = find_checkpoint(name, revision, **hub)
-    checkpoint = _load(name, path, revision, target, arguments, settings, hub)
+    checkpoint = _load(resolve(fspath(name), placement, settings, **hub), target, arguments)
     return checkpoint.model, checkpoint.processor
 
 
@@ -228,29 +219,17 @@ def read_config_and_processor(name: str | None, revision: str | None, settings: 
     Raises:
         CheckpointError, OptionError: as `load_checkpoint`.
     """
-    check_settings(dict(settings))
-    toy = toy_of(name)
-    path = str(toy.folder) if toy is not None else find_checkpoint(str(name), revision)
-    named = toy.title if toy is not None else str(name)
-    return _config_and_processor(named, source_of(path, revision), settings)
+    return _config_and_processor(resolve(name, Placement(revision=revision), settings))
 
 
-def _config_and_processor(
-    name: str, source: Source, settings: Mapping[str, Any], hub: Mapping[str, Any] = MappingProxyType({})
-) -> tuple[PreTrainedConfig, ProcessorMixin]:
-    """Return a checkpoint's config and processor. Those that an adapter does not bring along are those of its base."""
-    path, pinned = _files(source, (CONFIG,), hub)
+def _config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, ProcessorMixin]:
+    name, family = resolved.name, resolved.family
+    path, pinned = _files(resolved, (CONFIG,))
+    # Each given setting was checked before, so what fails here is in the file, or the settings do not go together.
     with _unreadable(name, "config"):
-        fields, _ = PreTrainedConfig.get_config_dict(path, **pinned)
-        if not isinstance(fields.get("model_type"), str):
-            raise ValueError("it names no `model_type`")
-    family = family_of(f"the model {name!r}", fields)
-    check_settings_of(f"the model {name!r}", family, settings)
-    # Each given setting was checked above, so what fails here is in the file, or the settings do not go together.
-    with _unreadable(name, "config"):
-        config = family.model_class.config_class.from_pretrained(path, **pinned, **settings)
+        config = family.model_class.config_class.from_pretrained(path, **pinned, **resolved.settings)
         check_all_read(CompressionSettings.as_dict(config))
-    path, pinned = _files(source, PROCESSOR_FILES, hub)
+    path, pinned = _files(resolved, PROCESSOR_FILES)
     with _unreadable(name, "processor"):
         processor = _processor(family, path, pinned)
     if hasattr(config, "read_tokenizer"):  # InternVL's prompts tell by their text what is a frame
@@ -259,11 +238,10 @@ def _config_and_processor(
     return config, processor
 
 
-def _files(source: Source, names: Sequence[str], hub: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _files(resolved: Resolved, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return where these files of a checkpoint are, and the arguments of `from_pretrained` for it."""
-    if source.base is not None and not any(checkpoint_file(source.path, source.commit, name, **hub) for name in names):
-        source = source.base
-    return source.path, {"revision": source.commit or "main", **hub}
+    source = resolved.source.holding(names, **resolved.hub)
+    return source.path, {"revision": source.commit or "main", **resolved.hub}
 
 
 def _processor(family: Family, path: str, pinned: Mapping[str, Any]) -> Any:
@@ -315,19 +293,9 @@ def foreign_processor(names: Sequence[str], family: Family) -> str | None:
     return None if found in family.processor_names else found
 
 
-def _load(
-    name: str,
-    path: str,
-    revision: str | None,
-    device: torch.device | None,
-    placed: dict[str, Any],
-    settings: dict[str, Any],
-    hub: Mapping[str, Any] = MappingProxyType({}),
-) -> Checkpoint:
-    # Load all files from one commit, even if someone changes the repo in the meantime.
-    source = source_of(path, revision, **hub)
-    config, processor = _config_and_processor(name, source, settings, hub)
-    model_class = FAMILIES[config.model_type].model_class
+def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any]) -> Checkpoint:
+    name, source, hub = resolved.name, resolved.source, resolved.hub
+    config, processor = _config_and_processor(resolved)
     placed = _take_fields(config, placed)
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay
@@ -335,7 +303,7 @@ def _load(
     _check_generation_config(name, of_weights, hub)
     _check_quantization(name, config, placed)
     with _unknown_arguments(placed), _unreadable(name, "weights"):
-        loading: Any = model_class.from_pretrained(
+        loading: Any = resolved.family.model_class.from_pretrained(
             of_weights.path,
             config=config,
             revision=of_weights.commit or "main",
@@ -418,38 +386,6 @@ def _unknown_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
             f"`{unknown[0]}` is neither a setting of VidCom² nor an argument of `from_pretrained`. The settings are: "
             f"{', '.join((*SETTING_NAMES, *FAMILY_SETTINGS))}."
         ) from None
-
-
-def family_of(what: str, config: dict[str, Any]) -> Family:
-    """Return the family of a checkpoint.
-
-    Args:
-        what: whose config it is, for the error.
-        config: the content of its config.json.
-
-    Raises:
-        CheckpointError: if VidCom² has no class for it.
-        OptionError: if a package is missing that its processor needs.
-    """
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str):
-        raise CheckpointError(
-            f"cannot load {what} because of its config: it names no `model_type`. Is it complete? Download it again."
-        )
-    family = FAMILIES.get(model_type) or next((each for each in FAMILIES.values() if each.part_of == model_type), None)
-    if family is None:
-        raise CheckpointError(no_class_for(what, model_type))
-    family.check_packages()
-    return family
-
-
-def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) -> None:
-    """Check that the family has each setting. Raises an OptionError on one that only other families have."""
-    foreign = [name for name in settings if not hasattr(family.config_class, name)]
-    if foreign:
-        raise OptionError(
-            f"`{foreign[0]}` is not a setting of {what}, which is of type {family.model_type!r}. Leave it out."
-        )
 
 
 @contextmanager

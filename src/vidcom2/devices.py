@@ -6,16 +6,19 @@ from .errors import OptionError
 from .placement import DEVICE, Placement
 
 
-def check_device(placement: Placement) -> None:
-    """Check that this machine has the device that a command was given.
+def device_of(placement: Placement) -> torch.device | None:
+    """Return the device that a model is loaded to; None if a `device_map` places it.
 
     Raises:
-        OptionError: if there is no such device.
+        OptionError: if this machine has no such device, or the attention does not run on it.
     """
-    if placement.device_map is None:
-        torch_device(placement.device)
-    elif DEVICE.fullmatch(placement.device_map):
-        torch_device(placement.device_map, "device_map")
+    if placement.device_map is not None:
+        if DEVICE.fullmatch(placement.device_map):
+            torch_device(placement.device_map, "device_map")
+        return None
+    device = torch_device(placement.device)
+    placement.check_attention_on(device.type)  # only now is it known what "auto" stands for
+    return device
 
 
 def torch_device(name: str, option: str = "device") -> torch.device:

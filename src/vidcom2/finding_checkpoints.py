@@ -1,13 +1,18 @@
-"""Finding a checkpoint, in a folder or in a repo that the Hub is asked for once. Nothing is loaded."""
+"""Finding the checkpoint that a command or a call names, in a folder or in a repo that the Hub is asked for once, and
+checking the options for it. Nothing is loaded, and neither PyTorch nor Transformers is imported."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from .checks import FAMILY_SETTINGS, check_settings
 from .errors import CheckpointError, OptionError
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, no_class_for
+from .placement import Placement
 from .repo_shape import CONFIG
 from .toys import toy_of
 
@@ -19,30 +24,139 @@ WHOLE_WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch
 NOT_IN_THE_ADAPTER = ("non_lora_*",)  # what scripts for LLaVA and Qwen2-VL train besides it, in files of their own
 
 
-def find_checkpoint(name: str, revision: str | None = None, **hub: Any) -> str:
-    """Return where Transformers finds the checkpoint: a folder's path, or the Hub id unchanged.
+@dataclass(frozen=True)
+class Source:
+    """The files that a model is loaded from.
+
+    Attributes:
+        path: a folder, or a Hub id.
+        commit: the commit of the Hub repo; None for a folder.
+        base: if these are an adapter, where the weights are that it changes.
+    """
+
+    path: str
+    commit: str | None
+    base: "Source | None" = None
+
+    def holding(self, names: Sequence[str], **hub: Any) -> "Source":
+        """Return where these files are. Those that an adapter does not bring along are those of its base."""
+        if self.base is None or any(checkpoint_file(self.path, self.commit, name, **hub) for name in names):
+            return self
+        return self.base
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A model that was found, with options that were checked. What loads it checks nothing of that again.
+
+    Attributes:
+        name: what results and errors call it.
+        source: its files, at the commits that the revisions were when it was found.
+        placement, settings: the options.
+        hub: how the Hub is asked for the files: `token`, `cache_dir` and so on.
+    """
+
+    name: str
+    source: Source
+    family: Family
+    placement: Placement
+    settings: dict[str, Any]
+    hub: dict[str, Any] = field(default_factory=dict)
+
+
+def resolve(model: str | None, placement: Placement, settings: Mapping[str, Any], **hub: Any) -> Resolved:
+    """Find the model that is named, and check the options for it: once, and before anything slow starts.
 
     The Hub is asked once. Transformers would ask for a missing repo again and again, for half a minute.
 
     Args:
+        model: a folder, a Hub id, or the name of a toy; None means the first toy.
         **hub: how Transformers will ask for it: `token`, `cache_dir`, `local_files_only`.
 
     Raises:
-        CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked. As in `base_of`, if it
-            is an adapter.
-        OptionError: if a revision is given for a folder, or a package is missing that the model needs.
+        CheckpointError: if neither this machine nor the Hub has it, or the Hub cannot be asked; if it is of no family
+            that VidCom² knows. As in `base_of`, if it is an adapter.
+        OptionError: on an option that is unknown, outside its accepted set, or of another family, or a package that is
+            missing.
     """
-    path = _found(name, revision, **hub)
-    family = family_at(*(base_of(path, revision, **hub) or (path, revision)), **hub)
-    if family is not None:
-        family.check_packages()
-    return path
+    settings = dict(settings)
+    check_settings(settings)
+    placement.check(model)
+    path, toy = _found(model, placement.revision, **hub), toy_of(model)
+    name = str(model) if toy is None else toy.title
+    source = _source_of(path, placement.revision, **hub)
+    family = family_of(f"the model {name!r}", _config(name, source.holding((CONFIG,), **hub), **hub))
+    check_settings_of(f"the model {name!r}", family, settings)
+    return Resolved(name, source, family, placement, settings, hub)
 
 
-def family_at(path: str, revision: str | None = None, **hub: Any) -> Family | None:
+def find_checkpoint(name: str, revision: str | None = None) -> str:
+    """Return where Transformers finds a checkpoint: a folder's path, or the Hub id unchanged. Raises what `resolve`
+    raises."""
+    return resolve(name, Placement(revision=revision), {}).source.path
+
+
+def family_of(what: str, config: Mapping[str, Any]) -> Family:
+    """Return the family of a checkpoint.
+
+    Args:
+        what: whose config it is, for the error.
+        config: the content of its config.json.
+
+    Raises:
+        CheckpointError: if VidCom² has no class for it.
+        OptionError: if a package is missing that its processor needs.
+    """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(
+            f"cannot load {what} because of its config: it names no `model_type`. Is it complete? Download it again."
+        )
+    family = FAMILIES.get(model_type) or next((each for each in FAMILIES.values() if each.part_of == model_type), None)
+    if family is None:
+        raise CheckpointError(no_class_for(what, model_type))
+    family.check_packages()
+    return family
+
+
+def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) -> None:
+    """Check that the family has each setting. Raises an OptionError on one that only other families have."""
+    foreign = [name for name in settings if name in FAMILY_SETTINGS and name not in family.settings]
+    if foreign:
+        raise OptionError(
+            f"`{foreign[0]}` is not a setting of {what}, which is of type {family.model_type!r}. Leave it out."
+        )
+
+
+def family_at(path: str, revision: str | None = None) -> Family | None:
     """Return the family that a checkpoint's config names; None if it names none that VidCom² knows."""
-    file = checkpoint_file(path, revision, CONFIG, **hub)
+    file = checkpoint_file(path, revision, CONFIG)
     return None if file is None else FAMILIES.get(str(_content(file).get("model_type")))
+
+
+def _config(name: str, source: Source, **hub: Any) -> dict[str, Any]:
+    """Return the content of config.json. Raises a CheckpointError if it holds no object."""
+    file = checkpoint_file(source.path, source.commit, CONFIG, **hub)
+    reason = f"{CONFIG} must hold an object"
+    try:
+        config = None if file is None else json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        config, reason = None, f"{CONFIG} is not a valid JSON file ({error}). Download it again"
+    if not isinstance(config, dict):
+        raise CheckpointError(f"cannot load the model {name!r} because of its config: {reason}.")
+    return config
+
+
+def _source_of(path: str, revision: str | None, **hub: Any) -> Source:
+    """Return the files of a checkpoint that was found, at the commits that the revisions are now: the Hub's, or the
+    cache's if the Hub cannot be asked."""
+    files = (checkpoint_file(path, revision, name, **hub) for name in (CONFIG, ADAPTER_CONFIG))
+    file = next((each for each in files if each is not None), None)
+    if file is None:
+        raise CheckpointError(f"cannot load the model {path!r}: it has no {CONFIG}.")
+    commit = None if Path(path).is_dir() else file.parent.name  # snapshots/<commit>/config.json
+    base = base_of(path, commit, **hub)
+    return Source(path, commit, None if base is None else _source_of(*base, **hub))
 
 
 def base_of(path: str, revision: str | None = None, **hub: Any) -> tuple[str, str | None] | None:
@@ -134,13 +248,15 @@ def _matching(names: list[str], patterns: tuple[str, ...]) -> list[str]:
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def _found(name: str, revision: str | None, **hub: Any) -> str:
-    """Do what `find_checkpoint` does, whatever the checkpoint holds."""
+def _found(name: str | None, revision: str | None, **hub: Any) -> str:
+    """Return where a checkpoint is: a folder, or a Hub id that the Hub or the cache has."""
+    toy = toy_of(name)
+    name = f"toy:{toy.name}" if name is None and toy is not None else str(name)
     if not name.strip():
         raise CheckpointError(
-            f"cannot load the model {name!r}: the name is empty. Name a folder, or a Hub id: org/name."
+            f"cannot load the model {name!r}: the name is empty. Is a shell variable unset? Name a folder, or a Hub "
+            "id: org/name."
         )
-    toy = toy_of(name)
     if toy is not None and revision is not None:
         raise OptionError(f"`revision` is {revision!r}, but the model {name!r} comes with vidcom2 and has none.")
     folder = toy.folder if toy is not None else Path(name).expanduser()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Any
 
+from .checks import check_given
 from .errors import OptionError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -61,7 +62,7 @@ class Placement:
         return replace(self, revision=commit)
 
     def check(self, name: str | None) -> None:
-        """Check the options alone; `check_device` checks that this machine has the device.
+        """Check the options alone; `devices.py` checks that this machine has the device.
 
         Args:
             name: the model's name; None for the toy.
@@ -69,6 +70,7 @@ class Placement:
         Raises:
             OptionError: on an unknown value, options that exclude each other, or a missing package.
         """
+        check_given("revision", self.revision, "for the main branch")
         if name is None and self.revision is not None:
             raise OptionError(f"`revision` is {self.revision!r}, but no model is named. Name its Hub repo.")
         if self.dtype not in DTYPES:

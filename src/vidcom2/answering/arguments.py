@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel, ProcessorMixin
 
-from ..checkpoints import Checkpoint, check_processor, load_placed
+from ..checkpoints import Checkpoint, check_processor, load_resolved
 from ..checks import FAMILY_SETTINGS, check_settings
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import OptionError
 from ..families import FAMILIES
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import Resolved, resolve
 from ..modeling.hosting.in_transformers import pop_settings
 from ..placement import Placement
 
@@ -65,17 +65,17 @@ def check_model(
     model: str | PreTrainedModel | None,
     processor: ProcessorMixin | None,
     placement: Placement,
-) -> None:
-    """Check a call's model as far as possible before it is loaded. Raises an OptionError or a CheckpointError."""
+    settings: dict[str, Any],
+) -> PreTrainedModel | Resolved:
+    """Return a call's model, or where it is if it is named and not loaded yet. Raises an OptionError or a
+    CheckpointError."""
     if model is None or isinstance(model, str):
         if processor is not None:
             raise OptionError(
                 "`processor` goes with a model that is loaded. A named model brings its own: leave it out."
             )
-        placement.check(model)
-        if model is not None:
-            find_checkpoint(model, placement.revision)
-        return
+        return resolve(model, placement, settings)
+    check_settings(settings)
     if not hasattr(getattr(model, "model", None), "encode_videos"):
         raise OptionError(
             f"`model` is a {type(model).__name__}, which compresses nothing. Change its class, "
@@ -87,22 +87,18 @@ def check_model(
     check_processor("`processor`", processor, FAMILIES[model.config.model_type])
     for name, value in placement.given.items():
         raise OptionError(f"`{name}` is {value!r}, but the model is loaded already. Pass it when you load the model.")
+    return model
 
 
 def pop_call_settings(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Remove the settings from a call's arguments, check them and return them."""
-    settings = {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
-    check_settings(settings)
-    return settings
+    """Remove the settings from a call's arguments and return them. `check_model` checks them."""
+    return {name: arguments.pop(name) for name in (*SETTING_NAMES, *FAMILY_SETTINGS) if name in arguments}
 
 
 def checkpoint_of(
-    model: str | PreTrainedModel | None,
-    processor: ProcessorMixin | None,
-    placement: Placement,
-    settings: dict[str, Any],
+    model: PreTrainedModel | Resolved, processor: ProcessorMixin | None, settings: dict[str, Any]
 ) -> tuple[Checkpoint, dict[str, Any]]:
-    """Return the model that `check_model` accepted, and the settings to pass to each call of it.
+    """Return the model that `check_model` returned, and the settings to pass to each call of it.
 
     A model that is named is loaded with the settings, so none are left for the calls.
 
@@ -110,8 +106,8 @@ def checkpoint_of(
         CheckpointError: if the model cannot be loaded.
         ValueError: on a setting that does not exist, or that a loaded model cannot change.
     """
-    if model is None or isinstance(model, str):
-        return load_placed(model, placement, settings), {}
+    if isinstance(model, Resolved):
+        return load_resolved(model), {}
     for name, value in settings.items():
         own = getattr(model.config, name, None)
         if value is None and own is not None:

@@ -143,7 +143,7 @@ def ask(
     num_frames = whole_number("num_frames", num_frames)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
-    check_model(model, processor, placement)
+    found = check_model(model, processor, placement, settings)
     if processor is not None:
         check_template_arguments(processor, chat_template_kwargs)
     if measure and not isinstance(question, str):
@@ -162,8 +162,9 @@ def ask(
         check_video(fspath(video))
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(model, processor, placement, settings)
-    check_template_arguments(checkpoint.processor, chat_template_kwargs)
+    checkpoint, settings = checkpoint_of(found, processor, settings)
+    if processor is None:
+        check_template_arguments(checkpoint.processor, chat_template_kwargs)
     if not isinstance(video, Video):
         video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor), fps=fps, times=times)
     of_generate = {"max_new_tokens": max_new_tokens, **arguments}

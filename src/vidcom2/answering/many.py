@@ -148,10 +148,10 @@ def answer_many(
             "of them out."
         )
     check_generate_arguments("answer_many", arguments, (*OWN_ARGUMENTS, "streamer", FORMER_NAME, CACHE))
-    check_model(model, processor, placement)
+    found = check_model(model, processor, placement, settings)
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
-    checkpoint, settings = checkpoint_of(model, processor, placement, settings)
+    checkpoint, settings = checkpoint_of(found, processor, settings)
     checkpoint.model.config.compression_settings(**settings)  # refuses settings that do not fit together, at once
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
     template_arguments = dict(chat_template_kwargs or {})

@@ -20,7 +20,7 @@ from ..answering.candidates import Candidate, candidates_of
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
 from ..errors import OptionError, written_to
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import Resolved, resolve
 from ..measuring.figures import of_setup
 from ..measuring.results import new_file, read_results, write_results
 from ..measuring.sizes import MODEL_SIZES, SMALL, ModelSize, size_named
@@ -176,7 +176,7 @@ class BenchOptions:
         ),
     ] = None
 
-    def resolved(self) -> "BenchOptions":
+    def completed(self) -> "BenchOptions":
         """Return the options with defaults filled in, which depend on `--quick`."""
         usual = QUICK if self.quick else USUAL
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
@@ -185,16 +185,14 @@ class BenchOptions:
         missing |= {} if self.batch_size is not None else {"batch_size": [1]}
         return dataclasses.replace(self, **missing)
 
-    def check(self) -> list[Candidate]:
-        """Check the options, which must be resolved, and return the candidates.
+    def check(self) -> tuple[Resolved | None, list[Candidate]]:
+        """Check the options, which must be complete. Return the model, if one is named, and the candidates.
 
         Raises:
             OptionError, CheckpointError: on what can be known to fail.
         """
         if self.model is not None and self.model_size is not None:
             raise OptionError(f"`--model` is {self.model!r} and `--model-size` {self.model_size}. Pass one of them.")
-        check_given("--model", self.model, "for a model of random weights")
-        check_given("--revision", self.placement.revision, "for the main branch")
         for name in self.model_size or ():
             size_named(name)
         for name in ("model_size", "num_frames", "batch_size", "attn_implementation"):
@@ -218,14 +216,14 @@ class BenchOptions:
                 " Leave `--encode-once` out."
             )
         for placement in self.placements():
-            placement.check(self.model)
+            placement.check(self.model)  # `resolve` checks one of them
         video_pixels(str(self.video_size))
         if self.video is not None:
             check_given("--video", self.video, "for a generated one")
             check_video_file(self.video)
-        if self.model is not None:
-            find_checkpoint(self.model, self.placement.revision)
-        return candidates
+        if self.model is None:
+            return None, candidates
+        return resolve(self.model, self.placements()[0], self.family_settings()), candidates
 
     def placements(self) -> list[Placement]:
         """Return a placement for each kind of attention that is measured. The model is loaded with the first."""
@@ -290,19 +288,17 @@ def bench_command(options: BenchOptions) -> None:
 
 def _measured(given: BenchOptions) -> list[Path]:
     """Measure, and return the result files."""
-    options = given.resolved()
-    candidates = options.check()
+    options = given.completed()
+    model, candidates = options.check()
     if options.output.is_file():
         raise OptionError(f"`--output` is {str(options.output)!r}, but that is a file. Name a folder.")
     with err.status("Importing PyTorch ..."):
         import torch
 
-        from ..devices import torch_device
-    device = torch_device(options.placement.device)
+        from ..devices import device_of
+    device, *_ = [device_of(each) for each in options.placements()]  # the same for each kind of attention
     from ..measuring.clip import make_video, num_frames_of
 
-    for placement in options.placements():
-        placement.check_attention_on(device.type)  # only now is it known what "auto" stands for
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     assert options.num_frames is not None
@@ -318,13 +314,16 @@ def _measured(given: BenchOptions) -> list[Path]:
                 make_video(Path(source), width, height, num_frames)
             about_video = {"video": f"generated, H.264, {width}x{height}, {num_frames} frames at 25 a second"}
         for size in options.model_size or [None]:
-            files.append(_measured_model(options, given.command(), candidates, size, device, source, about_video))
+            files.append(
+                _measured_model(options, given.command(), model, candidates, size, device, source, about_video)
+            )
     return files
 
 
 def _measured_model(
     options: BenchOptions,
     command: str,
+    model: Resolved | None,
     candidates: Sequence[Candidate],
     size: str | None,
     device: Any,
@@ -336,7 +335,7 @@ def _measured_model(
     from ..answering.comparison import environment, steady_threads
     from ..measuring.bench import bench
 
-    checkpoint, certified, title = _model(options, size, device)
+    checkpoint, certified, title = _model(options, model, size, device)
     assert options.num_frames is not None and options.batch_size is not None
     assert options.max_new_tokens is not None and options.repeats is not None
     with steady_threads(checkpoint.model) if options.threads is None else ExitStack():
@@ -401,21 +400,22 @@ def _measured_model(
     return path
 
 
-def _model(options: BenchOptions, size: str | None, device: Any) -> "tuple[Checkpoint, str, str]":
+def _model(
+    options: BenchOptions, model: Resolved | None, size: str | None, device: Any
+) -> "tuple[Checkpoint, str, str]":
     """Return the model, the name under which its figures are kept, and a title for them."""
     import torch
 
-    from ..checkpoints import load_placed
+    from ..checkpoints import load_resolved
     from ..measuring.models import random_checkpoint
 
     placement = options.placements()[0]
-    if size is None:
-        checkpoint = load_placed(
-            options.model, dataclasses.replace(placement, device=str(device)), options.family_settings()
-        )
+    if model is not None:
+        checkpoint = load_resolved(model)
         folder = Path(str(options.model)).expanduser()
         name = folder.resolve().name if folder.is_dir() else str(options.model)
         return checkpoint, name, f"Time of {name}"
+    assert size is not None  # `check` wants one of the two
     row: ModelSize = size_named(size)
     with err.status(f"Making {escape(size)} of random weights ..."):
         checkpoint = random_checkpoint(

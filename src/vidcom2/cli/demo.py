@@ -7,11 +7,11 @@ import typer
 from rich.markup import escape
 
 from ..demo.serving import check_address, check_gradio, import_gradio, serve
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..toys import shown_with
 from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
-from .loading import FramesOption, ModelOption, check_model_options, import_libraries
+from .loading import FramesOption, ModelOption, import_libraries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +42,14 @@ def demo_command(options: DemoOptions) -> None:
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         check_gradio()
         check_address(options.host, options.port)
-        check_model_options(options.model, options.placement, options.settings)
-        if options.model is not None:
-            find_checkpoint(options.model, options.placement.revision)
+        resolved = resolve(options.model, options.placement, options.settings)
         import_libraries(options.placement)
         with err.status("Importing Gradio ..."):
             import_gradio()
-            from ..checkpoints import load_placed
+            from ..checkpoints import load_resolved
             from ..demo.answerer import Answerer
             from ..demo.page import build_page
-        answerer = Answerer(load_placed(options.model, options.placement, options.settings))
+        answerer = Answerer(load_resolved(resolved))
         with err.status("Answering once to prepare the model ..."):
             answerer.warm_up(str(shown_with(options.model)[0].path), options.num_frames)
         page = build_page(answerer, options.num_frames, options.max_new_tokens)

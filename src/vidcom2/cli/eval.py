@@ -17,9 +17,9 @@ from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NA
 from ..errors import OptionError, written_to
 from ..evaluation.folder import ANSWERS, PLOT, RESULTS, TABLE, locked_folder
 from ..evaluation.tables import named, table, without_options
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import Resolved, resolve
 from ..placement import Placement
-from ..records.fingerprints import certificate_of, check_loaded, model_identity
+from ..records.fingerprints import certificate_of, check_loaded, identity_of
 from ..records.provenance import birth_certificate, commit, cpu_name, is_dirty
 from ..records.run_record import AnswerFile, versions_of_answers
 from ..toys import toy_of
@@ -40,7 +40,6 @@ from .loading import (
     ModelOption,
     TemplateOption,
     announce_demo,
-    check_model_options,
     import_libraries,
     template_arguments,
 )
@@ -103,23 +102,21 @@ class EvalOptions:
         folder = Path(self.model).expanduser()
         return folder.resolve().name if folder.is_dir() else self.model
 
-    def check(self) -> list[Candidate]:
-        """Check the options and return the candidates. Raises an OptionError or a CheckpointError."""
-        check_model_options(self.model, self.placement, self.settings)
+    def check(self) -> tuple[Resolved, list[Candidate]]:
+        """Check the options and return the model and the candidates. Raises an OptionError or a CheckpointError."""
+        model = resolve(self.model, self.placement, self.settings)
         template_arguments(self.chat_template_kwargs)
         candidates = candidates_of(self.methods, self.ratios)
         for name in self.settings:
             methods = {each.settings["compression_method"] for each in candidates}
             if name in SETTING_NAMES and not any(COMPRESSION_METHODS[method].reads(name) for method in methods):
                 raise OptionError(f"`{name}` is given, but none of {self.methods!r} reads it. Leave it out.")
-        if self.model is not None:
-            find_checkpoint(self.model, self.placement.revision)
-        return candidates
+        return model, candidates
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self, model: Resolved) -> dict[str, Any]:
         """Return what the answers depend on, which must be the same when a run is continued."""
         return {
-            **model_identity(self.model, self.placement.revision),
+            **identity_of(model.source),
             "imported": imported_files(),
             "data_sha256": hashlib.sha256(self.data.read_bytes()).hexdigest(),
             "methods": self.methods,
@@ -163,11 +160,11 @@ def eval_command(options: EvalOptions) -> None:
             check_rows(rows_of_questions(checked_questions(options.data)), QUESTION_KEYS, "questions")
             return
         questions = read_questions(options.data, options.limit)
-        candidates = options.check()
-        arguments = options.arguments()
+        model, candidates = options.check()
+        arguments = options.arguments(model)
         announce_demo(options.model)
         with locked_folder(options.folder, arguments) as file:
-            rows, results = _evaluated(options, questions, candidates, arguments, file)
+            rows, results = _evaluated(options, model, questions, candidates, arguments, file)
     print_table(table(results))
     errors = [row for row in rows if "error" in row]
     if errors:
@@ -186,6 +183,7 @@ def eval_command(options: EvalOptions) -> None:
 
 def _evaluated(
     options: EvalOptions,
+    model: Resolved,
     questions: Sequence[Question],
     candidates: Sequence[Candidate],
     arguments: dict[str, Any],
@@ -194,12 +192,11 @@ def _evaluated(
     """Answer the questions. Returns the rows of the answers and the results, and writes both to the locked folder."""
     import_libraries(options.placement)
     from ..answering.comparison import environment
-    from ..checkpoints import load_placed
+    from ..checkpoints import load_resolved
     from ..evaluation.evaluate import evaluate_locked
     from ..evaluation.report import write_results
 
-    placement = options.placement.at_commit(arguments["model_commit"])
-    checkpoint = load_placed(options.model, placement, options.settings)
+    checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)
     with written_to(options.folder):
         commits = file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.panel import Panel
 
-from ..checks import check_given, check_settings, check_video_file
+from ..checks import check_given, check_video_file
 from ..errors import OptionError
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..records.jsonl import json_object
 from ..toys import shown_with, toy_of
@@ -43,18 +43,6 @@ TemplateOption = Annotated[
 FramesOption = Annotated[int, typer.Option(help="Frames sampled evenly from the video.", min=1)]
 
 
-def check_model_options(model: str | None, placement: Placement, settings: Mapping[str, Any]) -> None:
-    """Check the options about the model before the model is looked for.
-
-    Raises:
-        OptionError: on an empty name, an unknown setting, or options that do not go together.
-    """
-    check_given("--model", model, "for the bundled toy model")
-    check_given("--revision", placement.revision, "for the main branch")
-    placement.check(model)
-    check_settings(dict(settings))
-
-
 def json_option(name: str, text: str | None, example: str) -> dict[str, Any]:
     """Return the JSON object that an option holds, empty if it is not given. Raises an OptionError on anything else."""
     try:
@@ -69,16 +57,13 @@ def template_arguments(text: str | None) -> dict[str, Any]:
 
 
 def import_libraries(placement: Placement) -> None:
-    """Import PyTorch, check that the device exists, and then import Transformers, which takes longest.
-
-    Raises:
-        OptionError: if this machine has no such device.
-    """
+    """Import PyTorch, check the device, and then import Transformers, which takes longest. Raises what `device_of`
+    raises."""
     with err.status("Importing PyTorch ..."):
-        from ..devices import check_device
-    check_device(placement)
+        from ..devices import device_of
+    device_of(placement)
     with err.status("Importing Transformers ..."):
-        from ..checkpoints import load_placed  # noqa: F401  (imported for the libraries that it imports)
+        from ..checkpoints import load_resolved  # noqa: F401  (imported for the libraries that it imports)
 
 
 def load_with_video(
@@ -94,24 +79,22 @@ def load_with_video(
     With `scale_while_reading` the model is loaded first, because its processor says how large the frames should be.
     """
     check_given("--video", video, "for the bundled clip")
-    check_model_options(model, placement, settings)
+    resolved = resolve(model, placement, settings)
     shown = video or str(shown_with(model)[0].path)
     check_video_file(shown)
-    if model is not None:
-        find_checkpoint(model, placement.revision)
     if video is not None:
         from ..video.reading import check_video
 
         check_video(video)
     import_libraries(placement)
-    from ..checkpoints import load_placed
+    from ..checkpoints import load_resolved
     from ..video.reading import read_video
 
     loaded, size = None, None
     if scale_while_reading:
         from ..answering.frame_size import size_of_frames
 
-        loaded = load_placed(model, placement, settings)
+        loaded = load_resolved(resolved)
         size = size_of_frames(loaded.processor)
     with progress_bar() as progress:
         task = progress.add_task("Reading the video", total=None)
@@ -122,7 +105,7 @@ def load_with_video(
             size=size,
         )
     # Transformers shows its own progress bars while it downloads files and loads weights.
-    return frames, loaded or load_placed(model, placement, settings)
+    return frames, loaded or load_resolved(resolved)
 
 
 def announce_demo(model: str | None, video: str | None = "") -> None:

@@ -13,15 +13,16 @@ import typer
 from rich.markup import escape
 
 from ..answering.requests import VideoRequest, read_requests, requests_of_folder
+from ..checks import check_settings
 from ..errors import OptionError, written_to
-from ..finding_checkpoints import find_checkpoint
-from ..records.fingerprints import check_loaded, model_identity, video_changed, video_stamp
+from ..finding_checkpoints import Resolved, resolve
+from ..records.fingerprints import check_loaded, identity_of, video_changed, video_stamp
 from ..records.jsonl import answered_rows, append_rows, complete_rows, rows_so_far
 from ..records.provenance import commit, is_dirty
 from ..records.run_record import AnswerFile, versions_of_answers
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
 from .console import INTERRUPTED, SOME_ERRORS, imported_files, one_line_errors, print_line, progress_bar
-from .loading import announce_demo, check_model_options, import_libraries, json_option, template_arguments
+from .loading import announce_demo, import_libraries, json_option, template_arguments
 from .run_options import DEFAULT_PROMPT, RunOptions
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def _check_some_can_be_asked(requests: Sequence[VideoRequest]) -> None:
         raise OptionError(f"none of the {len(requests):,} requests can be asked. The first is {first} See --check.")
 
 
-def answers_depend_on(options: RunOptions) -> dict[str, Any]:
+def answers_depend_on(options: RunOptions, model: Resolved) -> dict[str, Any]:
     """Return what must be the same when a run is continued, besides the requests."""
     of_vllm: dict[str, Any] = {}
     if runs_vllm(options):  # whose package for the CPU has another name
         of_vllm = {"engine_args": engine_arguments(options), "vllm": version(packages_distributions()["vllm"][0])}
     return {
-        **model_identity(options.model, options.placement.revision),
+        **identity_of(model.source),
         "engine": options.engine,
         **of_vllm,
         "imported": imported_files(),
@@ -82,7 +83,8 @@ def run_many(options: RunOptions) -> None:
     started = time.perf_counter()
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         if options.check:
-            check_model_options(options.model, options.placement, options.settings)
+            options.placement.check(options.model)
+            check_settings(options.settings)
             template_arguments(options.chat_template_kwargs)
             check_rows(rows_of_requests(requests_of(options)), REQUEST_KEYS, "requests")
             return
@@ -90,19 +92,17 @@ def run_many(options: RunOptions) -> None:
             raise OptionError("`--output` is missing. Name the JSONL file for the answers, such as answers.jsonl.")
         requests = requests_of(options)
         _check_some_can_be_asked(requests)
-        check_model_options(options.model, options.placement, options.settings)
         if options.engine == "vllm":
             check_installed("vllm", "vLLM")
             engine_arguments(options)
-        if options.model is not None:
-            find_checkpoint(options.model, options.placement.revision)
+        model = resolve(options.model, options.placement, options.settings)
         file = _answer_file(Path(options.output))
-        arguments = answers_depend_on(options)
+        arguments = answers_depend_on(options, model)
         file.check(arguments)
         announce_demo(options.model)
         try:
             with file.locked():
-                before = _answer(options, arguments, requests, file)
+                before = _answer(options, model, arguments, requests, file)
         except KeyboardInterrupt:
             print_line(
                 f"Stopped. The answers so far are in {escape(str(file.path))}. The same command continues there."
@@ -119,7 +119,9 @@ def _answer_file(path: Path) -> AnswerFile:
     return AnswerFile(path)
 
 
-def _answer(options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest], file: AnswerFile) -> int:
+def _answer(
+    options: RunOptions, model: Resolved, arguments: dict[str, Any], requests: Sequence[VideoRequest], file: AnswerFile
+) -> int:
     """Answer the requests that are left. Returns how many had been answered before."""
     _check_same(requests, answered_rows(file.path), file)  # before anything is written
     with written_to(file.path):
@@ -127,7 +129,7 @@ def _answer(options: RunOptions, arguments: dict[str, Any], requests: Sequence[V
     left = [request for request in requests if request.id not in done]
     if not left:
         return len(requests)
-    answers = (_in_vllm if options.engine == "vllm" else _in_transformers)(options, arguments, left)
+    answers = (_in_vllm if options.engine == "vllm" else _in_transformers)(options, model, arguments, left)
     file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
     videos = {request.id: video_stamp(request.video) for request in left}  # before they are read
     with progress_bar() as progress, closing(answers):
@@ -141,15 +143,14 @@ def _answer(options: RunOptions, arguments: dict[str, Any], requests: Sequence[V
 
 
 def _in_transformers(
-    options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest]
+    options: RunOptions, model: Resolved, arguments: dict[str, Any], requests: Sequence[VideoRequest]
 ) -> "Generator[AnsweredRequest, None, None]":
     """Load the model, and return its answers."""
     import_libraries(options.placement)
     from ..answering.many import answer_many
-    from ..checkpoints import load_placed
+    from ..checkpoints import load_resolved
 
-    placement = options.placement.at_commit(arguments["model_commit"])
-    checkpoint = load_placed(options.model, placement, options.settings)
+    checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)
     return answer_many(
         requests,
@@ -185,17 +186,16 @@ def engine_arguments(options: RunOptions) -> dict[str, Any]:
 
 
 def _in_vllm(
-    options: RunOptions, arguments: dict[str, Any], requests: Sequence[VideoRequest]
+    options: RunOptions, model: Resolved, arguments: dict[str, Any], requests: Sequence[VideoRequest]
 ) -> "Generator[AnsweredRequest, None, None]":
     """Start the engine, and return its answers."""
     from ..answering.many_in_vllm import answer_many_in_vllm
 
-    placement = options.placement.at_commit(arguments["model_commit"])
     answers = answer_many_in_vllm(
         requests,
         options.model,
         settings=options.settings,
-        placement=placement,
+        placement=options.placement.at_commit(model.source.commit),
         num_frames=options.num_frames,
         max_new_tokens=options.max_new_tokens,
         batch_size=options.batch_size or 64,
@@ -204,7 +204,7 @@ def _in_vllm(
         chat_template_kwargs=arguments["chat_template_kwargs"],
         engine_arguments=arguments["engine_args"],
     )
-    check_loaded(model_identity(options.model, placement.revision), arguments)
+    check_loaded(identity_of(model.source), arguments)
     return answers
 
 

@@ -10,11 +10,11 @@ from rich.markup import escape
 
 from ..checks import check_given
 from ..errors import OptionError
-from ..finding_checkpoints import find_checkpoint
+from ..finding_checkpoints import resolve
 from ..records.fingerprints import certificate_of
 from ..records.provenance import commit, is_dirty
 from .console import INTERRUPTED, SOME_ERRORS, imported_modules, one_line_errors, print_line, progress_bar
-from .loading import announce_demo, check_model_options
+from .loading import announce_demo
 from .run_many import answers_depend_on, check_installed, engine_arguments, runs_vllm
 from .run_options import RAY_ENGINES, RunOptions
 
@@ -33,10 +33,8 @@ def run_on_ray(options: RunOptions) -> None:
             missing, what = ("requests", "the requests") if options.requests is None else ("output", "the answers")
             raise OptionError(f"`--{missing}` is missing. Name the file or folder of {what}.")
         check_given("--requests", options.requests, "for one video")
-        check_model_options(options.model, options.placement, options.settings)
-        if options.model is not None:
-            find_checkpoint(options.model, options.placement.revision)
-        arguments = answers_depend_on(options)
+        model = resolve(options.model, options.placement, options.settings)
+        arguments = answers_depend_on(options, model)
         from ..records.answer_parts import AnswerParts
 
         parts = AnswerParts(options.output)

@@ -6,16 +6,16 @@ A name does not suffice: two training runs may both end in a folder `final`. Not
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ..checks import local_path
 from ..errors import CheckpointError
-from ..finding_checkpoints import ADAPTER_CONFIG, base_of, find_checkpoint
-from ..repo_shape import CONFIG, sha256_of
-from ..toys import TOYS, toy_of
+from ..finding_checkpoints import Source, resolve
+from ..placement import Placement
+from ..repo_shape import sha256_of
+from ..toys import TOYS
 
 # Files that Transformers reads from a checkpoint's folder: config, weights and their index, tokenizer, processor, chat
 # template and code.
@@ -26,64 +26,22 @@ HASHED_BYTES = 32 * 2**20  # a larger file is sampled, since reading all of it t
 SAMPLES, SAMPLE_BYTES = 32, 64 * 2**10
 
 
-@dataclass(frozen=True)
-class Source:
-    """The files that a model is loaded from.
-
-    Attributes:
-        path: a folder, or a Hub id.
-        commit: the commit of the Hub repo; None for a folder.
-        base: if these are an adapter, where the weights are that it changes.
-    """
-
-    path: str
-    commit: str | None
-    base: "Source | None" = None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What `model_identity` returns. It identifies an adapter together with its base."""
-        if self.commit is None:
-            own = folder_identity(Path(self.path))
-        else:  # which determines all files
-            own = {"model": self.path, "model_commit": self.commit, "model_files": None, "model_times": None}
-        if self.base is None:
-            return own
-        base = self.base.identity
-        return own | {"model": f"{own['model']} on {base['model']}", "base": base}
-
-
-def source_of(path: str, revision: str | None = None, **hub: Any) -> Source:
-    """Return what a checkpoint that was found is loaded from, at the commits that the revisions are now.
-
-    Raises:
-        CheckpointError, OptionError: those of `base_of`.
-    """
-    base = base_of(path, revision, **hub)
-    file = CONFIG if base is None else ADAPTER_CONFIG
-    commit = None if Path(path).is_dir() else hub_commit(path, revision, file, **hub)
-    return Source(path, commit, None if base is None else source_of(*base, **hub))
+def identity_of(source: Source) -> dict[str, Any]:
+    """Return what identifies a model: what `folder_identity` returns; for a Hub repo, `model` is its id, and its
+    `model_commit` replaces the fingerprints. The identity of an adapter holds that of its `base`."""
+    if source.commit is None:
+        own = folder_identity(Path(source.path))
+    else:  # which determines all files
+        own = {"model": source.path, "model_commit": source.commit, "model_files": None, "model_times": None}
+    if source.base is None:
+        return own
+    base = identity_of(source.base)
+    return own | {"model": f"{own['model']} on {base['model']}", "base": base}
 
 
 def model_identity(name: str | None, revision: str | None = None) -> dict[str, Any]:
-    """Return what identifies a model, without loading it.
-
-    Args:
-        name: a folder or a Hub id; None for the bundled toy model.
-        revision: commit, tag or branch of a Hub repo.
-
-    Returns:
-        What `folder_identity` returns; for a Hub repo, `model` is its id, and its `model_commit` replaces the
-        fingerprints. The identity of an adapter holds that of its `base`.
-
-    Raises:
-        CheckpointError, OptionError: those of `find_checkpoint`.
-    """
-    toy = toy_of(name)
-    if toy is not None:
-        return folder_identity(toy.folder)
-    assert name is not None  # None is a toy
-    return source_of(find_checkpoint(name, revision), revision).identity
+    """Return what identifies the model of this name and revision, without loading it. Raises what `resolve` raises."""
+    return identity_of(resolve(name, Placement(revision=revision), {}).source)
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
@@ -198,26 +156,3 @@ def module_files(module: str) -> dict[str, Path]:
         return {path.name: path}
     root = path.parent.parent
     return {each.relative_to(root).as_posix(): each for each in path.parent.rglob("*.py")}
-
-
-def hub_commit(name: str, revision: str | None, file: str = CONFIG, **hub: Any) -> str:
-    """Return the commit that Transformers would load now: the Hub's, or the cache's if the Hub cannot be asked.
-
-    Args:
-        file: a file that it has.
-        **hub: of `hf_hub_download`: `token`, `cache_dir`, ...
-
-    Raises:
-        CheckpointError: if neither has that file.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    from ..hub_calls import TRANSPORT_ERRORS
-
-    try:
-        found = hf_hub_download(name, file, revision=revision, **hub)
-    except (HfHubHTTPError, OSError, *TRANSPORT_ERRORS) as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"cannot load the model {name!r} because of its config: {reason}") from error
-    return Path(found).parent.name  # snapshots/<commit>/config.json

@@ -82,11 +82,11 @@ class VisionMethod(Method):
     return None where it runs as a whole. `"full"`, the parent's own computation, has no function."""
 
     def reads(self, setting: str) -> bool:
-        """Whether a value of this setting makes a difference, as far as it is for vision methods to say."""
+        """Whether a value of this setting can make a difference. Of settings that no vision method reads, it may."""
         return setting in self.settings or setting not in OF_SOME_VISION_METHODS
 
     def fits(self, tower: str | None) -> bool:
-        """Whether it can run a vision tower of this `model_type`. None: there is no tower."""
+        """Whether it can run a vision tower of this `model_type`, which is None if there is no tower."""
         return self.name == "full" or tower in GROUPED_TOWERS
 
 
@@ -100,7 +100,7 @@ COMPRESSION_METHODS = {
             kept=BY_BUDGETS,
             compiles=True,
         ),
-        # A graph cannot make a random generator.
+        # A compiled graph cannot create a random generator.
         CompressionMethod(name="random", file="method_random", settings=("compression_rounding",), kept=BY_BUDGETS),
         # The others keep R·T·M tokens, so there is nothing for `compression_rounding` to decide.
         CompressionMethod(name="uniform_frames", file="method_uniform_frames", kept=BY_SIZES, compiles=True),
@@ -113,8 +113,8 @@ COMPRESSION_METHODS = {
     )
 }
 
-# The towers of which groups of patches can be left out. They look at one frame at a time, and tell places by what is
-# added to each patch or rotates it. So a patch needs no neighbours to be encoded.
+# The vision towers that can leave out groups of patches. They encode each frame by itself, and a patch's position is
+# added to it or rotates it. So a patch can be encoded without its neighbours.
 GROUPED_TOWERS = (
     "siglip_vision_model",
     "clip_vision_model",
@@ -252,17 +252,17 @@ class CompressionSettings:
         compression_temperature: τ of Eq. 5; smaller values concentrate the budget on the most unique frames.
         compression_frame_score: u_t as the `"mean"` or `"max"` of its tokens' video-level uniqueness; `"uniform"`
             gives every frame the same budget (Table 3).
-        compression_window: how many consecutive frames, centred on frame t, g_v is the mean of for frame t; None for
-            the whole video (Table 4). An even window reaches one frame further into the past.
+        compression_window: g_v of frame t is the mean over this many consecutive frames centred on t; None for the
+            whole video (Table 4). An even window reaches one frame further into the past.
         compression_positions: the positions of the kept tokens in families with one position per token:
             `"consecutive"`, renumbered as in the authors' code, or `"original"`, as in the full prompt. M-RoPE families
             always keep the original ones. Models read it; it selects nothing.
         compression_frame_weight: weight a in u_{t,m} = a·u_frame + b·u_video (Eq. 9 has a = b = 1).
         compression_video_weight: weight b in the same sum.
-        max_video_tokens: a budget, the most scored tokens of a video that stay; None for no budget. It holds for each
-            video by itself, and does not count structure tokens. A video of which the ratio keeps more is compressed
-            as at the lower ratio that keeps this many, and by a method with frame budgets as with
-            `compression_rounding="exact"`. All other videos are compressed as without a budget.
+        max_video_tokens: a budget: the largest number of scored tokens that a video may keep; None for no budget. It
+            applies to each video separately, and does not count structure tokens. If the ratio would keep more, the
+            video is compressed at the lower ratio that keeps this many, and a method with frame budgets rounds as with
+            `compression_rounding="exact"`. Other videos are compressed as if there were no budget.
         vision_method: how the vision tower encodes a video: `"full"` is the parent's computation; `"skip_repeated"`
             leaves out the patches that repeat what the tower computed last at their place; or a method that
             `register_vision_method` added. The config of a family whose tower a method cannot run refuses it. Models

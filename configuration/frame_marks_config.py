@@ -1,5 +1,5 @@
-"""What the configs of families share whose videos are images to the parent. They hold the ids of the text by which the
-frames of a video are told from images.
+"""What the configs of families share whose parent takes a video's frames for images. They hold the ids of the text that
+tells frames from images.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Running the vision tower on a part of the patches: which groups are computed, how the towers take them, and how the
-others get their features.
+"""Runs the vision tower on only some of the patches: decides which groups are computed, passes these to the tower, and
+fills in the features of the others.
 
-A group is what is left out together: a patch in the towers of LLaVA's families, and in the others a token's patches.
+A group is the smallest unit that can be left out: a patch in LLaVA's towers, and the patches of a token in the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from .vision_skip_repeated import ChangedGroups
 from .whole_frame_attention import KeysAndValues, WholeFrames
 
 WHOLE_TOWER_ARGUMENTS = ("output_hidden_states", "output_attentions", "interpolate_pos_encoding")
-WHOLE_FROM = 0.9  # a frame of which this share changed is computed whole, since leaving out the rest would save little
+WHOLE_FROM = 0.9  # A frame in which this share of the groups changed is computed whole: the rest would save little.
 
 
 def partial_encoding(
@@ -33,7 +33,7 @@ def partial_encoding(
     arguments: Mapping[str, Any],
     **described: Any,
 ) -> "PartialFrames | PartialBlocks | None":
-    """Return what runs the tower on the groups of patches that changed; None if it must compute all of them.
+    """Return an object that runs the tower on the groups of patches that changed; None if all of them did.
 
     Args:
         changed: the vision method.
@@ -61,13 +61,13 @@ def groups_to_compute(
 ) -> Tensor:
     """Decide which groups of a video's frames the tower computes.
 
-    Each group is compared with the last computed one at its place, so that what a group takes its features from is
-    never further away than the method allows, however slowly the video drifts.
+    Each group is compared with the last computed group at its place. So no group takes its features from one that
+    differs by more than the method allows, however slowly the video drifts.
 
     Args:
         frames: (T, G, values) pixels of the groups of each frame.
         changed: the vision method.
-        units: (G,) int64, the numbers of what is computed together, if that is more than a group.
+        units: (G,) int64: groups of the same number are computed together; None if each is computed by itself.
 
     Returns:
         (T, G) bool. All groups of the first frame are computed.
@@ -116,7 +116,7 @@ class Completion:
         Args:
             run: the next one, in the order of the plan.
             encoded: (N, ...) features of the N computed groups.
-            layer: the number of the features, if there are several.
+            layer: which features these are, if the tower returns several.
         """
         before = self.last[layer] if run.frames[0] else encoded[:0]
         completed = torch.cat([encoded, before])[self._sources(run)]
@@ -126,8 +126,8 @@ class Completion:
     def whole_frames(
         self, tower: nn.Module, runs: Sequence[Run], attentions: Mapping[nn.Module, bool], order: Tensor | None = None
     ) -> WholeFrames:
-        """Return what lets the computed patches of a chunk of frames attend to all patches of their frames. The tower's
-        layers take it as the argument `whole_frames`, and afterwards `carry_on` takes it back.
+        """Return the object through which the computed patches of a chunk attend to all patches of their frames. It is
+        passed to the tower's layers as the argument `whole_frames`, and afterwards to `carry_on`.
 
         Args:
             tower: the parent's vision tower.

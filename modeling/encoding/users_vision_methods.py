@@ -20,8 +20,8 @@ def register_vision_method(name: str, *, settings: Sequence[str] = ()) -> Callab
         settings: `("vision_tolerance",)` if it reads that setting, which otherwise must be at its default.
 
     Raises:
-        ValueError: if another function has the name, if a setting is not that one, or if what is registered is not a
-            function.
+        ValueError: if another function has the name, if a setting is not that one, or if the registered object is not
+            a function.
     """
     check_registration("vision method", name, settings, OF_SOME_VISION_METHODS)
 

@@ -81,8 +81,8 @@ def plan_frames(
         chunk_frames: how many frames the tower takes at a time; None for all.
         arguments: the encoder's other arguments. If they ask for the tower's own states, or hold something precomputed
             for all frames (`video_cu_seqlens`), the tower takes all frames in one call.
-        partial: what the model's `partial_encoding` returned. A frame of which no group of patches is computed repeats
-            the one before it.
+        partial: what the model's `partial_encoding` returned. If none of a frame's groups of patches is computed, the
+            frame repeats the one before it.
     """
     whole = any(arguments.get(name) for name in ("output_hidden_states", "output_attentions"))
     whole = whole or any(name.startswith("video_") for name in arguments)
@@ -156,10 +156,10 @@ def encode_in_chunks(
         encode: takes the runs of a chunk, and returns the features (n, M, ...) of each run that enter the language
             model. In families with deepstack it also returns, for each of the first decoder layers, those that the
             layer adds.
-        rows_after: how many empty rows to leave behind those of each video that enter the language model.
+        rows_after: how many empty rows to append to the features of each video that enter the language model.
 
     Returns:
-        What `encode` does, but a tensor (T·M + rows_after, ...) for each video in place of those of its runs.
+        What `encode` returns, with one tensor (T·M + rows_after, ...) for each video in place of one for each run.
     """
     found: list[FrameBuffers] = []
     for runs in plan.chunks:
@@ -224,7 +224,7 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
     """The part of `VidCom2ModelMixin` that encodes videos and compresses them."""
 
     of_parent: ClassVar[frozenset[str]]  # the arguments of the parent's methods
-    # Those for videos that the parent's `forward` or `get_video_features` lacks. They go once the videos are encoded.
+    # Arguments for videos that the parent's methods do not take. They are dropped once the videos are encoded.
     video_arguments: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -289,8 +289,8 @@ class VideoFeaturesMixin(SavedWithCode, ParentModel):
         arguments: Mapping[str, Any] = MappingProxyType({}),
         **described: Any,
     ) -> Any:
-        """Return what runs the tower on a part of the patches of videos, as the vision method says, and knows which
-        part that is: its `computed` is (T, G) bool for each video. None if the tower runs as a whole.
+        """Return an object that runs the tower on only those patches that the vision method chooses; None if the tower
+        computes all of them. Its `computed`, (T, G) bool for each video, says which groups of patches these are.
 
         Args:
             arguments: the encoder's other arguments, which must not ask for what only a whole tower has.

@@ -1,11 +1,11 @@
 """Attention to whole frames in a tower that computes only some of their patches.
 
 A patch that is left out contributes the key and the value that the same layer computed last at its place. Only the
-attention has to know: the tower's layers run as they are, on the computed patches of all frames one after the other. A
-hook before a layer's attention is given what the attention is given, and computes what it returns. The attention itself
-then runs on a single patch, as a hook cannot keep it from running, and a hook after it replaces what that gives.
+attention changes: the tower's layers run as they are, on the computed patches of all frames, one after the other. A
+hook before a layer's attention receives the attention's arguments, and computes its result. A hook cannot keep the
+attention from running, so it runs on a single patch, and a hook after it replaces that output.
 
-The layers pass on an argument that they do not know. By it the hooks tell their own call from those of other threads.
+The layers pass on arguments that they do not know. By one of these the hooks tell their own call from other threads'.
 """
 
 import weakref

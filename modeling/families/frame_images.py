@@ -1,4 +1,4 @@
-"""What families share whose videos are images to the parent: a frame is a row of `pixel_values`, as a tile of an image.
+"""What families share whose parent takes a video's frames for images: a frame is a row of `pixel_values`, like a tile.
 
 The prompt tells which rows are frames (`frame_marks.py`). Here they are taken out of `pixel_values` before a call is
 described, and become a video as in other families: `pixel_values_videos`, with `num_frames` of each video. The features

@@ -1,5 +1,5 @@
-"""What Gemma's families share: frames as patches with their columns and rows, padded to one number. The tokens of a
-frame may attend to each other in the language model.
+"""What Gemma's families share: a frame is a list of patches with their columns and rows, padded to a common length. The
+tokens of a frame may attend to each other in the language model.
 """
 
 from collections.abc import Sequence

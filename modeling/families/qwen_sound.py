@@ -1,4 +1,4 @@
-"""What the thinkers of Qwen's Omni models share. Sound comes beside videos and among their tokens, and stays whole."""
+"""What the thinkers of Qwen's Omni models share. Sound comes beside videos or among their tokens, and stays whole."""
 
 from collections.abc import Sequence
 from typing import Any

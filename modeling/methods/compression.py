@@ -142,8 +142,8 @@ class VideoTokens:
             such as newlines.
         grid: rows and columns of a frame's tokens; M = rows · columns, and token m is in row m // columns. None if not
             known, and for frames with slices, whose tokens form no grid.
-        in_prompt: (T, M) bool, which tokens have a placeholder in the prompt, where a processor leaves out some that
-            repeat what the frame before shows. None if all have. Methods choose among all.
+        in_prompt: (T, M) bool: which tokens have a placeholder in the prompt; None if all have. A processor may leave
+            out tokens that repeat the frame before. Methods choose among all tokens.
         layout: a `VideoLayout`, where newlines stand between the tokens in the prompt; None if there are none.
     """
 
@@ -187,7 +187,7 @@ class VideoCompression:
         return cls(kept.flatten().nonzero().flatten(), kept.sum(dim=1), **scores)
 
     def within(self, in_prompt: Tensor | None) -> "VideoCompression":
-        """Keep only what has a placeholder in the prompt, (T, M) bool, or all if that is None. If nothing has, keep the
+        """Keep only the tokens that have a placeholder, (T, M) bool; None keeps all. If no kept token has one, keep the
         first token that has one, unmerged, so that something of the video stays."""
         if in_prompt is None:
             return self

@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from vidcom2.evaluation.plot import draw_frame_counts, draw_results
+from vidcom2.evaluation.plot import draw_results
 from vidcom2.evaluation.tables import cell, pipes
-from vidcom2.toys import TOY, TOYS
+from vidcom2.toys import TOY
 
 from ..pages import ROOT, write_tables
-from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, FRAME_COUNTS, LEADERBOARD_RATIOS, RATIOS
+from .candidates import ABLATION_RATIOS, BUDGET_RATIOS, LEADERBOARD_RATIOS, RATIOS
 from .towers import TOWERS
 
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
@@ -23,6 +23,7 @@ COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md", "benchmarks/results/needle/README.md")
 HEADLINE_RATIOS = (0.25, 0.15)
+FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
 QWEN = "qwen3_vl"
 ORIGINAL_SUFFIX = ", original positions"
@@ -244,7 +245,7 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
 def origins() -> str:
     """Make the table of the result files: what each holds, and where its figures come from."""
     lines = [["toy", "file", "questions", "date", "commit"]]
-    for toy in TOYS:
+    for toy in (TOY.name, QWEN):
         for path in sorted((RESULTS / toy).glob("*.json")):
             found = json.loads(path.read_text())
             made = found["birth_certificate"]
@@ -399,9 +400,6 @@ def main() -> None:
     write_tables(PAGES, "needle", blocks())
     rows = load("methods")["all"]
     drawn = [rows[0], *(row for row in [*rows[1:], *load("positions")["all"]] if row["method"] in PLOTTED)]
-    for toy, name in zip(TOYS, SHORT_TOYS, strict=True):
-        title = f"More frames within one budget: right answers of the {name}"
-        draw_frame_counts(load("frames", toy)["all"], title, ROOT / "docs" / f"needle_frames_{toy}.png")
     draw_results(drawn, "Needle benchmark: right answers over tokens kept", ROOT / "docs" / "needle.png")
 
 

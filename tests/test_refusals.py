@@ -13,9 +13,10 @@ from vidcom2.modeling.prompt.call_description import TABLES
 
 
 def test_the_docs_show_every_refusal() -> None:
-    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    lines = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8").splitlines()
     for refusal in (refusal for table in TABLES for refusal in table):
-        assert f"| {refusal.asked} | {refusal.because} | {refusal.instead} |" in page
+        shown = [line for line in lines if line.startswith(f"| {refusal.asked} |")]
+        assert len(shown) == 1 and shown[0].endswith(f"| {refusal.instead} |"), refusal.asked
 
 
 # `asked` of a row -> what to pass to `generate`, or None if another test does so or this Transformers supports it.

@@ -16,7 +16,7 @@ from vidcom2.measuring.tables import TITLES, efficiency_table, method_name, seco
 
 from .pages import ROOT, write_tables
 
-PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/vision_tower.md", "benchmarks/results/README.md")
 FILES: dict[str, Path] = {
     name: ROOT / "benchmarks" / "results" / f"bench_{name}.json"
     for name in ("llava_onevision_0_5b", "quick", "frames", "ratios")

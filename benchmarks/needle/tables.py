@@ -2,7 +2,8 @@
 
     python -m benchmarks.needle.tables
 
-Each table stands between `<!-- needle: NAME -->` and `<!-- end -->`. The words around it are written by hand.
+Each table stands between `<!-- needle: NAME -->` and `<!-- end -->`. The words around it are written by hand. The docs
+show short tables. Those with all figures and intervals are in `benchmarks/results/needle/README.md`.
 """
 
 import json
@@ -20,7 +21,7 @@ from .towers import TOWERS
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
-PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md")
+PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md", "benchmarks/results/needle/README.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
 HARD_RATIO = 0.1  # at which the kinds of questions are told apart
@@ -84,6 +85,15 @@ def short() -> str:
     lines.append(["all tokens", *(_share(rows[0]["accuracy"]) for rows, _ in columns)])
     for method, name in SHORT.items():
         lines.append([name, *(_accuracy(_find(rows, method, ratio)) for rows, ratio in columns)])
+    return pipes(lines)
+
+
+def kinds_at(methods: dict[str, Any], ratio: float) -> str:
+    """Make the table method × kind of question at one ratio, in the methods' own order."""
+    whole, *rows = methods["all"]
+    kinds = list(whole["by_kind"])
+    lines = [["method", *kinds], ["all tokens", *_kinds(whole, kinds)]]
+    lines += [[row["method"], *_kinds(row, kinds)] for row in rows if row["retention_ratio"] == ratio]
     return pipes(lines)
 
 
@@ -159,6 +169,17 @@ def leaderboard(found: dict[str, Any], ratios: Sequence[float] = LEADERBOARD_RAT
     return pipes(lines)
 
 
+def both_toys(boards: Sequence[dict[str, Any]], ratios: Sequence[float] = LEADERBOARD_RATIOS) -> str:
+    """Make the table method × toy and ratio of right answers, best first."""
+    columns = [(board["all"], ratio) for board in boards for ratio in ratios]
+    lines = [["method", *(f"{name.split()[0]}, {ratio:.0%}" for name in SHORT_TOYS for ratio in ratios)]]
+    lines.append(["all tokens", *(_share(rows[0]["accuracy"]) for rows, _ in columns)])
+    everything = [row for board in boards for row in board["all"][1:]]
+    for name in _best_first(everything, ratios):
+        lines.append([name, *(_accuracy(_find(rows, name, ratio)) for rows, ratio in columns)])
+    return pipes(lines)
+
+
 def leaderboard_by_kind(found: dict[str, Any], ratio: float = HARD_RATIO) -> str:
     """Make the table method × kind of question at one ratio, best first."""
     whole, *rows = found["all"]
@@ -175,7 +196,7 @@ def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
     """Return the methods, ordered by their mean share of right answers. A method counts as wrong where it refuses."""
 
     def mean(name: str) -> float:
-        return sum(_find(rows, name, ratio)["accuracy"] or 0.0 for ratio in ratios)
+        return sum(row["accuracy"] or 0.0 for row in rows if row["method"] == name and row["retention_ratio"] in ratios)
 
     return sorted(dict.fromkeys(row["method"] for row in rows if row["retention_ratio"] in ratios), key=mean)[::-1]
 
@@ -197,16 +218,16 @@ def costs(found: dict[str, Any]) -> str:
 
 
 def published() -> str:
-    """Make the table of published figures of full models: source, model and method × ratio."""
+    """Make the table of published figures of full models: a row for each source, model and ratio, best method first."""
     rows = json.loads((ROOT / "benchmarks" / "published.json").read_text())["rows"]
-    ratios = sorted({row["ratio"] for row in rows}, reverse=True)
-    lines = [["source", "model", "frames", "method", *(f"R = {ratio:.0%}" for ratio in ratios)]]
-    found: dict[tuple[str, ...], dict[float, float]] = {}
+    found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        place = f"[{row['reported_by']}]({row['source_url']})", row["model"], str(row["frames"] or "–"), row["method"]
-        found.setdefault(place, {})[row["ratio"]] = row["kept_percent"]
-    for place, kept in found.items():
-        lines.append([*place, *(f"{kept[ratio]:.1f}" if ratio in kept else "" for ratio in ratios)])
+        source = f"[{row['reported_by']}]({row['source_url']})"
+        found.setdefault((source, row["model"], str(row["frames"] or "–"), f"{row['ratio']:.0%}"), []).append(row)
+    lines = [["source", "model", "frames", "R", "kept, % of the full model's average"]]
+    for place, of_place in found.items():
+        best = sorted(of_place, key=lambda row: -row["kept_percent"])
+        lines.append([*place, "; ".join(f"{row['method']} {row['kept_percent']:.1f}" for row in best)])
     return pipes(lines)
 
 
@@ -218,6 +239,17 @@ def variants(found: dict[str, Any], ratios: Sequence[float]) -> str:
     for name in dict.fromkeys(row["method"] for row in rows):
         chosen = [_find(rows, name, ratio) for ratio in ratios]
         lines.append([name, *("–" if row is None else _with_difference(row) for row in chosen)])
+    return pipes(lines)
+
+
+def origins() -> str:
+    """Make the table of the result files: what each holds, and where its figures come from."""
+    lines = [["toy", "file", "questions", "date", "commit"]]
+    for toy in (TOY.name, QWEN):
+        for path in sorted((RESULTS / toy).glob("*.json")):
+            found = json.loads(path.read_text())
+            made = found["birth_certificate"]
+            lines.append([toy, path.name, f"{found['questions']:,}", made["date"][:10], made["vidcom2_commit"][:10]])
     return pipes(lines)
 
 
@@ -233,6 +265,24 @@ def frame_counts(found: dict[str, Any]) -> str:
     of_budget = [row for row in rows if row["method"] == name]
     lines.append(["tokens in the prompt: a method", *(f"{row['prompt_tokens']:.0f}" for row in of_budget)])
     lines.append(["all tokens", *(f"{row['prompt_tokens']:.0f}" for row in rows[: len(FRAME_COUNTS)])])
+    return pipes(lines)
+
+
+def frames_of_both(boards: Sequence[dict[str, Any]]) -> str:
+    """Make the table way to spend tokens × toy and number of frames, with right answers alone."""
+    names = list(dict.fromkeys(row["method"] for row in boards[0]["all"]))
+    columns = [
+        (board["all"], f"{name.split()[0]}, {count}", count)
+        for board, name in zip(boards, SHORT_TOYS, strict=True)
+        for count in FRAME_COUNTS
+    ]
+    lines = [["frames", *(title for _, title, _ in columns)]]
+    for name in names:
+        shares = [
+            next(row["accuracy"] for row in rows if (row["method"], row["num_frames"]) == (name, count))
+            for rows, _, count in columns
+        ]
+        lines.append([name, *map(_share, shares)])
     return pipes(lines)
 
 
@@ -313,6 +363,7 @@ def blocks() -> dict[str, str]:
         "headline": lambda: headline(methods, original),
         "short": short,
         "kinds": lambda: by_kind(methods),
+        "kinds-25": lambda: kinds_at(methods, 0.25),
         "methods-qwen3-vl": lambda: variants(load("methods", QWEN), RATIOS),
         "levels-qwen3-vl": lambda: by_level(load("methods", QWEN)),
         "levels": lambda: by_level(methods),
@@ -324,11 +375,15 @@ def blocks() -> dict[str, str]:
         "budgets-qwen3-vl": lambda: variants(load("budgets", QWEN), BUDGET_RATIOS),
         "frames": lambda: frame_counts(load("frames")),
         "frames-qwen3-vl": lambda: frame_counts(load("frames", QWEN)),
+        "frames-both": lambda: frames_of_both([load("frames"), load("frames", QWEN)]),
         "repeats": lambda: repeats(load("repeats")),
         "repeats-qwen3-vl": lambda: repeats(load("repeats", QWEN)),
         "repeats-computed": lambda: repeats_computed(
             dict(zip(SHORT_TOYS, (load("repeats"), load("repeats", QWEN)), strict=True))
         ),
+        "both-toys": lambda: both_toys([load_leaderboard(), load_leaderboard(QWEN)]),
+        "both-toys-long": lambda: both_toys([load("long"), load("long", QWEN)]),
+        "origins": origins,
         "leaderboard": lambda: leaderboard(load_leaderboard()),
         "leaderboard-kinds": lambda: leaderboard_by_kind(load_leaderboard()),
         "leaderboard-long": lambda: leaderboard(load("long")),

@@ -21,6 +21,8 @@ from .towers import TOWERS
 RESULTS = ROOT / "benchmarks" / "results" / "needle"
 COSTS = RESULTS.parent / "compress_cpu.json"
 COST_DTYPE = "bfloat16"  # that of released models
+PUBLISHED_RATIOS = (0.25, 0.15, 0.1)  # of `published.json`, which has more
+COST_SIZES = ("llava-onevision-7b", "qwen3-vl-8b")
 PAGES = ("README.md", "docs/needle.md", "docs/leaderboard.md", "benchmarks/results/needle/README.md")
 HEADLINE_RATIOS = (0.25, 0.15)
 FRAME_COUNTS = (8, 16, 32, 64)  # of `frames.json`, which needle.md describes
@@ -40,6 +42,7 @@ SHORT = {  # the methods of README's table, and what it calls them
 }
 SHORT_RATIOS = (0.25, 0.1)
 SHORT_TOYS = ("LLaVA-OneVision toy", "Qwen3-VL toy")
+TOLD_BY_KIND = ("VidCom² (paper)", "EVS", "SparseVLM", "random", "uniform_frames")
 PLOTTED = ("VidCom² (paper)", "random", "uniform_frames", "downscale", "EVS", "SparseVLM", OWN)
 
 Row: TypeAlias = Mapping[str, Any]
@@ -89,11 +92,11 @@ def short() -> str:
 
 
 def kinds_at(methods: dict[str, Any], ratio: float) -> str:
-    """Make the table method × kind of question at one ratio, in the methods' own order."""
+    """Make the table method × kind of question at one ratio, of a few methods."""
     whole, *rows = methods["all"]
     kinds = list(whole["by_kind"])
     lines = [["method", *kinds], ["all tokens", *_kinds(whole, kinds)]]
-    lines += [[row["method"], *_kinds(row, kinds)] for row in rows if row["retention_ratio"] == ratio]
+    lines += [[name, *_kinds(_find(rows, name, ratio), kinds)] for name in TOLD_BY_KIND]
     return pipes(lines)
 
 
@@ -203,7 +206,7 @@ def _best_first(rows: Sequence[Row], ratios: Sequence[float]) -> list[str]:
 
 def costs(found: dict[str, Any]) -> str:
     """Make the table of `benchmark_compress.py`: the milliseconds in which each method chooses, at real sizes."""
-    rows = [row for row in found["rows"] if row["dtype"] == COST_DTYPE]
+    rows = [row for row in found["rows"] if row["dtype"] == COST_DTYPE and row["size"] in COST_SIZES]
     shapes = {row["size"]: " × ".join(map(str, row["shape"])) for row in rows}
     lines = [["method", *(f"{size}: {shape}" for size, shape in shapes.items())]]
     times: dict[str, list[str]] = {}
@@ -222,6 +225,8 @@ def published() -> str:
     rows = json.loads((ROOT / "benchmarks" / "published.json").read_text())["rows"]
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
+        if row["ratio"] not in PUBLISHED_RATIOS:
+            continue
         source = f"[{row['reported_by']}]({row['source_url']})"
         found.setdefault((source, row["model"], str(row["frames"] or "–"), f"{row['ratio']:.0%}"), []).append(row)
     lines = [["source", "model", "frames", "R", "kept, % of the full model's average"]]

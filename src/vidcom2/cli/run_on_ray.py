@@ -89,10 +89,8 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         workers_that_fit,
     )
 
-    if options.ray_wait:
-        print_line(f"Waiting for Ray and the nodes of {options.ray_workers or 'the'} workers.")
-    connect(options.ray_workers, options.ray_wait)
-    num_workers, gpus = workers_that_fit(options.ray_workers, options.placement.device, options.ray_wait)
+    connect(options.ray_workers)
+    num_workers, gpus = workers_that_fit(options.ray_workers, options.placement.device)
     requests, folder = read_requests(source)
     parts.check(arguments)
     if runs_vllm(options):

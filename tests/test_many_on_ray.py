@@ -25,12 +25,12 @@ from vidcom2.answering.many_on_ray import (
     check_requests,
     connect,
     lines_of,
-    read_requests,
     request_of_line,
+    requests_on_ray,
     workers_that_fit,
 )
 from vidcom2.errors import OptionError
-from vidcom2.records.answer_parts import Asked, digest
+from vidcom2.records.answer_parts import RequestStamp, request_digest
 
 pytestmark = pytest.mark.slow
 COUNT = 64
@@ -137,10 +137,10 @@ def test_parquet_goes_in_and_comes_out_of_a_worker_that_ray_gives_a_gpu(
 
 
 def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*lines: dict[str, Any] | str, answered: dict[str, Asked] | None = None) -> tuple[int, int]:
+    def asked(*lines: dict[str, Any] | str, answered: dict[str, RequestStamp] | None = None) -> tuple[int, int]:
         text = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines)
         (tmp_path / "r.jsonl").write_text(text)
-        return check_requests(*read_requests(str(tmp_path / "r.jsonl")), answered or {}, "out")
+        return check_requests(*requests_on_ray(str(tmp_path / "r.jsonl")), answered or {}, "out")
 
     good = {"id": "a", "video": "a.mp4", "prompt": "What?"}
     assert asked(good, {**good, "id": 2}, {"id": "x"}) == (3, 0)
@@ -153,14 +153,14 @@ def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path, monkeypatch
         with pytest.raises(OptionError, match=message):
             asked(*lines)
     with pytest.raises(OptionError, match="'out' has the answer to another request of id 'a'"):
-        asked(good, answered={"a": Asked("another", None)})
-    before = {"a": Asked(digest(good), "7 bytes of 2026")}
+        asked(good, answered={"a": RequestStamp("another", None)})
+    before = {"a": RequestStamp(request_digest(good), "7 bytes of 2026")}
     assert asked(good, answered=before) == (1, 1)  # the video is gone, but its answer is there
     (tmp_path / "a.mp4").write_bytes(b"x" * 8)
     with pytest.raises(OptionError, match="another video of request 'a': its file was 7 bytes of 2026, and is 8 bytes"):
         asked(good, answered=before)
     with pytest.raises(OptionError, match=r"cannot read the requests .*no\.jsonl"):
-        read_requests(str(tmp_path / "no.jsonl"))
+        requests_on_ray(str(tmp_path / "no.jsonl"))
     misfits: list[tuple[tuple[Any, ...], str]] = [
         ((3, "cpu"), "`ray_workers` is 3, but the cluster has 3 CPUs"),
         ((2, "cuda"), "`ray_workers` is 2, but the cluster has 1 GPUs"),
@@ -225,7 +225,7 @@ def test_requests_may_be_at_a_url(tmp_path: Path) -> None:
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        requests, folder = read_requests(f"http://127.0.0.1:{server.server_port}/r.jsonl")
+        requests, folder = requests_on_ray(f"http://127.0.0.1:{server.server_port}/r.jsonl")
         assert check_requests(requests, folder, {}, "out") == (2, 0)
         server.shutdown()
     assert folder is None

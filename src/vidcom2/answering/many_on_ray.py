@@ -25,7 +25,7 @@ from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, sentence
 from ..placement import Placement
-from ..records.answer_parts import AnswerParts, Asked, digest
+from ..records.answer_parts import AnswerParts, RequestStamp, request_digest
 from ..records.fingerprints import certificate_of, model_identity, video_changed, video_stamp
 from ..records.jsonl import json_object
 from .requests import VideoRequest, request_of
@@ -114,7 +114,7 @@ def workers_that_fit(num_workers: int | None, device: str) -> tuple[int, int]:
     return wanted, int(on_gpu)
 
 
-def read_requests(source: str) -> tuple[Any, str | None]:
+def requests_on_ray(source: str) -> tuple[Any, str | None]:
     """Return a file or folder of requests as a dataset, and the folder that paths in it are relative to.
 
     Raises:
@@ -181,20 +181,24 @@ def _is_text(name: str) -> bool:
 
 
 def described(table: pa.Table, folder: str | None) -> pa.Table:
-    """Return for each line its id, the two fields of `Asked`, and what is wrong with it. The id is null if the line
-    has none."""
+    """Return for each line its id, the fields of its `RequestStamp`, and what is wrong with it. The id is null if the
+    line has none."""
     rows = []
     for line in lines_of(table):
         try:
             request = request_of_line(line, folder)
-            asked = Asked(digest(request.given), video_stamp(request.video))
+            asked = RequestStamp(request_digest(request.given), video_stamp(request.video))
             rows.append({"id": request.id, **asked._asdict(), "problem": request.problem})
         except OptionError as error:
             rows.append({"problem": str(error)})
-    return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("id", *Asked._fields, "problem")]))
+    return pa.Table.from_pylist(
+        rows, pa.schema([(name, pa.string()) for name in ("id", *RequestStamp._fields, "problem")])
+    )
 
 
-def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Asked], output: str) -> tuple[int, int]:
+def check_requests(
+    requests: Any, folder: str | None, answered: Mapping[str, RequestStamp], output: str
+) -> tuple[int, int]:
     """Look at all requests before a model is loaded. Returns how many there are, and how many of them are answered.
 
     Args:
@@ -215,7 +219,7 @@ def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Ask
                 raise OptionError(problem)
             if name in seen:
                 raise OptionError(f"two requests have the id {name!r}. Give each its own.")
-            now = Asked(row["given"], row["video_file"])
+            now = RequestStamp(row["given"], row["video_file"])
             before = answered.get(name, now)
             if before.given != now.given:
                 raise OptionError(
@@ -237,7 +241,7 @@ def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Ask
 
 
 def answered_on_ray(
-    requests: Any, work: Work, answered: Mapping[str, Asked], num_workers: int, gpus: int, rows_per_part: int
+    requests: Any, work: Work, answered: Mapping[str, RequestStamp], num_workers: int, gpus: int, rows_per_part: int
 ) -> Iterator[dict[str, Any]]:
     """Answer what is not answered, and yield for each part that is written its numbers of `answers` and of `errors`,
     and the `first_error`."""

@@ -196,7 +196,7 @@ def _evaluated(
     from ..answering.comparison import environment
     from ..checkpoints import load_placed
     from ..evaluation.evaluate import evaluate_locked
-    from ..evaluation.report import write_results
+    from ..evaluation.report import write_report
 
     placement = options.placement.at_commit(arguments["model_commit"])
     checkpoint = load_placed(options.model, placement, options.settings)
@@ -231,7 +231,7 @@ def _evaluated(
             vidcom2_commits=commits,
         )
         title = f"{options.model_name} on {options.data.name}"
-        return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
+        return rows, write_report(options.folder, title, questions, rows, candidates, certificate)
 
 
 def _option(name: str) -> str:

@@ -85,13 +85,13 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         answered_on_ray,
         check_requests,
         connect,
-        read_requests,
+        requests_on_ray,
         workers_that_fit,
     )
 
     connect(options.ray_workers)
     num_workers, gpus = workers_that_fit(options.ray_workers, options.placement.device)
-    requests, folder = read_requests(source)
+    requests, folder = requests_on_ray(source)
     parts.check(arguments)
     if runs_vllm(options):
         from ..answering.many_in_vllm import config_and_processor

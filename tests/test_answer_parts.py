@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="PyArrow comes with the extra `ray`")
 from pyarrow import fs
 
 from vidcom2.errors import OptionError
-from vidcom2.records.answer_parts import AnswerParts, Asked, digest
+from vidcom2.records.answer_parts import AnswerParts, RequestStamp, request_digest
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -43,7 +43,10 @@ def test_parts_give_back_what_was_answered_once_and_drop_errors(parts: AnswerPar
     parts.add(ROWS[2:])  # from a worker that outlived its job
     files = {path.name for path in Path(parts.name).iterdir()}
     assert len(files) == 4 and "_run.json" in files
-    answered = {"é": Asked(digest({"mine": [1, None]}), "7 bytes"), "3": Asked(digest({"a": 0.1}), None)}
+    answered = {
+        "é": RequestStamp(request_digest({"mine": [1, None]}), "7 bytes"),
+        "3": RequestStamp(request_digest({"a": 0.1}), None),
+    }
     assert parts.answered() == answered
     found = sorted(Path(parts.name).glob("part-*"))  # the part of errors alone is gone
     written = [path.read_bytes() for path in found]

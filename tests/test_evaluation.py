@@ -26,11 +26,11 @@ from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import OptionError
 from vidcom2.evaluation.batches import compressed_answers
 from vidcom2.evaluation.evaluate import evaluate
-from vidcom2.evaluation.report import paired_interval, summary, wilson, write_results
+from vidcom2.evaluation.report import paired_interval, summary, wilson, write_report
 from vidcom2.evaluation.tables import markdown, table, without_options
 from vidcom2.hub_upload.model_card import read_result
 from vidcom2.records.jsonl import append_rows
-from vidcom2.records.run_record import AnswerFile, locked
+from vidcom2.records.run_record import AnswerFile, locked_output
 from vidcom2.video.reading import Video, VideoError
 
 ALL = "all tokens"
@@ -475,7 +475,7 @@ def test_a_ratio_that_a_method_refuses_is_shown_with_the_reason_and_no_figure(
     assert [result["kept_share"] is None for result in results] == [False, False, True, False, False]
     assert results[2]["refused"] == "2 of 2 questions, the first: `retention_ratio` is below 0.2. Keep more."
     certificate = dict.fromkeys(("model", "device", "date", "torch", "transformers", "vidcom2_commit"), "x")
-    write_results(tmp_path, "title", questions, rows, candidates, certificate)
+    write_report(tmp_path, "title", questions, rows, candidates, certificate)
     page = (tmp_path / "results.md").read_text()
     assert "| shy | 0.1 | n/a | n/a |" in page and "- shy at 0.1: 2 of 2 questions" in page
     assert Image.open(tmp_path / "results.png").size[0] > 500
@@ -605,7 +605,7 @@ def test_the_same_command_continues_a_run_and_another_command_is_refused(
     code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
     assert code == 3, error
     assert (output / "answers.jsonl").read_text() == before
-    with locked(output / "answers.jsonl"):
+    with locked_output(output / "answers.jsonl"):
         code, _, error = vidcom2(*command(folder, data, output))
     assert code == 2 and "another run is writing" in error and (output / "answers.jsonl").read_text() == before
     for more, reason in (
@@ -709,7 +709,7 @@ def test_a_second_run_on_the_same_folder_is_refused(folder: Path, data: Path, tm
     assert code == 3, error
     assert tried[0][0] == 2 and "another run is writing" in tried[0][2]
     assert len(read_lines(output / "answers.jsonl")) == 10
-    with locked(tmp_path / "a.jsonl"), pytest.raises(OptionError, match="another run is writing"):
+    with locked_output(tmp_path / "a.jsonl"), pytest.raises(OptionError, match="another run is writing"):
         evaluate(load_checkpoint(str(folder), device="cpu"), asked("0 4"), [], tmp_path / "a.jsonl", read=read)
 
 

@@ -28,7 +28,7 @@ from vidcom2.modeling.methods.method_dycoke import dycoke_budgets
 from vidcom2.modeling.methods.method_evs import evs_total
 from vidcom2.modeling.methods.method_uniform_frames import evenly_spaced
 from vidcom2.shipping.shipped_code import code_of
-from vidcom2.video.timeline import evenly_spaced as evenly_spaced_in_time
+from vidcom2.video.timeline import spread_over_time
 
 METHODS = ("uniform_frames", "dycoke", "vcast", "evs")
 IN_TIME = ("dycoke", "evs")  # the methods that compare tokens at the same place of two frames
@@ -225,7 +225,7 @@ def test_evenly_spaced_agrees_with_the_sampling_of_videos() -> None:
     for length in range(1, 70):
         for number in range(1, length + 1):
             exact = [i * (length - 1) / max(number - 1, 1) for i in range(number)]
-            sampled = evenly_spaced_in_time(np.arange(length), number).tolist()
+            sampled = spread_over_time(np.arange(length), number).tolist()
             for ours, theirs, place in zip(evenly_spaced(length, number), sampled, exact, strict=True):
                 assert ours == theirs or abs(place % 1 - 0.5) < 1e-9  # float noise decides such a tie
 

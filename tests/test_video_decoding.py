@@ -13,7 +13,7 @@ from PIL import Image
 from vidcom2.video import decoding as video_decoding
 from vidcom2.video import reading as video
 from vidcom2.video.reading import Video, VideoError, read_video
-from vidcom2.video.timeline import evenly_spaced, look_through
+from vidcom2.video.timeline import look_through, spread_over_time
 
 NUM_FRAMES = 140
 CONSTANT = [i / 25 for i in range(NUM_FRAMES)]
@@ -236,7 +236,7 @@ def test_a_damaged_packet_that_is_not_read_is_not_counted(
 def test_a_file_that_differs_from_its_index_is_not_sought(clip: Callable, wrong: Callable) -> None:
     path = str(clip("closed.mp4"))
     timeline, index = look_through(path, path, lambda *_: None)
-    wanted = evenly_spaced(timeline.stamps, 4)
+    wanted = spread_over_time(timeline.stamps, 4)
 
     def sought(index: object) -> video_decoding.Decoded | None:
         return video_decoding.decode_sought(path, path, index, wanted, None, lambda *_: None)

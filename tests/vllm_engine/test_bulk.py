@@ -73,7 +73,7 @@ def test_workers_of_ray_with_vllm_give_the_rows_of_transformers(tmp_path: Path) 
     expected, found = tmp_path / "transformers.jsonl", tmp_path / "ray.jsonl"
     exact = ("--compression-rounding", "exact", "--batch-size", 4)
     assert vidcom2(*command(repo, expected, tmp_path / "requests.jsonl", *exact))[0] == 3
-    on_ray = (*exact, "--engine", "ray", "--ray-workers", 2, "--ray-wait", 300, "--device", "cpu", "--rows-per-part", 5)
+    on_ray = (*exact, "--engine", "ray", "--ray-workers", 2, "--device", "cpu", "--rows-per-part", 5)
     of_vllm = (*on_ray, "--ray-engine", "vllm", "--engine-args", json.dumps(ENGINE_ARGS))
     code, shown, error = vidcom2(*command(repo, found, tmp_path / "requests.jsonl", *of_vllm))
     ray.shutdown()

@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -21,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import ray
 import ray.data
-from ray.util import placement_group, remove_placement_group
 
 from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, sentence
 from ..placement import Placement
-from ..records.answer_parts import AnswerParts, Asked, digest
+from ..records.answer_parts import AnswerParts, RequestStamp, request_digest
 from ..records.fingerprints import certificate_of, model_identity, video_changed, video_stamp
 from ..records.jsonl import json_object
 from .requests import VideoRequest, request_of
@@ -65,39 +63,30 @@ class Work:
     engine_arguments: Mapping[str, Any] | None = None
 
 
-def connect(num_workers: int | None, seconds: float = 0) -> None:
+def connect(num_workers: int | None) -> None:
     """Connect to the cluster that `RAY_ADDRESS` names, or start one of this machine, with a CPU for each worker and one
     for reading.
-
-    Args:
-        seconds: how long to try again. Ray gives itself 30 seconds to start, which a busy machine may exceed.
 
     Raises:
         OptionError: if Ray does not answer at that address, or does not start.
     """
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     ray.data.DataContext.get_current().enable_progress_bars = False
     address = os.environ.get("RAY_ADDRESS")  # which Ray reads too
     cpus = max(os.cpu_count() or 1, (num_workers or 1) + CPUS_OF_READING)
     start: dict[str, Any] = {} if address else {"address": "local", "num_cpus": cpus, "include_dashboard": False}
-    until = time.monotonic() + seconds
-    while not ray.is_initialized():
-        try:
-            ray.init(logging_level=logging.ERROR, **start)
-        except Exception as error:  # Ray raises this very class if it does not start in time
-            if not isinstance(error, ValueError) and time.monotonic() < until:
-                time.sleep(1)
-                continue
-            what = f"`RAY_ADDRESS` is {address!r}, but Ray does not answer there" if address else "Ray does not start"
-            reason = sentence(one_line(error))
-            raise OptionError(f"{what}{_waited(seconds)}: {reason}{_remedy(seconds)}") from error
+    try:
+        ray.init(logging_level=logging.ERROR, ignore_reinit_error=True, **start)
+    except Exception as error:  # Ray raises this very class if it does not start in time
+        what = f"`RAY_ADDRESS` is {address!r}, but Ray does not answer there" if address else "Ray does not start"
+        raise OptionError(f"{what}: {sentence(one_line(error))}") from error
 
 
-def workers_that_fit(num_workers: int | None, device: str, seconds: float = 0) -> tuple[int, int]:
+def workers_that_fit(num_workers: int | None, device: str) -> tuple[int, int]:
     """Return how many workers there will be, and how many GPUs each has.
 
-    Args:
-        seconds: how long to wait for a cluster that starts nodes as they are asked for.
+    At `RAY_ADDRESS`, workers that are named with `device="cuda"` wait for GPUs, since a cluster may start nodes as they
+    are asked for.
 
     Raises:
         OptionError: if the cluster has too few CPUs or GPUs, or the workers would share a device.
@@ -107,50 +96,25 @@ def workers_that_fit(num_workers: int | None, device: str, seconds: float = 0) -
             f"`device` is {device!r}, but each worker has a device of its own. With --engine ray it must be auto, cpu "
             "or cuda."
         )
-    if seconds:
-        if num_workers is None or device == "auto":
-            raise OptionError(
-                f"`ray_wait` is {seconds:g}, but a cluster that is still starting nodes does not say what it will "
-                "have. Add --ray-workers, and --device cuda or cpu."
-            )
-        _ask_for_nodes(num_workers, int(device == "cuda"), seconds)
     has = ray.cluster_resources()
     gpus, cpus = int(has.get("GPU", 0)), int(has.get("CPU", 0))
     on_gpu = device == "cuda" or (device == "auto" and gpus > 0)
     wanted = num_workers or (gpus if on_gpu else 1)
-    if on_gpu and not 1 <= wanted <= gpus:
+    may_grow = num_workers is not None and device == "cuda" and bool(os.environ.get("RAY_ADDRESS"))
+    if on_gpu and not may_grow and not 1 <= wanted <= gpus:
         raise OptionError(
-            f"`ray_workers` is {wanted}, but the cluster has {gpus} GPUs{_waited(seconds)}. Take fewer, or --device "
-            f"cpu.{_remedy(seconds)}"
+            f"`ray_workers` is {wanted}, but the cluster has {gpus} GPUs. Take fewer, or --device cpu; for a cluster "
+            "that starts nodes as they are asked for, name --ray-workers and --device cuda."
         )
-    if wanted + CPUS_OF_READING > cpus:
+    if not on_gpu and wanted + CPUS_OF_READING > cpus:
         raise OptionError(
-            f"`ray_workers` is {wanted}, but the cluster has {cpus} CPUs{_waited(seconds)}. Each worker takes one, and "
-            "reading another. Take fewer workers, or start Ray with more (`ray start --head --num-cpus 8`)."
-            f"{_remedy(seconds)}"
+            f"`ray_workers` is {wanted}, but the cluster has {cpus} CPUs. Each worker takes one, and reading another. "
+            "Take fewer workers, or start Ray with more (`ray start --head --num-cpus 8`)."
         )
     return wanted, int(on_gpu)
 
 
-def _waited(seconds: float) -> str:
-    return f" after {seconds:g} seconds" if seconds else ""
-
-
-def _remedy(seconds: float) -> str:
-    return "" if seconds else " If Ray or its nodes only need longer, wait ten minutes for them: --ray-wait 600."
-
-
-def _ask_for_nodes(num_workers: int, gpus: int, seconds: float) -> None:
-    """Reserve for a moment what workers and reading take. Ray's autoscaler starts nodes for what cannot be reserved."""
-    each = {"CPU": 1.0} | ({"GPU": 1.0} if gpus else {})
-    group = placement_group([*([each] * num_workers), {"CPU": float(CPUS_OF_READING)}])
-    try:
-        group.wait(seconds)
-    finally:
-        remove_placement_group(group)
-
-
-def read_requests(source: str) -> tuple[Any, str | None]:
+def requests_on_ray(source: str) -> tuple[Any, str | None]:
     """Return a file or folder of requests as a dataset, and the folder that paths in it are relative to.
 
     Raises:
@@ -217,20 +181,24 @@ def _is_text(name: str) -> bool:
 
 
 def described(table: pa.Table, folder: str | None) -> pa.Table:
-    """Return for each line its id, the two fields of `Asked`, and what is wrong with it. The id is null if the line
-    has none."""
+    """Return for each line its id, the fields of its `RequestStamp`, and what is wrong with it. The id is null if the
+    line has none."""
     rows = []
     for line in lines_of(table):
         try:
             request = request_of_line(line, folder)
-            asked = Asked(digest(request.given), video_stamp(request.video))
+            asked = RequestStamp(request_digest(request.given), video_stamp(request.video))
             rows.append({"id": request.id, **asked._asdict(), "problem": request.problem})
         except OptionError as error:
             rows.append({"problem": str(error)})
-    return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("id", *Asked._fields, "problem")]))
+    return pa.Table.from_pylist(
+        rows, pa.schema([(name, pa.string()) for name in ("id", *RequestStamp._fields, "problem")])
+    )
 
 
-def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Asked], output: str) -> tuple[int, int]:
+def check_requests(
+    requests: Any, folder: str | None, answered: Mapping[str, RequestStamp], output: str
+) -> tuple[int, int]:
     """Look at all requests before a model is loaded. Returns how many there are, and how many of them are answered.
 
     Args:
@@ -251,7 +219,7 @@ def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Ask
                 raise OptionError(problem)
             if name in seen:
                 raise OptionError(f"two requests have the id {name!r}. Give each its own.")
-            now = Asked(row["given"], row["video_file"])
+            now = RequestStamp(row["given"], row["video_file"])
             before = answered.get(name, now)
             if before.given != now.given:
                 raise OptionError(
@@ -273,7 +241,7 @@ def check_requests(requests: Any, folder: str | None, answered: Mapping[str, Ask
 
 
 def answered_on_ray(
-    requests: Any, work: Work, answered: Mapping[str, Asked], num_workers: int, gpus: int, rows_per_part: int
+    requests: Any, work: Work, answered: Mapping[str, RequestStamp], num_workers: int, gpus: int, rows_per_part: int
 ) -> Iterator[dict[str, Any]]:
     """Answer what is not answered, and yield for each part that is written its numbers of `answers` and of `errors`,
     and the `first_error`."""
@@ -281,10 +249,10 @@ def answered_on_ray(
     parts = requests.repartition(target_num_rows_per_block=rows_per_part).map_batches(
         Worker,
         fn_constructor_args=(work, ray.put(frozenset(answered))),
-        batch_size=None,
+        batch_size=rows_per_part,  # which Ray wants to be told where workers have GPUs
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=num_workers),
-        num_cpus=1,
+        num_cpus=0 if gpus else 1,  # reading never waits for workers with a GPU
         num_gpus=gpus,
     )
     yield from parts.iter_rows()

@@ -194,7 +194,7 @@ def _evaluated(
     from ..answering.comparison import environment
     from ..checkpoints import load_resolved
     from ..evaluation.evaluate import evaluate_locked
-    from ..evaluation.report import write_results
+    from ..evaluation.report import write_report
 
     checkpoint = load_resolved(model)
     check_loaded(checkpoint.identity, arguments)
@@ -228,7 +228,7 @@ def _evaluated(
             vidcom2_commits=commits,
         )
         title = f"{options.model_name} on {options.data.name}"
-        return rows, write_results(options.folder, title, questions, rows, candidates, certificate)
+        return rows, write_report(options.folder, title, questions, rows, candidates, certificate)
 
 
 def _option(name: str) -> str:

@@ -83,15 +83,13 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
         answered_on_ray,
         check_requests,
         connect,
-        read_requests,
+        requests_on_ray,
         workers_that_fit,
     )
 
-    if options.ray_wait:
-        print_line(f"Waiting for Ray and the nodes of {options.ray_workers or 'the'} workers.")
-    connect(options.ray_workers, options.ray_wait)
-    num_workers, gpus = workers_that_fit(options.ray_workers, options.placement.device, options.ray_wait)
-    requests, folder = read_requests(source)
+    connect(options.ray_workers)
+    num_workers, gpus = workers_that_fit(options.ray_workers, options.placement.device)
+    requests, folder = requests_on_ray(source)
     parts.check(arguments)
     if runs_vllm(options):
         from ..answering.many_in_vllm import config_and_processor

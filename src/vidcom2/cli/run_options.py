@@ -15,7 +15,7 @@ MANY = "Many videos"  # the panel in the help that shows the options for many vi
 ONLY_ONE = ("video", "repeats", "baseline", "against", "as_json")  # options that work with one video only
 ENGINES = ("transformers", "vllm", "ray")
 RAY_ENGINES = ("transformers", "vllm")
-OF_RAY = ("ray_engine", "ray_workers", "ray_wait", "rows_per_part")
+OF_RAY = ("ray_engine", "ray_workers", "rows_per_part")
 # The options that some engines do not take. vLLM itself chooses the device and the attention.
 NOT_OF_ENGINE = {
     "transformers": ("tensor_parallel_size", "engine_args", *OF_RAY),
@@ -141,14 +141,6 @@ class RunOptions:
             rich_help_panel=MANY,
         ),
     ] = None
-    ray_wait: Annotated[
-        float,
-        typer.Option(
-            help="With --engine ray, how many seconds to wait for a cluster that starts nodes as they are asked for.",
-            min=0,
-            rich_help_panel=MANY,
-        ),
-    ] = 0
     rows_per_part: Annotated[
         int,
         typer.Option(

@@ -126,7 +126,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def write_results(
+def write_report(
     folder: Path,
     title: str,
     questions: Sequence[Question],

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from ..errors import OptionError, one_line, sentence, written_to
 from .jsonl import as_line
-from .run_record import RunOutput, locked
+from .run_record import RunOutput, locked_output
 from .whole_files import write_whole
 
 RECORD = "_run.json"  # readers of Parquet folders skip names that begin so
@@ -31,8 +31,8 @@ TEXTS = ("id", "given", "answer", "error", "video_file")
 SCHEMA = pa.schema([(name, pa.string()) for name in TEXTS] + [(name, pa.int64()) for name in COUNTS])
 
 
-class Asked(NamedTuple):
-    """What an answer is to: the `digest` of the request as it was given, and the `video_stamp` of its file."""
+class RequestStamp(NamedTuple):
+    """What an answer is to: the `request_digest` of the request as it was given, and the `video_stamp` of its file."""
 
     given: str
     video_file: str | None
@@ -111,7 +111,7 @@ class AnswerParts(RunOutput):
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other runs from writing here during the block, if the folder is on this machine's file system."""
-        return locked(Path(self.folder)) if self.is_local else nullcontext()
+        return locked_output(Path(self.folder)) if self.is_local else nullcontext()
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write a part. The rows' ids name it, so that the same part written again replaces itself."""
@@ -134,7 +134,7 @@ class AnswerParts(RunOutput):
         named = [{name: value for name, value in row.items() if value is not None} for row in rows]
         return [{**row, "given": json.loads(row["given"])} for row in named]
 
-    def answered(self) -> dict[str, Asked]:
+    def answered(self) -> dict[str, RequestStamp]:
         """Return, for each id with an answer, what was asked.
 
         Rows of errors are removed from their parts, so that their requests are asked again. So is a row whose id an
@@ -143,12 +143,12 @@ class AnswerParts(RunOutput):
         Raises:
             OptionError: on a part that no run wrote.
         """
-        found: dict[str, Asked] = {}
+        found: dict[str, RequestStamp] = {}
         for path in self._parts():
             try:
                 rows = self._rows(path)
                 kept = [row for row in rows if "error" not in row and row["id"] not in found]
-                found |= {row["id"]: Asked(digest(row["given"]), row.get("video_file")) for row in kept}
+                found |= {row["id"]: RequestStamp(request_digest(row["given"]), row.get("video_file")) for row in kept}
             except (ValueError, KeyError, TypeError, OSError) as error:  # PyArrow's own are ValueErrors
                 raise OptionError(f"{path!r} is no part that vidcom2 wrote. Name another --output.") from error
             if len(kept) < len(rows):
@@ -160,6 +160,6 @@ class AnswerParts(RunOutput):
         return found
 
 
-def digest(given: Any) -> str:
+def request_digest(given: Any) -> str:
     """Return a digest of a request as it was given."""
     return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).hexdigest()

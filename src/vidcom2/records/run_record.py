@@ -92,7 +92,7 @@ class AnswerFile(RunOutput):
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other runs from writing here during the block. Raises an OptionError if one is writing now."""
-        return locked(self.path)
+        return locked_output(self.path)
 
     def _record(self) -> str | None:
         if self.record.is_file():
@@ -112,7 +112,7 @@ class AnswerFile(RunOutput):
 
 
 @contextmanager
-def locked(output: Path) -> Iterator[None]:
+def locked_output(output: Path) -> Iterator[None]:
     """Keep other runs from writing a file of answers during the block. An empty file `<name>.lock` stays beside it.
 
     Raises:

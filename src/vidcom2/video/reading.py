@@ -15,7 +15,7 @@ from ..checks import local_path, whole_number
 from .decoding import FrameSize, decode_in_order, decode_sought
 from .file import Progress, VideoError, local_file, opened, video_stream
 from .frames import Frames, is_list_of_pictures, on_a_clock, rgb_frames
-from .timeline import doubtful_gap, evenly_spaced, look_through
+from .timeline import doubtful_gap, look_through, spread_over_time
 
 __all__ = ["Progress", "SizeOfFrames", "Video", "VideoError", "read_video"]
 
@@ -147,14 +147,14 @@ def read_video(
     with local_file(source, progress) as path:
         try:
             timeline, index = look_through(path, source, progress)
-            wanted = evenly_spaced(timeline.stamps, num_frames)
+            wanted = spread_over_time(timeline.stamps, num_frames)
             of_frame = _of_each_frame(size, len(wanted))
             decoded = None if index is None else decode_sought(path, source, index, wanted, of_frame, progress)
             if decoded is None:
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
             while not decoded.fits:
                 timeline = timeline.otherwise or replace(timeline, start=None)
-                wanted = evenly_spaced(timeline.stamps, num_frames)
+                wanted = spread_over_time(timeline.stamps, num_frames)
                 of_frame = _of_each_frame(size, len(wanted))
                 decoded = decode_in_order(path, source, timeline, wanted, of_frame, "AUTO", progress)
             if not decoded.reached_end:  # threads that decode ahead lose the frames around damage at the end
@@ -194,7 +194,7 @@ def _read_pictures(
 ) -> Video:
     """Read those of the pictures that are evenly spaced in time."""
     indices, rate, total = on_a_clock(len(paths), fps, times, None)
-    wanted = evenly_spaced(indices - indices[0], num_frames)
+    wanted = spread_over_time(indices - indices[0], num_frames)
     frames = rgb_frames([paths[i] for i in wanted])
     of_frame = _of_each_frame(size, len(wanted))
     scaled = None if of_frame is None else of_frame(*frames.shape[1:3])

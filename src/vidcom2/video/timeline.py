@@ -242,7 +242,7 @@ def _packet_index(found: list[_Packet], decoder: str) -> PacketIndex | None:
     )
 
 
-def evenly_spaced(stamps: np.ndarray, num_frames: int) -> np.ndarray:
+def spread_over_time(stamps: np.ndarray, num_frames: int) -> np.ndarray:
     """Return which of n frames to take: those nearest to evenly spaced times, none of them twice.
 
     A gap without frames that is longer than the time between two of these counts as no longer, so that it takes no

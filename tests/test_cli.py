@@ -170,29 +170,6 @@ def test_the_verdict_of_eval_names_the_best_method_of_each_ratio() -> None:
     assert verdict_of_eval(results[:1]) is None
 
 
-def frames_result(method: str, frames: int, accuracy: float | None, difference: float | None, questions: int) -> dict:
-    low, high = (None, None) if difference is None else (difference - 0.05, difference + 0.05)
-    compared = {"difference": difference, "difference_low": low, "difference_high": high}
-    return {"method": method, "num_frames": frames, "accuracy": accuracy, "questions": questions, **compared}
-
-
-def test_the_verdict_of_a_budget_names_the_best_number_of_frames() -> None:
-    results = [
-        frames_result("all tokens", 8, 0.7, None, 100),
-        frames_result("vidcom2", 16, 0.76, 0.06, 100),
-        frames_result("evs", 16, 0.69, -0.01, 100),
-        frames_result("dycoke", 64, None, None, 0) | {"refused": "why"},
-    ]
-    assert verdict_of_eval(results) == (
-        "Most right answers: vidcom2 with 16 frames, 76.0 %; +6.0 [+1.0, +11.0] points against the fewest frames"
-    )
-    assert verdict_of_eval([results[0] | {"questions": 3}, results[2]]) == (
-        "Most right answers: all tokens with 8 frames, 70.0 %; evs with 16 frames has −1.0 [−6.0, +4.0] points against "
-        "that. 3 questions tell little: see the intervals"
-    )
-    assert verdict_of_eval(results[-1:]) is None
-
-
 def bench_row(method: str, ratio: float, frames: int, tokens: int, seconds: float | None) -> dict:
     row = {"method": method, "retention_ratio": ratio, "num_frames": frames, "batch_size": 1, "video_tokens": tokens}
     times = None if seconds is None else {"prefill": seconds, "end_to_end": 2 + seconds}

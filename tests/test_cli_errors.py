@@ -293,6 +293,7 @@ def test_the_supported_versions_are_those_of_the_project() -> None:
     assert f'"transformers>={oldest},<{too_new}"' in project and transformers_problem() is None
 
 
+@pytest.mark.slow
 def test_no_bars_for_weights_that_load_at_once(tiny_folder: Path) -> None:
     command = [sys.executable, "-m", "vidcom2", "run", "--model", str(tiny_folder), "--json", *FAST]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

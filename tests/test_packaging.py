@@ -196,6 +196,7 @@ def test_plain_pytest_leaves_out_slow_tests(tmp_path: Path) -> None:
         assert outcome in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
 
 
+@pytest.mark.slow
 def test_a_checkout_without_links_can_be_imported(tmp_path: Path) -> None:
     """On Windows, git replaces each link by a file with the path that it leads to."""
     names = ("modeling", "configuration", "hub_upload")

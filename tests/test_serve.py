@@ -108,6 +108,7 @@ def clip(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
         files.shutdown()
 
 
+@pytest.mark.slow
 def test_torchcodec_decodes_the_clip_and_its_tone(clip: Clip) -> None:
     assert clip.frames.shape == (FILE_FRAMES, 3, 48, 64) and clip.frames.dtype == np.uint8
     frames = clip.frames.astype(int)
@@ -370,6 +371,7 @@ def test_the_ratio_in_the_config_decides_how_much_is_kept(
     assert [prefill["length"] for prefill in server.prefills()] == [expected.full_length]
 
 
+@pytest.mark.slow
 def test_a_video_without_sound_is_answered(server: Server, published: Family, tmp_path: Path) -> None:
     """The stock classes fail here, since the server takes them for models that hear."""
     write_clip(tmp_path / "silent.mp4", FILE_FRAMES, FPS, audio=False)

@@ -1051,7 +1051,7 @@ MUTATIONS = [
         "    _remove_leftovers(target)\n",
         "",
         "two processes do not make one folder, and a killed one leaves nothing behind",
-        ("whole_files", "evaluation"),
+        ("whole_files", "convert_llava_video"),
     ),
     Mutation(
         "the_last_of_two_keys_counts",
@@ -1060,6 +1060,31 @@ MUTATIONS = [
         "    if False:\n",
         "a line that gives a key twice is refused",
         ("many", "evaluation"),
+    ),
+    # -- command line -------------------------------------------------------------------------------------------------
+    Mutation(
+        "the_answer_to_another_request_is_kept",
+        "src/vidcom2/cli/run_many.py",
+        '        if request.id in done and done[request.id].get("given") != request.given:\n',
+        "        if False:\n",
+        "a run is not continued with other requests under the same ids",
+        ("many",),
+    ),
+    Mutation(
+        "the_answer_about_another_video_is_kept",
+        "src/vidcom2/cli/run_many.py",
+        "        if video_changed(before, now):\n",
+        "        if False:\n",
+        "a run is not continued if a video was replaced under its name",
+        ("many",),
+    ),
+    Mutation(
+        "a_bug_is_shown_as_a_mistake_of_the_users",
+        "src/vidcom2/cli/console.py",
+        '        elif type(error).__module__.partition(".")[0] != __name__.partition(".")[0]:\n',
+        "        elif False:\n",
+        "a bug keeps its traceback and exits with 1",
+        ("cli_errors",),
     ),
 ]
 

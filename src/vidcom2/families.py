@@ -374,6 +374,12 @@ def no_class_for(what: str, model_type: object) -> str:
         what: which model it is.
         model_type: the `model_type` of its config.
     """
+    part = next((name for name, family in FAMILIES.items() if family.part_of == model_type), None)
+    if part is not None:
+        return (
+            f"{what} is of type {model_type!r}, of which VidCom² has a class only for the part of type {part!r}: "
+            "`vidcom2.load` takes that from a whole checkpoint, and `vidcom2.apply` takes `model.thinker`."
+        )
     return (
         f"{what} is of type {model_type!r}, but VidCom² has classes for {', '.join(map(repr, FAMILIES))}."
         f"{did_you_mean(model_type, FAMILIES)} Take a checkpoint of such a type, in the format of Transformers and "

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -29,8 +28,10 @@ from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
 from .console import (
+    command_line,
     err,
     one_line_errors,
+    option,
     out,
     print_line,
     print_table,
@@ -199,7 +200,7 @@ class BenchOptions:
             given = getattr(self, name) or []
             twice = [value for value in given if given.count(value) > 1]
             if twice:
-                raise OptionError(f"`{_option(name)}` has {twice[0]!r} twice. Name each once.")
+                raise OptionError(f"`{option(name)}` has {twice[0]!r} twice. Name each once.")
         check_settings(self.settings)
         assert self.method is not None and self.retention_ratio is not None and self.dtype is not None
         named = ",".join(self.method), ",".join(self.retention_ratio), ("--method", "--retention-ratio")
@@ -245,24 +246,10 @@ class BenchOptions:
 
     def command(self) -> str:
         """Return the command for the result file, in which files are called by their names alone."""
-        words = ["vidcom2", "bench"]
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            if each.name in ("settings", "placement", "output", "as_json") or value == each.default:
-                continue
-            if value is True:
-                words.append(_option(each.name))
-                continue
-            if each.name in ("video", "model") and Path(value).expanduser().exists():
-                value = Path(value).name
-            words += [
-                word
-                for one in (value if isinstance(value, list) else [value])
-                for word in (_option(each.name), str(one))
-            ]
-        of_model = {**self.placement.given, **self.settings}
-        words += [word for name, value in of_model.items() for word in (_option(name), str(value))]
-        return shlex.join(words)
+        given = {"video": self.video, "model": self.model}
+        paths = {name: Path(path).expanduser() for name, path in given.items() if path is not None}
+        names = {name: path.name for name, path in paths.items() if path.exists()}
+        return command_line(self, "bench", ("output", "as_json"), **names)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -471,7 +458,3 @@ def _show(files: Sequence[Path], as_json: bool) -> None:
         print_verdict(verdict_of_bench(rows))
     if as_json:
         print(json.dumps(contents, indent=1, ensure_ascii=False))
-
-
-def _option(name: str) -> str:
-    return "--json" if name == "as_json" else f"--{name.replace('_', '-')}"

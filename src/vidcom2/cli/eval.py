@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from ..toys import toy_of
 from .checking import QUESTION_KEYS, check_rows, rows_of_questions
 from .console import (
     SOME_ERRORS,
+    command_line,
     imported_files,
     one_line_errors,
     print_line,
@@ -131,16 +131,7 @@ class EvalOptions:
 
     def command(self) -> str:
         """Return the command that gives the same answers. The results hold it, with files called by their names."""
-        words: list[str] = ["vidcom2", "eval"]
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("settings", "placement", "output", "check_only") or value == field.default:
-                continue
-            shown = {"data": self.data.name, "model": self.model_name}.get(field.name, value)
-            words += [_option(field.name), str(shown)]
-        of_model = {**self.placement.given, **self.settings}
-        words += [word for name, value in of_model.items() for word in (_option(name), str(value))]
-        return shlex.join(words)
+        return command_line(self, "eval", ("output", "check_only"), data=self.data.name, model=self.model_name)
 
 
 @partial(takes_settings, without=("compression_method", "retention_ratio"))
@@ -229,7 +220,3 @@ def _evaluated(
         )
         title = f"{options.model_name} on {options.data.name}"
         return rows, write_report(options.folder, title, questions, rows, candidates, certificate)
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

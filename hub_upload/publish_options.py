@@ -11,7 +11,7 @@ from typer import Option
 from ..checks import check_settings
 from ..configuration.compression_settings import TABLES
 from ..demo.serving import check_gradio
-from ..errors import OptionError, did_you_mean
+from ..errors import OptionError, did_you_mean, option_name
 
 DEFAULT_HARDWARE = "zero-a10g"
 
@@ -145,7 +145,7 @@ class PublishOptions:
         from huggingface_hub import SpaceHardware
 
         others = {name: getattr(self, name) for name in ("base", "repo", "base_model", "results", "methods")}
-        given = [_option(name) for name, value in {**others, **self.settings}.items() if value is not None]
+        given = [option_name(name) for name, value in {**others, **self.settings}.items() if value is not None]
         if given:
             raise OptionError(
                 f"`--space` publishes the demo, so {', '.join(given)} cannot go with it. Its settings are those of the "
@@ -176,7 +176,7 @@ class PublishOptions:
             "methods": self.methods,
             "tag": self.tag,
         }
-        given = [f"{_option(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
+        given = [f"{option_name(name)} {shlex.quote(str(value))}" for name, value in words.items() if value is not None]
         given += [f"--results {shlex.quote(path.name)}" for path in self.results or ()]
         given += [] if self.verify else ["--no-verify"]
         chosen = {*self.more_methods, *(self.settings.get(setting) for setting in TABLES)}
@@ -184,7 +184,3 @@ class PublishOptions:
         modules = {each.function.__module__ for each in methods if each.file is None and each.function is not None}
         users = [word for module in sorted(modules) for word in ("--import", module)]
         return " ".join(["vidcom2", *users, "publish", *given])
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

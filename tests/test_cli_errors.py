@@ -24,7 +24,8 @@ from vidcom2.demo import serving
 from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
 from vidcom2.explain import drawing_file
 from vidcom2.families import FAMILIES
-from vidcom2.finding_checkpoints import find_checkpoint
+from vidcom2.finding_checkpoints import resolve
+from vidcom2.placement import Placement
 from vidcom2.toys import TOY
 
 
@@ -527,13 +528,14 @@ def test_a_name_that_is_no_folder_is_looked_up_once_on_the_hub(
     requests, answer = [], hub._answer
     monkeypatch.setattr(hub, "_answer", lambda *request: requests.append(request[1]) or answer(*request))
     with hub.online(tmp_path / "home"), pytest.raises(CheckpointError, match=message):
-        find_checkpoint(name, revision)
+        resolve(name, Placement(revision=revision), {})
     assert len([path for path in requests if name in path]) == 1
 
 
 def test_the_name_of_a_repo_on_the_hub_is_left_to_transformers(hub: LoopbackHub, tmp_path: Path) -> None:
     with hub.online(tmp_path / "home"):
-        assert find_checkpoint("org/model") == find_checkpoint("org/model", hub.head("org/model")) == "org/model"
+        for revision in (None, hub.head("org/model")):
+            assert resolve("org/model", Placement(revision=revision), {}).source.path == "org/model"
 
 
 def test_an_unreachable_hub_is_reported_at_once(
@@ -543,7 +545,7 @@ def test_an_unreachable_hub_is_reported_at_once(
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"waits {seconds} s"))
         with pytest.raises(CheckpointError, match="the Hub cannot be reached"):
-            find_checkpoint("org/model")
+            resolve("org/model", Placement(), {})
 
 
 @pytest.mark.slow

@@ -66,7 +66,6 @@ __all__ = [
     "foreign_processor",
     "load",
     "load_checkpoint",
-    "load_placed",
     "load_resolved",
     "read_config_and_processor",
 ]
@@ -126,12 +125,7 @@ def load_checkpoint(
         revision=revision,
     )
     of_ratio = {} if retention_ratio is None else {"retention_ratio": retention_ratio}
-    return load_placed(name, placement, settings | of_ratio)
-
-
-def load_placed(name: str | None, placement: Placement, settings: Mapping[str, Any]) -> Checkpoint:
-    """Do what `load_checkpoint` does, with its arguments grouped into a placement and the settings."""
-    return load_resolved(resolve(name, placement, settings))
+    return load_resolved(resolve(name, placement, settings | of_ratio))
 
 
 def load_resolved(resolved: Resolved) -> Checkpoint:
@@ -212,17 +206,12 @@ def _loads_at_once(path: str) -> bool:
     return bool(files) and sum(file.stat().st_size for file in files) < SMALL_WEIGHTS
 
 
-def read_config_and_processor(name: str | None, revision: str | None, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Read the config of a checkpoint, or of the toy if no name is given, with these settings, and its processor, but
-    no weights.
+def read_config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, ProcessorMixin]:
+    """Return the config of a checkpoint, with the settings, and its processor, but no weights.
 
     Raises:
         CheckpointError, OptionError: as `load_checkpoint`.
     """
-    return _config_and_processor(resolve(name, Placement(revision=revision), settings))
-
-
-def _config_and_processor(resolved: Resolved) -> tuple[PreTrainedConfig, ProcessorMixin]:
     name, family = resolved.name, resolved.family
     path, pinned = _files(resolved, (CONFIG,))
     # Each given setting was checked before, so what fails here is in the file, or the settings do not go together.
@@ -295,7 +284,7 @@ def foreign_processor(names: Sequence[str], family: Family) -> str | None:
 
 def _load(resolved: Resolved, device: torch.device | None, placed: dict[str, Any]) -> Checkpoint:
     name, source, hub = resolved.name, resolved.source, resolved.hub
-    config, processor = _config_and_processor(resolved)
+    config, processor = read_config_and_processor(resolved)
     placed = _take_fields(config, placed)
     if device is not None and (placed.get("quantization_config") or getattr(config, "quantization_config", None)):
         placed, device = {**placed, "device_map": str(device)}, None  # quantized weights are made where they stay

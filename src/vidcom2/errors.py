@@ -79,6 +79,11 @@ def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str
     return f" Did you mean {in_lower_case[close[0]]!r}?" if close else ""
 
 
+def option_name(field: str) -> str:
+    """Return how the option is typed that stands for a field: `--max-new-tokens`."""
+    return f"--{field.replace('_', '-')}"
+
+
 def sentence(text: object) -> str:
     """Return a text that ends in a full stop or a question mark."""
     return f"{text}" if str(text).endswith((".", "?")) else f"{text}."

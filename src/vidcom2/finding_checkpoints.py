@@ -90,12 +90,6 @@ def resolve(model: str | None, placement: Placement, settings: Mapping[str, Any]
     return Resolved(name, source, family, placement, settings, hub)
 
 
-def find_checkpoint(name: str, revision: str | None = None) -> str:
-    """Return where Transformers finds a checkpoint: a folder's path, or the Hub id unchanged. Raises what `resolve`
-    raises."""
-    return resolve(name, Placement(revision=revision), {}).source.path
-
-
 def family_of(what: str, config: Mapping[str, Any]) -> Family:
     """Return the family of a checkpoint.
 

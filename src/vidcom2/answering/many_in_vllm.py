@@ -19,10 +19,7 @@ from vllm.exceptions import VLLMClientError
 from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line
-from ..families import FAMILIES
-from ..finding_checkpoints import base_of, find_checkpoint
-from ..placement import Placement
-from ..toys import toy_of
+from ..finding_checkpoints import Resolved
 from ..video.reading import SizeOfFrames, Video, read_video
 from ..vllm_plugin.compat import why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
@@ -43,10 +40,8 @@ from .requests import VideoRequest, request_of
 
 def answer_many_in_vllm(
     requests: Iterable[Mapping[str, Any] | VideoRequest],
-    model: str | None,
+    model: Resolved,
     *,
-    settings: Mapping[str, Any],
-    placement: Placement,
     num_frames: int,
     max_new_tokens: int,
     batch_size: int,
@@ -58,19 +53,17 @@ def answer_many_in_vllm(
     """Start an engine, and return its answers as they come. The arguments are those of `answer_many`, but for these:
 
     Args:
-        settings: those of the run. A request's own replace them.
-        placement: its dtype and its revision hold. vLLM chooses the rest.
+        model: the model that was found. Its settings are those of the run, and a request's own replace them. Of its
+            placement the dtype holds; vLLM chooses the rest.
         batch_size: the most requests in the engine at a time, and so in a step of it.
         engine_arguments: further arguments of `vllm.LLM`.
 
     Raises:
         OptionError: on settings that an engine cannot keep to, and on another version of vLLM.
-        CheckpointError: if there is no such model, or VidCom² has no class for it.
+        CheckpointError: if the model's config or processor cannot be read.
     """
     engine = VllmEngine(
         model,
-        settings,
-        placement,
         num_frames,
         max_new_tokens,
         batch_size,
@@ -126,7 +119,7 @@ class _Prompt:
     lost_frames: int
 
 
-def config_and_processor(name: str | None, settings: Mapping[str, Any], placement: Placement) -> tuple[Any, Any]:
+def config_and_processor(model: Resolved) -> tuple[Any, Any]:
     """Return what a checkpoint's config and processor are in vLLM, without starting an engine.
 
     Raises:
@@ -135,15 +128,15 @@ def config_and_processor(name: str | None, settings: Mapping[str, Any], placemen
     problem = why_not(vllm.__version__)
     if problem is not None:
         raise OptionError(problem)
-    config, processor = read_config_and_processor(name, placement.revision, settings)
-    if toy_of(name) is None and base_of(find_checkpoint(str(name), placement.revision), placement.revision):
+    config, processor = read_config_and_processor(model)
+    if model.source.base is not None:
         raise OptionError(
-            f"{name} is an adapter. Merge it into its base and name the result, serve the base with vLLM's "
+            f"{model.name} is an adapter. Merge it into its base and name the result, serve the base with vLLM's "
             "`--enable-lora`, or use --engine transformers."
         )
-    reason = REASONS.get(FAMILIES[config.model_type].model_class.__name__)
+    reason = REASONS.get(model.family.model_class.__name__)
     if reason is not None:
-        raise OptionError(f"{name} cannot be answered in vLLM, because {reason}. Use --engine transformers.")
+        raise OptionError(f"{model.name} cannot be answered in vLLM, because {reason}. Use --engine transformers.")
     try:
         check_model(config)
         check_engine_can_keep(config.compression_settings(), has_mrope_positions(config))
@@ -157,22 +150,19 @@ class VllmEngine:
 
     def __init__(
         self,
-        name: str | None,
-        settings: Mapping[str, Any],
-        placement: Placement,
+        model: Resolved,
         num_frames: int,
         max_new_tokens: int,
         batch_size: int,
         chat_template_kwargs: Mapping[str, Any],
         arguments: Mapping[str, Any],
     ) -> None:
-        config, self.processor = config_and_processor(name, settings, placement)
+        config, self.processor = config_and_processor(model)
         check_template_arguments(self.processor, chat_template_kwargs)
         self.template_arguments = chat_template_kwargs
-        family = FAMILIES[config.model_type]
-        toy = toy_of(name)
+        family, source = model.family, model.source
         own = {each: getattr(config, each) for each in family.settings}
-        commit: dict[str, Any] = {} if placement.revision is None else {"revision": placement.revision}
+        commit: dict[str, Any] = {} if source.commit is None else {"revision": source.commit}
         self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
         # The processors of GLM and InternVL give a video the placeholders of images. The plugin gives it its own.
         self.placeholder = self.processor.tokenizer.convert_tokens_to_ids(self.processor.video_token)
@@ -180,9 +170,11 @@ class VllmEngine:
         self.full_placeholder = config.image_token_id if as_images else self.placeholder
         self.spreads_times = family.spreads_times
         # To vLLM, "auto" means bfloat16 for a checkpoint in float32.
-        dtype = placement.dtype if placement.dtype != "auto" else str(config.dtype or "auto").removeprefix("torch.")
+        dtype = model.placement.dtype
+        if dtype == "auto":
+            dtype = str(config.dtype or "auto").removeprefix("torch.")
         self.llm = vllm.LLM(
-            model=str(toy.folder) if toy is not None else find_checkpoint(str(name), placement.revision),
+            model=source.path,
             dtype=dtype,
             max_num_seqs=batch_size,
             limit_mm_per_prompt={"video": 1, "image": 0},

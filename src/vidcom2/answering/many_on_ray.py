@@ -24,9 +24,10 @@ import ray.data
 from ..checks import local_path
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, sentence
+from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..records.answer_parts import AnswerParts, RequestStamp, request_digest
-from ..records.fingerprints import certificate_of, model_identity, video_changed, video_stamp
+from ..records.fingerprints import certificate_of, identity_of, video_changed, video_stamp
 from ..records.jsonl import json_object
 from .requests import VideoRequest, request_of
 
@@ -292,10 +293,10 @@ class Worker:
 
 def _transformers(work: Work) -> tuple[Any, Mapping[str, Any]]:
     """Load the model. Returns the function that answers requests, and the identity of what was loaded."""
-    from ..checkpoints import load_placed
+    from ..checkpoints import load_resolved
     from .many import answer_many
 
-    checkpoint = load_placed(work.model, work.placement, work.settings)
+    checkpoint = load_resolved(resolve(work.model, work.placement, work.settings))
     assert checkpoint.identity is not None
     model, processor = checkpoint.model, checkpoint.processor
     return partial(answer_many, model=model, processor=processor, **work.answering), checkpoint.identity
@@ -307,8 +308,9 @@ def _vllm(work: Work) -> tuple[Any, Mapping[str, Any]]:
 
     how = dict(work.answering)
     reading = {name: how.pop(name) for name in ("workers", "scale_while_reading")}
-    engine = VllmEngine(work.model, work.settings, work.placement, arguments=work.engine_arguments or {}, **how)
-    return partial(engine.answers, **reading), model_identity(work.model, work.placement.revision)
+    model = resolve(work.model, work.placement, work.settings)
+    engine = VllmEngine(model, arguments=work.engine_arguments or {}, **how)
+    return partial(engine.answers, **reading), identity_of(model.source)
 
 
 PARTS = pa.schema([("answers", pa.int64()), ("errors", pa.int64()), ("first_error", pa.string())])

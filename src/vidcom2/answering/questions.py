@@ -18,7 +18,7 @@ LETTERED = re.compile(r"\W*([A-Za-z])(?:\W*$|[.):]\s*(?=\S)(.*))", re.S)
 # An option in a question: "A. a dog", "(A) a dog"
 IN_QUESTION = re.compile(r"(?:^|\s)\(?([A-Z])[.):]\s+")
 # Keys under which data sets have an option each: "A", "option_A", "Option 0"
-OF_AN_OPTION = re.compile(r"[A-J]|(?i:option|choice|candidate)[ _-]?[A-Ja-j0-9]")
+KEY_OF_AN_OPTION = re.compile(r"[A-J]|(?i:option|choice|candidate)[ _-]?[A-Ja-j0-9]")
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def _check_no_options(given: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"`{name}` is {value!r}, which the model would not see. Call it `choices`, a list of the options' texts"
             )
-    names = [key for key, value in given.items() if isinstance(value, str) and OF_AN_OPTION.fullmatch(str(key))]
+    names = [key for key, value in given.items() if isinstance(value, str) and KEY_OF_AN_OPTION.fullmatch(str(key))]
     if len(names) > 1 and options_in(str(given.get("question", given.get("prompt")))) is None:
         raise OptionError(
             f"{names[0]!r} and {names[1]!r} read like options, which the model would not see. Give their texts as a "

@@ -18,7 +18,7 @@ from rich.markup import escape
 from ..answering.candidates import Candidate, candidates_of
 from ..checks import check_given, check_settings, check_video_file, video_pixels
 from ..configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
-from ..errors import OptionError, written_to
+from ..errors import OptionError, option_name, written_to
 from ..finding_checkpoints import Resolved, resolve
 from ..measuring.figures import of_setup
 from ..measuring.results import new_file, read_results, write_results
@@ -31,7 +31,6 @@ from .console import (
     command_line,
     err,
     one_line_errors,
-    option,
     out,
     print_line,
     print_table,
@@ -200,7 +199,7 @@ class BenchOptions:
             given = getattr(self, name) or []
             twice = [value for value in given if given.count(value) > 1]
             if twice:
-                raise OptionError(f"`{option(name)}` has {twice[0]!r} twice. Name each once.")
+                raise OptionError(f"`{option_name(name)}` has {twice[0]!r} twice. Name each once.")
         check_settings(self.settings)
         assert self.method is not None and self.retention_ratio is not None and self.dtype is not None
         named = ",".join(self.method), ",".join(self.retention_ratio), ("--method", "--retention-ratio")

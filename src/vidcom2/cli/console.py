@@ -25,7 +25,7 @@ from typer.core import TyperCommand
 
 from ..checks import import_methods
 from ..configuration.compression_settings import CompressionSettings
-from ..errors import OptionError, is_out_of_memory, memory_reason, transformers_problem
+from ..errors import OptionError, is_out_of_memory, memory_reason, option_name, transformers_problem
 from ..families import FAMILIES
 from ..placement import Placement
 from ..recommended import RECOMMENDED
@@ -297,10 +297,6 @@ def command_line(options: Any, command: str, without: Sequence[str] = (), **show
     words = ["vidcom2", command]
     for name, value in {**given, **options.placement.given, **options.settings}.items():
         values = value if isinstance(value, list) else [value]
-        words += [option(name)] if value is True else [word for one in values for word in (option(name), str(one))]
+        typed = option_name(name)
+        words += [typed] if value is True else [word for each in values for word in (typed, str(each))]
     return shlex.join(words)
-
-
-def option(field: str) -> str:
-    """Return how an option is typed that stands for this field."""
-    return "--json" if field == "as_json" else f"--{field.replace('_', '-')}"

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from ..answering.requests import VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
-from ..errors import OptionError, written_to
+from ..errors import OptionError, option_name, written_to
 from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import check_loaded, identity_of, video_changed, video_stamp
 from ..records.jsonl import answered_rows, append_rows, complete_rows, rows_so_far
@@ -170,7 +170,7 @@ def check_installed(package: str, name: str, option: str = "engine") -> None:
     if find_spec(package) is None:
         raise OptionError(
             f'`{option}` is {package!r}, but {name} is not installed: pip install "vidcom2[{package}]", best in an '
-            f"environment of its own. Or leave --{option.replace('_', '-')} out, so that Transformers answers."
+            f"environment of its own. Or leave {option_name(option)} out, so that Transformers answers."
         )
 
 
@@ -193,9 +193,7 @@ def _in_vllm(
 
     answers = answer_many_in_vllm(
         requests,
-        options.model,
-        settings=options.settings,
-        placement=options.placement.at_commit(model.source.commit),
+        model,
         num_frames=options.num_frames,
         max_new_tokens=options.max_new_tokens,
         batch_size=options.batch_size or 64,

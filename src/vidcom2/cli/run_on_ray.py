@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from ..checks import check_given
 from ..errors import OptionError
-from ..finding_checkpoints import resolve
+from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import certificate_of
 from ..records.provenance import commit, is_dirty
 from .console import INTERRUPTED, SOME_ERRORS, imported_modules, one_line_errors, print_line, progress_bar
@@ -40,7 +40,7 @@ def run_on_ray(options: RunOptions) -> None:
         parts = AnswerParts(options.output)
         try:
             with parts.locked():
-                counts = _answer(options, options.requests, arguments, parts)
+                counts = _answer(options, options.requests, model, arguments, parts)
         except KeyboardInterrupt:
             print_line(f"Stopped. The parts so far are in {escape(parts.name)}. The same command continues there.")
             raise typer.Exit(INTERRUPTED) from None
@@ -75,7 +75,7 @@ def _from_anywhere(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: Any) -> dict[str, Any]:
+def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[str, Any], parts: Any) -> dict[str, Any]:
     """Answer what is left, and return the numbers of `requests`, of answers `before`, of new `answers` and `errors`,
     and the `first_error`."""
     from ..answering.many_on_ray import (
@@ -94,7 +94,7 @@ def _answer(options: RunOptions, source: str, arguments: dict[str, Any], parts: 
     if runs_vllm(options):
         from ..answering.many_in_vllm import config_and_processor
 
-        config_and_processor(options.model, options.settings, options.placement)  # before workers start
+        config_and_processor(model)  # before workers start
     announce_demo(options.model)
     answered = parts.answered()
     total, before = check_requests(requests, folder, answered, parts.name)

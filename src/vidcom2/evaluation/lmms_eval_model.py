@@ -25,9 +25,10 @@ from transformers.utils.logging import tqdm
 
 from ..answering.ask import ask
 from ..answering.comparison import environment
-from ..checkpoints import load_placed
+from ..checkpoints import load_resolved
 from ..checks import check_video_file, import_methods
 from ..errors import OptionError
+from ..finding_checkpoints import resolve
 from ..placement import Placement
 from ..records.fingerprints import certificate_of
 from ..records.provenance import birth_certificate, cpu_name
@@ -98,7 +99,7 @@ class VidCom2ForLmmsEval(lmms):
             attn_implementation=attn_implementation,
             revision=revision,
         )
-        checkpoint = load_placed(pretrained, placement, settings)
+        checkpoint = load_resolved(resolve(pretrained, placement, settings))
         self.model, self.processor = checkpoint.model, checkpoint.processor
         self._name, self._identity, self._num_frames = pretrained, checkpoint.identity, num_frames
         # Questions about the same video mostly follow each other, and a long video takes long to decode.

@@ -67,7 +67,7 @@ class CompressionMethod(Method):
     compiles: bool = False
 
     def reads(self, setting: str) -> bool:
-        """Whether a value of this setting makes a difference, as far as it is for compression methods to say."""
+        """Whether a value of this setting can make a difference. One that is for every method to read always can."""
         return setting in self.settings or setting not in OF_SOME_COMPRESSION_METHODS
 
     def keeps_by_sizes(self, rounding: str) -> bool:
@@ -82,7 +82,7 @@ class VisionMethod(Method):
     return None where it runs as a whole. `"full"`, the parent's own computation, has no function."""
 
     def reads(self, setting: str) -> bool:
-        """Whether a value of this setting can make a difference. Of settings that no vision method reads, it may."""
+        """Whether a value of this setting can make a difference. One that is for every method to read always can."""
         return setting in self.settings or setting not in OF_SOME_VISION_METHODS
 
     def fits(self, tower: str | None) -> bool:

@@ -80,7 +80,7 @@ def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str
 
 
 def option_name(field: str) -> str:
-    """Return how the option is typed that stands for a field: `--max-new-tokens`."""
+    """Return the option that sets a field, as it is typed: `--max-new-tokens`."""
     return f"--{field.replace('_', '-')}"
 
 

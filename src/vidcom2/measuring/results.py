@@ -35,7 +35,7 @@ def write_results(
     """Write the file that `vidcom2 publish --results` reads: for each series the cells of its row, and its `figures`.
 
     Args:
-        every: as `figures` takes them.
+        every: the series that were measured, as `Series.as_json` returns them.
         complete: whether nothing is left to measure.
     """
     rows = figures(every)

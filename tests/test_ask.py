@@ -1,8 +1,10 @@
 """`vidcom2.ask` and `prepare_inputs` do in one call what the steps by hand do."""
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -89,13 +91,13 @@ def test_fields_of_the_checkpoints_generation_config_that_ask_cannot_return_are_
     model.generation_config.do_sample, model.generation_config.num_return_sequences = True, 2
     model.generation_config.stop_strings = ["a text that never comes"]
     answer = vidcom2.ask(FRAMES, "What?", model, processor=family.processor, fps=2, max_new_tokens=3)
-    assert answer.answer == expected.answer
+    assert answer == expected
 
 
 def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> None:
     answer = ask(video, family)
     text, new_tokens, in_cache = by_hand(family.model, family, video)
-    assert str(answer) == answer.answer == text
+    assert answer == text
     assert (answer.new_tokens, answer.prompt_tokens) == (new_tokens, in_cache)
     assert answer.video is video and answer.measured is None
     assert answer.full_prompt_tokens - answer.full_video_tokens == answer.prompt_tokens - answer.video_tokens
@@ -119,6 +121,18 @@ def test_ask_answers_as_the_steps_by_hand_do(family: Family, video: Video) -> No
     assert answer.video_tokens == len(features.pooler_output[0])
 
 
+@only(lambda family: family.name == "llava_onevision")
+def test_an_answer_is_its_text(family: Family, video: Video) -> None:
+    answer = ask(video, family)
+    text = by_hand(family.model, family, video)[0]
+    assert answer == text and answer[:2] in answer and len(answer) == len(text) and answer + "." == text + "."
+    assert json.loads(json.dumps({"answer": answer})) == {"answer": text} and f"{answer:>99}" == f"{text:>99}"
+    assert type(str(answer)) is str  # which lets go of the video
+    for again in (copy.deepcopy(answer), pickle.loads(pickle.dumps(answer))):
+        assert (again, again.new_tokens, again.question) == (text, answer.new_tokens, QUESTION)
+        assert torch.equal(again.compression.indices, answer.compression.indices)
+
+
 def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
     """A family that takes two frames together counts the frame twice."""
     one = dataclasses.replace(video, frames=video.frames[:1], frames_indices=video.frames_indices[:1])
@@ -126,7 +140,7 @@ def test_a_video_of_one_frame_is_answered(family: Family, video: Video) -> None:
     answer = ask(one, family)
     repeats = family.case.frames_stand_apart and family.case.scored_frames(2) == 1
     shown = twice if repeats else one  # Qwen2-VL's processor repeats the frame itself
-    assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.model, family, shown)
+    assert (answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.model, family, shown)
 
 
 @only(lambda family: any("second_per_grid" in name for name in family.video_inputs))
@@ -164,7 +178,7 @@ def test_frame_times_reach_the_positions_in_full_precision(family: Family, by: s
 
 def test_without_compression_ask_answers_as_the_stock_class_does(family: Family, video: Video) -> None:
     answer = ask(video, family, family.uncompressing)
-    assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.stock, family, video)
+    assert (answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.stock, family, video)
     assert answer.prompt_tokens == answer.full_prompt_tokens
 
 
@@ -172,7 +186,7 @@ def test_ask_loads_a_named_checkpoint_with_the_given_settings(family: Family, cl
     settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
     answer = ask(clip, family, str(family.folder), num_frames=6, device="cpu", **settings)
     text, _, in_cache = by_hand(family.load(**settings), family, video)
-    assert (answer.answer, answer.prompt_tokens) == (text, in_cache)
+    assert (answer, answer.prompt_tokens) == (text, in_cache)
     assert answer.model == str(family.folder)
     kept = int(0.6 * answer.compression.num_tokens + 1e-6)
     if answer.compression.in_prompt is not None:  # of those that are chosen, what VideoLLaMA3's processor left in
@@ -185,7 +199,7 @@ def test_ask_loads_a_named_checkpoint_with_the_given_settings(family: Family, cl
 def test_settings_given_with_a_loaded_model_hold_for_one_call(family: Family, video: Video) -> None:
     settings = {"retention_ratio": 0.6, "compression_rounding": "exact"}
     answer = ask(video, family, **settings)
-    assert (answer.answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.load(**settings), family, video)
+    assert (answer, answer.new_tokens, answer.prompt_tokens) == by_hand(family.load(**settings), family, video)
     assert ask(video, family).prompt_tokens < answer.prompt_tokens
 
 
@@ -204,8 +218,8 @@ def test_arguments_of_generate_are_passed_on(family: Family, video: Video) -> No
     no_letters = [i for i, token in enumerate(tokens) if not (token.isascii() and token.isalpha())]
     arguments = {"min_new_tokens": 3, "suppress_tokens": no_letters}
     answer = ask(video, family, streamer=streamer, **arguments)
-    assert answer.answer == by_hand(family.model, family, video, **arguments)[0]
-    assert answer.answer.isalpha() and not ask(video, family).answer.isalpha()
+    assert answer == by_hand(family.model, family, video, **arguments)[0]
+    assert answer.isalpha() and not ask(video, family).isalpha()
     assert streamer.tokens == answer.full_prompt_tokens + answer.new_tokens
 
 
@@ -214,7 +228,7 @@ def test_measure_reports_the_figures_of_both_answers(family: Family, video: Vide
     compressed, full = answer.measured.compressed, answer.measured.uncompressed
     assert (compressed.prompt_tokens, compressed.video_tokens) == (answer.prompt_tokens, answer.video_tokens)
     assert (full.prompt_tokens, full.video_tokens) == (answer.full_prompt_tokens, answer.full_video_tokens)
-    assert compressed.answer == answer.answer and compressed.prefill_seconds > 0
+    assert compressed.answer == answer and compressed.prefill_seconds > 0
 
 
 def test_without_a_model_the_toy_answers_and_says_so(clip: Path) -> None:
@@ -335,7 +349,7 @@ def test_ask_answers_for_a_model_whose_generate_returns_dicts(family: Family, vi
     model = family.load()
     model.generation_config.return_dict_in_generate = True
     answer = vidcom2.ask(video, QUESTION, model, processor=family.processor, max_new_tokens=6)
-    assert answer.answer == ask(video, family).answer
+    assert answer == ask(video, family)
 
 
 def test_a_loaded_model_needs_its_processor_and_takes_no_loading_arguments(family: Family) -> None:

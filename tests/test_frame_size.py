@@ -94,7 +94,7 @@ def test_ask_answer_many_and_run_read_the_frames_in_the_size_of_the_processor(
     monkeypatch.setattr("vidcom2.video.reading.read_video", reading)
     requests = [{"video": str(clip), "prompt": QUESTION}]
     (answer,) = answer_many(requests, checkpoint.model, scale_while_reading=True, **given)
-    assert answer.answer == found.answer == expected.answer
+    assert answer.answer == found == expected
     command = ["run", "--model", folder, "--video", clip, "--num-frames", 4, "--max-new-tokens", 2, "--repeats", 1]
     assert vidcom2(*command, "--scale-while-reading", "--json")[0] == 0
     assert len(read) == 2

@@ -34,7 +34,7 @@ def ask(video: Any, family: Family, question: Any = QUESTION, **arguments: Any) 
 
 def told(answer: Answer) -> tuple[Any, ...]:
     kept = answer.compression.indices.tolist()
-    return answer.answer, answer.prompt_tokens, answer.full_prompt_tokens, answer.new_tokens, kept
+    return answer, answer.prompt_tokens, answer.full_prompt_tokens, answer.new_tokens, kept
 
 
 # -- frames -----------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_chat_is_asked_as_the_processors_template_writes_it(family: Family, vi
     )
     out = family.model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     answer = ask(video, family, chat)
-    assert answer.answer == family.processor.decode(out, skip_special_tokens=True) and answer.new_tokens == len(out)
+    assert answer == family.processor.decode(out, skip_special_tokens=True) and answer.new_tokens == len(out)
     assert answer.full_prompt_tokens == inputs["input_ids"].shape[1]
     in_words = [
         {"role": "user", "content": QUESTION},

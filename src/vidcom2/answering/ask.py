@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, cast, overload
 
@@ -31,23 +30,21 @@ from .generation import compress, encode, generate
 from .prompting import check_template_arguments, prepare_inputs
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """The answer to a question about a video. `str(answer)` is its text.
+class Answer(str):
+    """The answer to a question about a video: its text, and what is known about it.
 
     Attributes:
-        answer: the text.
+        model: the model's name.
+        question: the text, or the chat, as it was asked.
         prompt_tokens: length of the compressed prompt, as it is in the KV cache after prefill.
         video_tokens: how many of these are tokens of the video.
         full_prompt_tokens, full_video_tokens: the same without compression.
         new_tokens: how many tokens were generated.
-        question: the text, or the chat, as it was asked.
         video: the frames that the model saw.
         compression: the tokens that were kept of it.
         measured: what `vidcom2 run` reports; None without `measure=True`.
     """
 
-    answer: str
     model: str
     question: Prompt
     prompt_tokens: int
@@ -55,12 +52,14 @@ class Answer:
     full_prompt_tokens: int
     full_video_tokens: int
     new_tokens: int
-    video: Video = field(repr=False)
-    compression: VideoCompression = field(repr=False)
-    measured: Comparison | None = field(default=None, repr=False)
+    video: Video
+    compression: VideoCompression
+    measured: Comparison | None = None
 
-    def __str__(self) -> str:
-        return self.answer
+    def __new__(cls, text: str, **known: Any) -> "Answer":
+        answer = super().__new__(cls, text)
+        vars(answer).update(known)
+        return answer
 
 
 @overload
@@ -173,8 +172,10 @@ def ask(
         return answers
     if not measure:
         return answers[0]
-    measured = run(checkpoint, video, cast(str, question), max_new_tokens, chat_template_kwargs=chat_template_kwargs)
-    return replace(answers[0], measured=measured)
+    answers[0].measured = run(
+        checkpoint, video, cast(str, question), max_new_tokens, chat_template_kwargs=chat_template_kwargs
+    )
+    return answers[0]
 
 
 def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:
@@ -218,7 +219,7 @@ def _answers(
         video_tokens = len(features.pooler_output[0])
         answers.append(
             Answer(
-                answer=processor.decode(new, skip_special_tokens=True),
+                processor.decode(new, skip_special_tokens=True),
                 model=checkpoint.name,
                 question=prompt,
                 prompt_tokens=int((~is_video).sum()) + video_tokens,

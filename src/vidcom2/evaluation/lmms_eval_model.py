@@ -129,7 +129,7 @@ class VidCom2ForLmmsEval(lmms):
             answer = ask(video, question, self.model, processor=self.processor, **generation_arguments(of_task))
             kept += len(answer.compression.indices)
             scored += answer.compression.num_tokens
-            text = until_stop(answer.answer, of_task.get("until"))
+            text = until_stop(str(answer), of_task.get("until"))
             results.append(GenerationResult(text, TokenCounts(answer.prompt_tokens, answer.new_tokens)))
         if requests:
             self._certify(requests[0], kept / scored)

@@ -1,7 +1,9 @@
 """The names that `vidcom2` exports. Type checkers read this file, and `__init__.py` imports each name on first use."""
 
-from .answering.ask import ask
+from .answering.answer import Answer
+from .answering.ask import ask, load_watched, watch
 from .answering.many import AnsweredRequest, answer_many
+from .answering.watched import Watched
 from .applying import apply, remove
 from .checkpoints import load
 from .configuration.compression_settings import CompressionSettings
@@ -74,6 +76,7 @@ from .video.reading import Video, read_video
 
 __all__ = [
     "RECOMMENDED",
+    "Answer",
     "AnsweredRequest",
     "CompressionSettings",
     "LlavaVideoProcessor",
@@ -125,6 +128,7 @@ __all__ = [
     "Video",
     "VideoCompression",
     "VideoTokens",
+    "Watched",
     "answer_many",
     "apply",
     "ask",
@@ -132,11 +136,13 @@ __all__ = [
     "frame_budgets",
     "labels_at",
     "load",
+    "load_watched",
     "most_unique_tokens",
     "read_video",
     "register_compression_method",
     "register_score_method",
     "register_vision_method",
     "remove",
+    "watch",
 ]
 __version__: str

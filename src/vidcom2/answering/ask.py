@@ -1,65 +1,27 @@
-"""Asking a question about a video, in one call."""
+"""Asking a question about a video, in one call; and watching a video, to ask many."""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, cast, overload
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..checkpoints import Checkpoint
 from ..checks import whole_number
 from ..errors import OptionError
-from ..modeling.encoding.video_features import VidCom2VideoFeatures
-from ..modeling.methods.compression import VideoCompression
 from ..placement import Placement
+from ..records.fingerprints import video_stamp
 from ..video.frames import Frames, is_list_of_pictures
 from ..video.reading import Video, check_video, read_video
-from .arguments import (
-    DEMO_WARNING,
-    check_generate_arguments,
-    check_model,
-    checkpoint_of,
-    pop_call_settings,
-    with_tokenizer,
-)
+from .answer import Answer
+from .arguments import DEMO_WARNING, check_generate_arguments, check_model, checkpoint_of, pop_call_settings
 from .chats import Chat, Message, Prompt, is_single, prompts_of
-from .comparison import Comparison, run
+from .comparison import run
 from .frame_size import size_of_frames
-from .generation import compress, encode, generate
-from .prompting import check_template_arguments, prepare_inputs
-
-
-class Answer(str):
-    """The answer to a question about a video: its text, and what is known about it.
-
-    Attributes:
-        model: the model's name.
-        question: the text, or the chat, as it was asked.
-        prompt_tokens: length of the compressed prompt, as it is in the KV cache after prefill.
-        video_tokens: how many of these are tokens of the video.
-        full_prompt_tokens, full_video_tokens: the same without compression.
-        new_tokens: how many tokens were generated.
-        video: the frames that the model saw.
-        compression: the tokens that were kept of it.
-        measured: what `vidcom2 run` reports; None without `measure=True`.
-    """
-
-    model: str
-    question: Prompt
-    prompt_tokens: int
-    video_tokens: int
-    full_prompt_tokens: int
-    full_video_tokens: int
-    new_tokens: int
-    video: Video
-    compression: VideoCompression
-    measured: Comparison | None = None
-
-    def __new__(cls, text: str, **known: Any) -> "Answer":
-        answer = super().__new__(cls, text)
-        vars(answer).update(known)
-        return answer
+from .prompting import check_template_arguments
+from .watched import Watched, check_kept, watch_frames
+from .watched_file import read_header, read_watched
 
 
 @overload
@@ -138,13 +100,8 @@ def ask(
     )
     # Refuse all that can be refused before anything slow starts.
     prompts = prompts_of(question)
-    video = _with_times(video, fps, times)
-    num_frames = whole_number("num_frames", num_frames)
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
     check_generate_arguments("ask", arguments)
-    found = check_model(model, processor, placement, settings)
-    if processor is not None:
-        check_template_arguments(processor, chat_template_kwargs)
     if measure and not isinstance(question, str):
         raise OptionError("`measure=True` measures one text, but `question` is a list. Ask one text, or leave it out.")
     if measure and settings and isinstance(model, PreTrainedModel):
@@ -152,6 +109,118 @@ def ask(
             f"`measure=True` measures the model with its own settings, but {', '.join(map(repr, settings))} is given "
             "for this call. Set it in `model.config` instead."
         )
+    frames = {"num_frames": num_frames, "fps": fps, "times": times, "scale_while_reading": scale_while_reading}
+    watched = _watch(video, model, processor, placement, settings, chat_template_kwargs, **frames)
+    answers = watched.answers(prompts, {"max_new_tokens": max_new_tokens, **arguments}, chat_template_kwargs)
+    if not is_single(question):
+        return answers
+    if measure:
+        answers[0].measured = run(
+            watched.checkpoint,
+            cast(Video, watched.video),
+            cast(str, question),
+            max_new_tokens,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+    return answers[0]
+
+
+def watch(
+    video: str | PathLike[str] | Video | Frames,
+    model: str | PreTrainedModel | None = None,
+    *,
+    processor: ProcessorMixin | None = None,
+    num_frames: int = 32,
+    fps: float | None = None,
+    times: Sequence[float] | None = None,
+    scale_while_reading: bool = False,
+    device: str = "auto",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+    device_map: str | None = None,
+    revision: str | None = None,
+    **settings: Any,
+) -> Watched:
+    """Read, encode and compress a video once, to ask about it many times.
+
+    `watched.ask` answers as `ask` does. `watched.prefill()` also runs the language model over the video once, and
+    `watched.save` writes a file that `load_watched` reads.
+
+    Args:
+        video, model, processor, num_frames, fps, times, scale_while_reading, device, dtype, attn_implementation,
+            device_map, revision: as in `ask`.
+        **settings: settings of VidCom² (`retention_ratio=0.15`), the checkpoint's own where not given.
+
+    Raises:
+        VideoError, CheckpointError, ValueError: as `ask` does.
+    """
+    placement = Placement(
+        device=device,
+        device_map=device_map,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        revision=revision,
+    )
+    given = dict(settings)
+    settings = pop_call_settings(given)
+    check_generate_arguments("watch", given, own=tuple(given))
+    frames = {"num_frames": num_frames, "fps": fps, "times": times, "scale_while_reading": scale_while_reading}
+    return _watch(video, model, processor, placement, settings, **frames)
+
+
+def load_watched(
+    path: str | PathLike[str],
+    model: str | PreTrainedModel | None = None,
+    *,
+    processor: ProcessorMixin | None = None,
+    **settings: Any,
+) -> Watched:
+    """Load a video that `Watched.save` wrote.
+
+    Args:
+        path: the file.
+        model, processor: the model that watched the video, as in `ask`. Its language model may have been tuned since;
+            then the file may hold no KV cache.
+        **settings: settings that the video must have been watched with. Others of its settings may be anything.
+
+    Raises:
+        OptionError: on a file that is damaged, from a newer version, of another model or with other settings, or whose
+            video has changed since.
+        CheckpointError: if the model cannot be loaded.
+    """
+    given = dict(settings)
+    asked = pop_call_settings(given)
+    check_generate_arguments("load_watched", given, own=tuple(given))
+    file = Path(path)
+    header = read_header(file)  # before a model is loaded for it
+    found = check_model(model, processor, Placement(), {})
+    checkpoint, _ = checkpoint_of(found, processor, {})
+    watched = read_watched(file, header, checkpoint)
+    check_kept(watched.settings, asked)
+    return watched
+
+
+def _watch(
+    video: Any,
+    model: str | PreTrainedModel | None,
+    processor: ProcessorMixin | None,
+    placement: Placement,
+    settings: dict[str, Any],
+    template_arguments: Mapping[str, Any] | None = None,
+    *,
+    num_frames: Any,
+    fps: Any,
+    times: Any,
+    scale_while_reading: Any,
+) -> Watched:
+    """Do what `watch` does. The arguments for the chat template are checked as soon as the processor is known."""
+    source = fspath(video) if isinstance(video, str | PathLike) else None
+    stamp = video_stamp(source)
+    video = _with_times(video, fps, times)
+    num_frames = whole_number("num_frames", num_frames)
+    found = check_model(model, processor, placement, settings)
+    if processor is not None:
+        check_template_arguments(processor, template_arguments)
     if isinstance(video, Video):
         if scale_while_reading:
             raise OptionError("`scale_while_reading` is for files, but `video` is already decoded. Leave it out.")
@@ -160,22 +229,14 @@ def ask(
     elif isinstance(video, str | PathLike):  # the model's processor must be known before it is read
         check_video(fspath(video))
     if model is None:
-        warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
+        warnings.warn(DEMO_WARNING, UserWarning, stacklevel=3)
     checkpoint, settings = checkpoint_of(found, processor, settings)
     if processor is None:
-        check_template_arguments(checkpoint.processor, chat_template_kwargs)
+        check_template_arguments(checkpoint.processor, template_arguments)
     if not isinstance(video, Video):
         video = read_video(video, num_frames, size=size_of_frames(checkpoint.processor), fps=fps, times=times)
-    of_generate = {"max_new_tokens": max_new_tokens, **arguments}
-    answers = _answers(checkpoint, video, prompts, settings, of_generate, chat_template_kwargs)
-    if not is_single(question):
-        return answers
-    if not measure:
-        return answers[0]
-    answers[0].measured = run(
-        checkpoint, video, cast(str, question), max_new_tokens, chat_template_kwargs=chat_template_kwargs
-    )
-    return answers[0]
+    stamped = None if source is None or stamp is None else (source, stamp)
+    return watch_frames(checkpoint, video, settings, stamped)
 
 
 def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) -> Any:
@@ -193,42 +254,3 @@ def _with_times(video: Any, fps: float | None, times: Sequence[float] | None) ->
             "pictures, or decoded frames: an array, a tensor or a list of images."
         )
     return Video.from_frames(video, fps=fps, times=times)
-
-
-def _answers(
-    checkpoint: Checkpoint,
-    video: Video,
-    prompts: Sequence[Prompt],
-    settings: dict[str, Any],
-    arguments: dict[str, Any],
-    template_arguments: Mapping[str, Any] | None,
-) -> list[Answer]:
-    processor: Any = checkpoint.processor
-    model = checkpoint.model
-    of_call = model.config.compression_settings(**settings)
-    arguments = with_tokenizer(arguments, checkpoint)
-    features: VidCom2VideoFeatures | None = None
-    answers = []
-    for prompt in prompts:
-        inputs = prepare_inputs(processor, prompt, video, model, template_arguments=template_arguments)
-        if features is None:  # encoded here, not in `generate`, so that the answer can say which tokens were kept
-            features = compress(model, encode(model, inputs, of_call), of_call)
-        inputs.pop("pixel_values_videos")
-        new = generate(model, inputs, features, of_call.compression_positions, **arguments)[0]
-        is_video = model.model.is_video(inputs["input_ids"])
-        video_tokens = len(features.pooler_output[0])
-        answers.append(
-            Answer(
-                processor.decode(new, skip_special_tokens=True),
-                model=checkpoint.name,
-                question=prompt,
-                prompt_tokens=int((~is_video).sum()) + video_tokens,
-                video_tokens=video_tokens,
-                full_prompt_tokens=is_video.numel(),
-                full_video_tokens=int(is_video.sum()),
-                new_tokens=len(new),
-                video=video,
-                compression=features.video_compressions[0],
-            )
-        )
-    return answers

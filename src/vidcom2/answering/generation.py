@@ -171,7 +171,7 @@ def joined(features: Sequence[VidCom2VideoFeatures]) -> VidCom2VideoFeatures:
 def generate(
     model: "VidCom2GenerationMixin",
     prompts: Mapping[str, Any],
-    features: VidCom2VideoFeatures,
+    features: VidCom2VideoFeatures | None,
     positions: str,
     hook: StageHook = NO_HOOK,
     **arguments: Any,
@@ -181,7 +181,7 @@ def generate(
     Args:
         prompts: `input_ids` (B, L) and the processor's other inputs, on the model's device; pixels are left out.
         features: the features of their videos, as `compress` returns them. To keep all tokens, the `outputs` of
-            `encode`.
+            `encode`. None if a KV cache among the arguments holds the videos.
         positions: the setting `compression_positions`. The features reflect all other settings already.
         arguments: arguments of `generate`. It decodes greedily unless told `do_sample=True`.
 
@@ -191,12 +191,13 @@ def generate(
     Raises:
         ValueError: on a batch or arguments that the model refuses.
     """
-    keeps_all = features.video_compressions is None
+    keeps_all = features is not None and features.video_compressions is None
+    encoded = {} if features is None else {"mm_encoder_outputs": {"video": features}}
     of_call = {"retention_ratio": 1.0} if keeps_all else {"compression_positions": positions}
     with _borders_of_language_model(model, hook):
         output: Any = model.generate(
             **{name: value for name, value in prompts.items() if name != "pixel_values_videos"},
-            mm_encoder_outputs={"video": features},
+            **encoded,
             **of_call,
             **{"do_sample": False, "return_dict_in_generate": False, "num_return_sequences": 1, **arguments},
         )

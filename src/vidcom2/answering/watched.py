@@ -1,0 +1,251 @@
+"""A video that a model has watched: it is read, encoded and compressed once, and asked about many times."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig
+
+from ..checkpoints import Checkpoint
+from ..checks import whole_number
+from ..configuration.compression_settings import CompressionSettings
+from ..errors import OptionError
+from ..modeling.encoding.video_features import VidCom2VideoFeatures
+from ..modeling.hosting.in_transformers import CACHE
+from ..video.reading import Video
+from .answer import Answer
+from .arguments import check_generate_arguments, pop_call_settings, with_tokenizer
+from .chats import Chat, Message, Prompt, is_single, prompts_of
+from .generation import compress, encode, generate
+from .prepared_video import PreparedVideo, prepare_video
+from .prompting import check_template_arguments
+
+# Questions that begin alike only by chance, from which the part of a prompt before the question is found.
+PROBES = ("?", "What is it", "Aaa bbb")
+# Arguments of `generate` that never begin with a KV cache that is given. With these, the features are used.
+WITHOUT_A_CACHE = (
+    *("num_beams", "num_beam_groups", "penalty_alpha", "dola_layers", "custom_generate", "assistant_model"),
+    *("prompt_lookup_num_tokens", "assistant_early_exit", "guidance_scale", "cache_implementation", "cache_config"),
+    *("use_cache", "prefill_chunk_size", "past_key_values", "negative_prompt_ids"),
+)
+
+
+class Watched:
+    """A video with the features of its kept tokens, ready for questions. `vidcom2.watch` and `load_watched` make it.
+
+    Attributes:
+        checkpoint: the model with its processor.
+        prepared: how the video stands in a prompt.
+        features: the features of the kept tokens, on the model's device.
+        settings: the settings that the video was compressed with.
+        video: the frames; None if the video was loaded by `load_watched`.
+        source: the file that it was read from, and its size and time of change then; None for other videos.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        prepared: PreparedVideo,
+        features: VidCom2VideoFeatures,
+        settings: CompressionSettings,
+        video: Video | None = None,
+        source: tuple[str, str] | None = None,
+    ) -> None:
+        self.checkpoint, self.prepared, self.features, self.settings = checkpoint, prepared, features, settings
+        self.video, self.source = video, source
+        self.prefix: Tensor | None = None  # (P,) the ids of the caller's prompt that the KV cache stands for
+        self.cache: Any = None
+
+    @overload
+    def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
+        self, question: str | Sequence[Message], **arguments: Any
+    ) -> Answer: ...
+    @overload
+    def ask(self, question: Sequence[str] | Sequence[Chat], **arguments: Any) -> list[Answer]: ...
+    def ask(
+        self,
+        question: Prompt | Sequence[Prompt],
+        *,
+        max_new_tokens: int = 64,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Answer | list[Answer]:
+        """Ask one or several questions about the video. Each is asked by itself, as if it were the first.
+
+        Args:
+            question, max_new_tokens, chat_template_kwargs: as in `ask`.
+            **arguments: arguments of `generate`. It decodes greedily unless told `do_sample=True`.
+
+        Returns:
+            The answer; to a list of questions, the list of their answers.
+
+        Raises:
+            ValueError: on an argument that is unknown or outside its accepted set, and on settings: the video was
+                compressed when it was watched.
+        """
+        prompts = prompts_of(question)
+        max_new_tokens = whole_number("max_new_tokens", max_new_tokens)
+        check_kept(self.settings, pop_call_settings(arguments))
+        check_generate_arguments("ask", arguments)
+        check_template_arguments(self.checkpoint.processor, chat_template_kwargs)
+        answers = self.answers(prompts, {"max_new_tokens": max_new_tokens, **arguments}, chat_template_kwargs)
+        return answers[0] if is_single(question) else answers
+
+    def answers(
+        self,
+        prompts: Sequence[Prompt],
+        arguments: dict[str, Any],
+        template_arguments: Mapping[str, Any] | None = None,
+    ) -> list[Answer]:
+        """Answer questions that are checked already, with these arguments of `generate`."""
+        arguments = with_tokenizer(arguments, self.checkpoint)
+        return [self._answer(prompt, arguments, template_arguments) for prompt in prompts]
+
+    @torch.no_grad()
+    def prefill(self) -> "Watched":
+        """Run the language model over the prompt up to the question, and keep its KV cache for all further questions.
+
+        What begins otherwise, such as a chat with words of the system, is answered from the features as before. So are
+        calls with arguments that cannot begin with a cache, such as `num_beams`.
+
+        Returns:
+            This object.
+
+        Raises:
+            OptionError: if the chat template writes the question before the video.
+        """
+        if self.cache is not None:
+            return self
+        model: Any = self.checkpoint.model
+        inputs, *others = (self.inputs(probe) for probe in PROBES)
+        ids = inputs["input_ids"]
+        length = min(_common(ids[0], other["input_ids"][0]) for other in others)
+        prefix = ids[:, :length]
+        if int(model.model.is_video(prefix).sum()) < int(model.model.is_video(ids).sum()):
+            raise OptionError("the model's chat template writes the question before the video. Ask without `prefill`.")
+        cut = {name: each[:, :length] if each.shape == ids.shape else each for name, each in inputs.items()}
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        model(
+            **cut,
+            mm_encoder_outputs={"video": self.features},
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            compression_positions=self.settings.compression_positions,
+        )
+        self.prefix, self.cache = prefix[0], cache
+        return self
+
+    def save(self, path: str | PathLike[str], prefill: bool = False) -> None:
+        """Write the video as the model watched it, without pixels, to one safetensors file.
+
+        Args:
+            path: where to write it. An existing file is replaced, once the new one is whole.
+            prefill: also write the KV cache of the prompt before the question, which `prefill` makes.
+
+        Raises:
+            OptionError: on a file that cannot be written, or a kind of KV cache that a file cannot hold.
+        """
+        from .watched_file import write_watched
+
+        if prefill:
+            self.prefill()
+        write_watched(self, Path(path), with_cache=prefill)
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, prompt: Prompt, template_arguments: Mapping[str, Any] | None, arguments: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], VidCom2VideoFeatures | None]:
+        """Return what `generation.generate` takes for a question: the inputs, and the features of the video.
+
+        Where the prompt and the arguments of `generate` can continue the KV cache, a copy of it is among the inputs, and
+        the features are None.
+        """
+        inputs = self.inputs(prompt, template_arguments)
+        if self.can_continue(inputs["input_ids"], arguments):
+            return inputs | {CACHE: copy.deepcopy(self.cache)}, None
+        return inputs, self.features
+
+    def inputs(self, prompt: Prompt, template_arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the processor's inputs for a question, without pixels."""
+        of = self.checkpoint
+        return self.prepared.prompt(of.processor, of.model, prompt, template_arguments)
+
+    def _answer(self, prompt: Prompt, arguments: dict[str, Any], template_arguments: Mapping | None) -> Answer:
+        model, processor = self.checkpoint.model, self.checkpoint.processor
+        inputs, features = self.begin(prompt, template_arguments, arguments)
+        new = generate(model, inputs, features, self.settings.compression_positions, **arguments)[0]
+        is_video = model.model.is_video(inputs["input_ids"])
+        video_tokens = len(self.features.pooler_output[0])
+        return Answer(
+            processor.decode(new, skip_special_tokens=True),
+            model=self.checkpoint.name,
+            question=prompt,
+            prompt_tokens=int((~is_video).sum()) + video_tokens,
+            video_tokens=video_tokens,
+            full_prompt_tokens=is_video.numel(),
+            full_video_tokens=int(is_video.sum()),
+            new_tokens=len(new),
+            video=self.video,
+            compression=self.features.video_compressions[0],
+        )
+
+    def can_continue(self, ids: Tensor, arguments: Mapping[str, Any]) -> bool:
+        """Tell whether a call can continue the KV cache of the prompt before the question."""
+        if self.prefix is None or len(self.prefix) >= ids.shape[1]:
+            return False
+        if not torch.equal(ids[0, : len(self.prefix)], self.prefix):
+            return False
+        usual, own = GenerationConfig(), self.checkpoint.model.generation_config
+        for name in WITHOUT_A_CACHE:
+            value = arguments.get(name, getattr(own, name, None))
+            if value is not None and value != getattr(usual, name, None) and (name, value) not in PLAIN:
+                return False
+        return True
+
+
+PLAIN = {("num_beams", 1), ("use_cache", True), ("num_beam_groups", 1)}
+
+
+def check_kept(settings: CompressionSettings, asked: Mapping[str, Any]) -> None:
+    """Check that a call asks for no other settings than those that a video was watched with.
+
+    Raises:
+        OptionError: on the first that it does.
+    """
+    for name, value in asked.items():
+        own = getattr(settings, name, value)
+        if value is not None and value != own:
+            raise OptionError(
+                f"`{name}` is {value!r}, but the video was watched with {own!r}, and only the tokens that were kept "
+                "then are left. Watch it again with the other value."
+            )
+
+
+def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, Any], source: Any = None) -> Watched:
+    """Let a model watch frames: encode and compress them once.
+
+    Args:
+        settings: settings of the call, which replace those of the model's config.
+        source: as in `Watched`.
+
+    Raises:
+        ValueError: on a video or settings that the model refuses.
+    """
+    model = checkpoint.model
+    of_call = model.config.compression_settings(**settings)
+    prepared, inputs = prepare_video(checkpoint.processor, video, model)
+    features = compress(model, encode(model, inputs, of_call), of_call)
+    return Watched(checkpoint, prepared, features, of_call, video, source)
+
+
+def _common(ids: Tensor, other: Tensor) -> int:
+    """Return how many ids two prompts begin with alike, but less than all of either."""
+    length = min(len(ids), len(other)) - 1
+    differ = (ids[:length] != other[:length]).nonzero()
+    return int(differ[0]) if len(differ) else length

@@ -1,0 +1,271 @@
+"""A watched video answers as `ask` does: at once, from its file, from its KV cache, and in another process."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Family, only
+from models import RETENTION_RATIO
+from safetensors.torch import load_file, save_file
+from transformers import LogitsProcessor
+
+import vidcom2
+from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.answering.watched import Watched
+from vidcom2.errors import OptionError
+from vidcom2.toys import DEMO_VIDEO
+
+CHATS: list[Any] = [
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
+    [
+        {"role": "user", "content": [{"type": "text", "text": "First."}, {"type": "video"}]},
+        {"role": "assistant", "content": "A ball."},
+        {"role": "user", "content": "Where?"},
+    ],
+]
+
+
+class Seen(LogitsProcessor):
+    """Remembers the logits of an answer."""
+
+    def __init__(self) -> None:
+        self.logits: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.logits.append(scores.float())
+        return scores
+
+
+def logits(asks: Any, question: Any, *args: Any, **arguments: Any) -> torch.Tensor:
+    seen = Seen()
+    asks(question, *args, logits_processor=[seen], max_new_tokens=3, min_new_tokens=3, **arguments)
+    return torch.stack(seen.logits)
+
+
+@pytest.fixture(scope="module")
+def video() -> vidcom2.Video:
+    frames = np.random.default_rng(0).integers(0, 256, (8, 112, 112, 3)).astype(np.uint8)
+    frames[3:] = frames[2] // 2 + frames[3:] // 2
+    return vidcom2.Video.from_frames(frames, fps=2)
+
+
+def watch(family: Family, video: vidcom2.Video, **settings: Any) -> Watched:
+    return vidcom2.watch(video, family.model, processor=family.processor, **settings)
+
+
+def load(family: Family, path: Path, model: Any = None, **settings: Any) -> Watched:
+    return vidcom2.load_watched(path, model or family.model, processor=family.processor, **settings)
+
+
+def test_a_watched_video_answers_as_ask_does(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
+    """The inputs without pixels are the processor's, and the logits are those of `generate` on the processor's own
+    inputs: bit for bit from the features, and up to rounding from the KV cache. The loaded files give the same."""
+    watched, filled = watch(family, video), watch(family, video)
+    watched.save(tmp_path / "features.watched")
+    filled.save(tmp_path / "cache.watched", prefill=True)
+    from_features = [watched, load(family, tmp_path / "features.watched")]
+    from_cache = [filled, load(family, tmp_path / "cache.watched")]
+    for question in ("What happens?", "\nWho is it? Why?", *CHATS):
+        fresh = prepare_inputs(family.processor, question, video, family.model)
+        expected = logits(
+            lambda _, given=fresh, **rest: family.model.generate(**given, do_sample=False, **rest), question
+        )
+        inputs = watched.inputs(question)
+        assert inputs.keys() == fresh.keys() - {"pixel_values_videos"}
+        assert all(torch.equal(inputs[name], fresh[name]) for name in inputs)
+        for way in from_features:
+            assert torch.equal(logits(way.ask, question), expected)
+        for way in from_cache:
+            assert isinstance(question, list) or way.can_continue(inputs["input_ids"], {})
+            torch.testing.assert_close(logits(way.ask, question), expected, rtol=0, atol=1e-5)
+    expected = vidcom2.ask(video, ["?", "Who?"], family.model, processor=family.processor)
+    answers = from_cache[1].ask(["?", "Who?"])
+    assert answers == expected and answers[0].prompt_tokens == expected[0].prompt_tokens and answers[0].video is None
+    assert torch.equal(answers[1].compression.placeholders, expected[1].compression.placeholders)
+
+
+def test_a_tuned_language_model_keeps_the_features_and_not_the_cache(
+    family: Family, video: vidcom2.Video, tmp_path: Path
+) -> None:
+    watch(family, video).save(tmp_path / "features.watched")
+    watch(family, video).save(tmp_path / "cache.watched", prefill=True)
+    tuned = family.load(retention_ratio=RETENTION_RATIO)
+    with torch.no_grad():
+        tuned.get_output_embeddings().weight[-1, -1] += 0.1
+    assert load(family, tmp_path / "features.watched", tuned).ask("Who?", max_new_tokens=1).new_tokens == 1
+    with pytest.raises(OptionError, match="another model: the model's weights differs"):
+        load(family, tmp_path / "cache.watched", tuned)
+    weights = [value for name, value in tuned.model.named_parameters() if not name.startswith("language_model.")]
+    with torch.no_grad():
+        weights[-1].view(-1)[0] += 0.1
+    with pytest.raises(OptionError, match="another model: the encoder's weights differs"):
+        load(family, tmp_path / "features.watched", tuned)
+
+
+ONE = only(lambda family: family.name == "llava_onevision")
+
+
+@ONE
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_beams": 3},
+        {"do_sample": True, "temperature": 2.0},
+        {"repetition_penalty": 1.8},
+        {"do_sample": True, "min_p": 0.05, "temperature": 3.0},
+        {"prompt_lookup_num_tokens": 3},
+        {"cache_implementation": "static"},
+        {"use_cache": False},
+    ],
+    ids=lambda arguments: ", ".join(arguments) or "greedy",
+)
+def test_arguments_of_generate_do_what_they_do_in_ask(
+    family: Family, video: vidcom2.Video, arguments: dict[str, Any]
+) -> None:
+    """What cannot begin with a KV cache is answered from the features by itself."""
+    given = {"max_new_tokens": 8, "min_new_tokens": 8, **arguments}
+    filled = watch(family, video).prefill()
+    torch.manual_seed(0)
+    expected = vidcom2.ask(video, "Who is it?", family.model, processor=family.processor, **given)
+    for way in (watch(family, video), filled):
+        for _ in range(2):  # the kept cache is not changed by a question
+            torch.manual_seed(0)
+            assert way.ask("Who is it?", **given) == expected
+
+
+@ONE
+def test_a_video_watched_with_all_tokens_answers_as_the_stock_model(family: Family, video: vidcom2.Video) -> None:
+    watched = watch(family, video, retention_ratio=1.0)
+    model, given = family.untouched_stock(), {"max_new_tokens": 6, "do_sample": False}
+    inputs = prepare_inputs(family.processor, "Who?", video, model)
+    new = model.generate(**inputs, **given)[0, inputs["input_ids"].shape[1] :]
+    expected = family.processor.decode(new, skip_special_tokens=True)
+    assert watched.ask("Who?", max_new_tokens=6) == watched.prefill().ask("Who?", max_new_tokens=6) == expected
+
+
+@ONE
+def test_what_cannot_be_the_same_video_is_refused(family: Family, video: vidcom2.Video, tmp_path: Path) -> None:
+    """Each has one error, and the file that was there stays."""
+    path, clip = tmp_path / "clip.watched", tmp_path / "clip.mp4"
+    clip.write_bytes(DEMO_VIDEO.read_bytes())
+    watched = watch(family, clip, num_frames=4, retention_ratio=0.5)
+    watched.save(path)
+    whole = path.read_bytes()
+    assert load(family, path, retention_ratio=0.5).ask("Who?") == watched.ask("Who?")
+    with pytest.raises(OptionError, match=r"`retention_ratio` is 0.25, but the video was watched with 0.5"):
+        load(family, path, retention_ratio=0.25)
+    with pytest.raises(OptionError, match=r"`retention_ratio` is 0.25, but the video was watched with 0.5"):
+        watched.ask("Who?", retention_ratio=0.25)
+
+    def refused(written: bytes, match: str) -> None:
+        path.write_bytes(written)
+        with pytest.raises(OptionError, match=match):
+            load(family, path)
+
+    refused(whole[:-1000], "cut short")
+    refused(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:], "damaged")
+    refused(clip.read_bytes(), "cannot be read")
+    refused(b"", "cannot be read")
+    refused(whole.replace(b'\\"format\\": 1', b'\\"format\\": 7'), "format 7")
+    save_file({"features": torch.zeros(1)}, tmp_path / "other.safetensors")
+    refused((tmp_path / "other.safetensors").read_bytes(), "not a video that was watched")
+    path.write_bytes(whole)
+    clip.write_bytes(whole)
+    with pytest.raises(OptionError, match="has changed since"):
+        load(family, path)
+    clip.unlink()  # what is gone has not changed
+    assert load(family, path).source == watched.source
+    with pytest.raises(OptionError, match="no file"):
+        load(family, tmp_path / "none.watched")
+    with pytest.raises(OptionError, match="`max_new_tokens`|max_new_tokens"):
+        watch(family, video, max_new_tokens=3)
+
+
+@ONE
+def test_a_file_that_cannot_be_written_leaves_the_old_one(
+    family: Family, video: vidcom2.Video, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, watched = tmp_path / "clip.watched", watch(family, video)
+    watched.save(path)
+    before = path.read_bytes()
+
+    def full(tensors: Any, target: Path, **_: Any) -> None:
+        Path(target).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vidcom2.answering.watched_file.save_file", full)
+        with pytest.raises(OptionError, match="No space left"):
+            watched.save(path)
+    filled = watch(family, video).prefill()
+    filled.cache.layers[0].__class__ = type("NewLayer", (type(filled.cache.layers[0]),), {})
+    with pytest.raises(OptionError, match="a layer of the kind NewLayer"):
+        filled.save(path, prefill=True)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+IN_ANOTHER_PROCESS = """
+import sys, vidcom2
+model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
+for path in sys.argv[1:]:
+    watched = vidcom2.load_watched(path, model=model, processor=processor)
+    print(watched.ask("What is the digit?"), watched.ask("How many scenes are there?"), sep="|")
+"""
+
+
+def test_another_process_gives_the_same_answers(tmp_path: Path) -> None:
+    model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
+    watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16)
+    paths = [tmp_path / "features.watched", tmp_path / "cache.watched"]
+    watched.save(paths[0])
+    watched.save(paths[1], prefill=True)
+    said = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS, *map(str, paths)], capture_output=True, text=True, check=True
+    ).stdout
+    asked = ["What is the digit?", "How many scenes are there?"]
+    expected = vidcom2.ask(DEMO_VIDEO, asked, model, processor=processor, num_frames=16)
+    assert said.splitlines() == ["|".join(expected)] * 2 and expected[0] == "2"
+    full = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=16, retention_ratio=1.0)
+    full.save(tmp_path / "full.watched")
+    sizes = {
+        name: load_file(path)["features"].nbytes
+        for name, path in (("few", paths[0]), ("full", tmp_path / "full.watched"))
+    }
+    assert sizes["few"] <= 0.27 * sizes["full"]
+
+
+SAVES = """
+import sys, vidcom2
+model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
+watched = vidcom2.watch(sys.argv[1], model, processor=processor, num_frames=int(sys.argv[3]))
+print("begins", flush=True)
+while True:
+    watched.save(sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [20])
+def test_a_killed_save_leaves_the_old_or_the_new_file(tmp_path: Path, kills: int) -> None:
+    path = tmp_path / "clip.watched"
+    model, processor = vidcom2.load("toy:llava_onevision", device="cpu")
+    expected = {}
+    for frames in (8, 9):
+        watched = vidcom2.watch(DEMO_VIDEO, model, processor=processor, num_frames=frames)
+        watched.save(path)
+        expected[watched.features.pooler_output[0].shape] = watched.ask("What is the digit?")
+    delays = np.random.default_rng(0).uniform(0, 0.05, kills)
+    for number, delay in enumerate(delays):
+        command = [sys.executable, "-c", SAVES, str(DEMO_VIDEO), str(path), str(8 + number % 2)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(delay)
+            process.kill()
+        left = vidcom2.load_watched(path, model, processor=processor)
+        assert left.ask("What is the digit?") == expected[left.features.pooler_output[0].shape]

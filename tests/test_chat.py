@@ -1,5 +1,6 @@
 """`vidcom2 chat` and its `Conversation` continue one KV cache from question to question."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from vidcom2.answering.conversation import Conversation
 from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.answering.watched import watch_frames
 from vidcom2.checkpoints import load_checkpoint
 from vidcom2.cli.app import app
 from vidcom2.errors import OptionError
@@ -29,7 +31,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
     checkpoint = load_checkpoint(str(family.folder), device="cpu")
     model: Any = checkpoint.model
     model.generation_config.suppress_tokens = [model.config.video_token_id]  # which random weights might generate
-    conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 6), max_new_tokens=4)
+    conversation = Conversation(watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 6), {}), max_new_tokens=4)
     lengths = []
     for question in ("What?", "And then?", "Why?"):
         conversation.ask(question)
@@ -38,7 +40,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
     (whole, held), *_, last = lengths
     assert held < whole and last[0] - whole == last[1] - held > 8  # the cache holds all text, and part of the video
     ids = conversation.ids
-    inputs = dict(prepare_inputs(checkpoint.processor, "What?", conversation.video, checkpoint.model))
+    inputs = dict(prepare_inputs(checkpoint.processor, "What?", conversation.watched.video, checkpoint.model))
     prompt = ids[:, : len(ids[0]) - 4]
     more = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
     if "mm_token_type_ids" in more:
@@ -54,7 +56,7 @@ def test_a_continued_conversation_equals_starting_anew(family: Family) -> None:
 
 def test_the_chat_template_ends_each_answer_once() -> None:
     checkpoint = load_checkpoint()
-    conversation = Conversation(checkpoint, read_video(str(DEMO_VIDEO), 16), max_new_tokens=8)
+    conversation = Conversation(watch_frames(checkpoint, read_video(str(DEMO_VIDEO), 16), {}), max_new_tokens=8)
     clip = TOY.clips[0]
     assert conversation.ask(clip.question) == clip.answer
     conversation.ask("Which colour?")
@@ -66,7 +68,7 @@ def test_the_chat_template_ends_each_answer_once() -> None:
 
 
 def test_a_question_that_cannot_be_asked_leaves_the_conversation_as_it_was() -> None:
-    conversation = Conversation(load_checkpoint(), read_video(str(DEMO_VIDEO), 4), max_new_tokens=2)
+    conversation = Conversation(watch_frames(load_checkpoint(), read_video(str(DEMO_VIDEO), 4), {}), max_new_tokens=2)
     for question, reason in ((" ", "Ask something"), ("A <video>?", "'<video>', which stands for videos")):
         with pytest.raises(OptionError, match=reason):
             conversation.ask(question)
@@ -86,3 +88,18 @@ def test_chat_refuses_a_bad_video_before_it_reads_a_question(tmp_path: Path) -> 
     (tmp_path / "text.mp4").write_text("no video")
     code, shown, error = vidcom2("chat", tmp_path / "text.mp4")
     assert (code, shown) == (2, "") and "Is it a video file?" in error
+
+
+def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
+    clip, path = TOY.clips[0], tmp_path / "clip.watched"
+    few, cached = ([], ["--prefill"])
+    for flags in (few, cached):
+        code, shown, error = vidcom2("watch", clip.path, "-o", path, "--num-frames", 16, *flags)
+        assert code == 0, error
+        assert re.search(r"Kept 104 of 400 tokens in .*clip\.watched", shown), shown
+        code, shown, error = chat(f"{clip.question}\n{clip.question}\n", path)
+        assert code == 0 and shown.splitlines().count(clip.answer) == 2, error
+    code, _, error = vidcom2("run", "--video", path)
+    assert code == 2 and "holds tokens and no frames" in error
+    code, _, error = vidcom2("chat", path, "--retention-ratio", 0.5)
+    assert code == 2 and "`retention_ratio` is 0.5" in error

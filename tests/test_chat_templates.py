@@ -20,6 +20,7 @@ import vidcom2 as package
 from vidcom2.answering.conversation import Conversation
 from vidcom2.answering.prompting import prepare_inputs, prompt_text
 from vidcom2.answering.requests import request_of
+from vidcom2.answering.watched import watch_frames
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
 from vidcom2.errors import CheckpointError, OptionError
 from vidcom2.evaluation.batches import text_of
@@ -113,7 +114,7 @@ def test_template_arguments_reach_the_prompt_of_ask_and_of_each_request(checkpoi
 
 
 def test_template_arguments_reach_each_turn_of_a_conversation(checkpoint: Checkpoint, video: Video) -> None:
-    conversation = Conversation(checkpoint, video, 3, {"mood": "angry"})
+    conversation = Conversation(watch_frames(checkpoint, video, {}), 3, {"mood": "angry"})
     for _ in range(2):
         conversation.ask(QUESTION)
     assert conversation.ids is not None
@@ -180,7 +181,7 @@ def test_template_arguments_that_would_do_nothing_are_refused(given: Any, messag
     with pytest.raises(OptionError, match=message):
         package.answer_many([], checkpoint.model, **arguments)
     with pytest.raises(OptionError, match=message):
-        Conversation(checkpoint, frames_of(0, 4), 1, given)
+        Conversation(watch_frames(checkpoint, frames_of(0, 4), {}), 1, given)
     if isinstance(given, dict) and None not in given.values():  # in a request, it means the run's own
         asked = {"video": frames_of(0, 4), "prompt": QUESTION, "chat_template_kwargs": given}
         (answered,) = package.answer_many([asked], checkpoint.model, processor=checkpoint.processor)

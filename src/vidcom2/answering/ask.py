@@ -9,7 +9,8 @@ from typing import Any, cast, overload
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..checks import whole_number
-from ..errors import OptionError
+from ..configuration.compression_settings import SETTING_NAMES
+from ..errors import OptionError, did_you_mean
 from ..placement import Placement
 from ..records.fingerprints import video_stamp
 from ..video.frames import Frames, is_list_of_pictures
@@ -20,7 +21,7 @@ from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .comparison import run
 from .frame_size import size_of_frames
 from .prompting import check_template_arguments
-from .watched import Watched, check_kept, watch_frames
+from .watched import Watched, watch_frames
 from .watched_file import read_header, read_watched
 
 
@@ -161,9 +162,7 @@ def watch(
         attn_implementation=attn_implementation,
         revision=revision,
     )
-    given = dict(settings)
-    settings = pop_call_settings(given)
-    check_generate_arguments("watch", given, own=tuple(given))
+    settings = _settings_alone("watch", settings)
     frames = {"num_frames": num_frames, "fps": fps, "times": times, "scale_while_reading": scale_while_reading}
     return _watch(video, model, processor, placement, settings, **frames)
 
@@ -188,16 +187,22 @@ def load_watched(
             video has changed since.
         CheckpointError: if the model cannot be loaded.
     """
-    given = dict(settings)
-    asked = pop_call_settings(given)
-    check_generate_arguments("load_watched", given, own=tuple(given))
-    file = Path(path)
+    asked, file = _settings_alone("load_watched", settings), Path(path)
     header = read_header(file)  # before a model is loaded for it
     found = check_model(model, processor, Placement(), {})
     checkpoint, _ = checkpoint_of(found, processor, {})
-    watched = read_watched(file, header, checkpoint)
-    check_kept(watched.settings, asked)
-    return watched
+    return read_watched(file, header, checkpoint, asked)
+
+
+def _settings_alone(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings among a function's arguments. Raises an OptionError on anything else."""
+    settings = pop_call_settings(arguments)
+    for name in arguments:
+        raise OptionError(
+            f"`{name}` is neither an argument of `{function}` nor a setting of VidCom². Arguments of `generate` go to "
+            f"`ask` of what it returns.{did_you_mean(name, SETTING_NAMES)}"
+        )
+    return settings
 
 
 def _watch(

@@ -1,4 +1,4 @@
-"""A conversation about one video: each question continues the KV cache of the turns before it."""
+"""A conversation about a watched video: each question continues the KV cache of the turns before it."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -6,17 +6,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..checkpoints import Checkpoint
 from ..errors import OptionError
 from ..modeling.hosting.in_transformers import CACHE
-from ..video.reading import Video
-from .prompting import check_template_arguments, prepare_inputs
+from .prompting import check_template_arguments
+from .watched import Watched
 
 ANSWER = "⟦answer⟧"  # takes the place of an answer, to find out what the chat template writes behind it
 
 
 class Conversation:
-    """Questions and answers about a video, which is encoded and compressed once, with the first question.
+    """Questions and answers about a watched video.
 
     This object holds the whole conversation. Nothing of it stays on the model.
 
@@ -27,15 +26,14 @@ class Conversation:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
-        video: Video,
+        watched: Watched,
         max_new_tokens: int,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        check_template_arguments(checkpoint.processor, chat_template_kwargs)
+        self.checkpoint = watched.checkpoint
+        check_template_arguments(self.checkpoint.processor, chat_template_kwargs)
         self.template_arguments = dict(chat_template_kwargs or {})
-        self.checkpoint = checkpoint
-        self.video = video
+        self.watched = watched
         self.max_new_tokens = max_new_tokens
         self.ids: Tensor | None = None
         self.cache: Any = None
@@ -60,8 +58,10 @@ class Conversation:
         model, processor = self.checkpoint.model, cast(Any, self.checkpoint.processor)
         self._check(question)
         if self.ids is None:
-            of_template = self.template_arguments
-            inputs = dict(prepare_inputs(processor, question, self.video, model, template_arguments=of_template))
+            inputs, features = self.watched.begin(question, self.template_arguments, {})
+            if features is not None:
+                positions = self.watched.settings.compression_positions
+                inputs |= {"mm_encoder_outputs": {"video": features}, "compression_positions": positions}
         else:
             ids = self._continued(self.ids, question)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), CACHE: self.cache}

@@ -163,8 +163,8 @@ class Watched:
     ) -> tuple[dict[str, Any], VidCom2VideoFeatures | None]:
         """Return what `generation.generate` takes for a question: the inputs, and the features of the video.
 
-        Where the prompt and the arguments of `generate` can continue the KV cache, a copy of it is among the inputs, and
-        the features are None.
+        Where the prompt and the arguments of `generate` can continue the KV cache, a copy of it is among the inputs,
+        and the features are None.
         """
         inputs = self.inputs(prompt, template_arguments)
         if self.can_continue(inputs["input_ids"], arguments):

@@ -165,17 +165,20 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint) -> "Watched":
+def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, asked: Mapping[str, Any]) -> "Watched":
     """Return the video that a file holds, for the model that watched it.
 
     Args:
         header: what `read_header` returned for the file.
+        asked: settings that the video must have been watched with.
 
     Raises:
-        OptionError: on a file with a changed byte, and on another model.
+        OptionError: on a file with a changed byte, on another model, and on other settings.
     """
-    from .watched import Watched
+    from .watched import Watched, check_kept
 
+    settings = CompressionSettings(**header["settings"])
+    check_kept(settings, asked)
     model = checkpoint.model
     _check_same(path, "encoder", header["encoder"], encoder_identity(checkpoint))
     try:
@@ -200,7 +203,6 @@ def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint) 
         video_compressions=(VideoCompression(**of("compression"), **numbers, layout=layout),),
     )
     prepared = PreparedVideo(inputs=of("inputs") | header["inputs"], **header["prepared"])
-    settings = CompressionSettings(**header["settings"])
     source = tuple(header["source"]) if header["source"] else None
     watched = Watched(checkpoint, prepared, features, settings, source=source)
     if "layers" in header:

@@ -16,6 +16,7 @@ from .eval import eval_command
 from .explain import explain_command
 from .publish import publish_command, verify_command
 from .run import run_command
+from .watch import watch_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,6 +54,7 @@ def common(
 
 app.command("run", cls=Command)(run_command)
 app.command("chat", cls=Command)(chat_command)
+app.command("watch", cls=Command)(watch_command)
 app.command("explain", cls=Command)(explain_command)
 app.command("demo", cls=Command)(demo_command)
 app.command("convert-llava-video", cls=Command)(convert_command)

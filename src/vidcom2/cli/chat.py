@@ -15,9 +15,9 @@ from .loading import (
     ModelOption,
     TemplateOption,
     announce_demo,
-    load_with_video,
     print_lost,
     template_arguments,
+    watched_video,
 )
 
 QUIT = ("/quit", "/exit")
@@ -32,7 +32,9 @@ class ChatOptions:
     video: Annotated[
         str | None,
         typer.Argument(
-            help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
+            help="Video file, http(s) URL, or what `vidcom2 watch` wrote. Without it, a short clip that comes with "
+            "vidcom2.",
+            show_default=False,
         ),
     ] = None
     model: ModelOption = None
@@ -52,17 +54,15 @@ def chat_command(options: ChatOptions) -> None:
     """
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         of_template = template_arguments(options.chat_template_kwargs)
-        frames, checkpoint = load_with_video(
-            options.model, options.video, options.num_frames, options.placement, options.settings
-        )
+        watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
         from transformers import TextStreamer
 
         from ..answering.conversation import Conversation
 
         announce_demo(options.model, options.video)
-        print_lost(frames.lost)
-        conversation = Conversation(checkpoint, frames, options.max_new_tokens, of_template)
-        processor: Any = checkpoint.processor
+        print_lost(0 if watched.video is None else watched.video.lost)
+        conversation = Conversation(watched, options.max_new_tokens, of_template)
+        processor: Any = watched.checkpoint.processor
         try:
             for question in _questions():
                 streamer = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)

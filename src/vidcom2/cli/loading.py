@@ -2,6 +2,7 @@
 check, import and load, and the notice that a demo is running."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from ..toys import shown_with, toy_of
 from .console import err, out, progress_bar
 
 if TYPE_CHECKING:
+    from ..answering.watched import Watched
     from ..checkpoints import Checkpoint
     from ..video.reading import Video
 
@@ -82,6 +84,10 @@ def load_with_video(
     resolved = resolve(model, placement, settings)
     shown = video or str(shown_with(model)[0].path)
     check_video_file(shown)
+    if is_watched(shown):
+        raise OptionError(
+            f"`--video` is {shown!r}, a watched video, which holds tokens and no frames. `vidcom2 chat` asks about it."
+        )
     if video is not None:
         from ..video.reading import check_video
 
@@ -106,6 +112,33 @@ def load_with_video(
         )
     # Transformers shows its own progress bars while it downloads files and loads weights.
     return frames, loaded or load_resolved(resolved)
+
+
+def watched_video(
+    model: str | None, video: str | None, num_frames: int, placement: Placement, settings: Mapping[str, Any]
+) -> "Watched":
+    """Load the model and let it watch the video, or load what it has watched before."""
+    if video is not None and is_watched(video):
+        check_video_file(video)
+        resolved = resolve(model, placement, settings)
+        import_libraries(placement)
+        from ..answering.watched_file import read_header, read_watched
+        from ..checkpoints import load_resolved
+
+        header = read_header(Path(video))
+        return read_watched(Path(video), header, load_resolved(resolved), settings)
+    frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
+    from ..answering.watched import watch_frames
+    from ..records.fingerprints import video_stamp
+
+    stamp = video_stamp(video)
+    with err.status("Encoding the video ..."):
+        return watch_frames(checkpoint, frames, {}, None if video is None or stamp is None else (video, stamp))
+
+
+def is_watched(video: str) -> bool:
+    """Tell whether a video is one that `vidcom2 watch` wrote."""
+    return Path(video).suffix == ".watched"
 
 
 def announce_demo(model: str | None, video: str | None = "") -> None:

@@ -1,0 +1,60 @@
+"""`vidcom2 watch` keeps what a model has seen of a video in a file. `answering/watched.py` does the work."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.filesize import decimal
+from rich.markup import escape
+
+from ..placement import Placement
+from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .loading import FramesOption, ModelOption, announce_demo, print_lost, watched_video
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions:
+    """The options of `vidcom2 watch`. The command has one option for each field, with its help text."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    video: Annotated[
+        str | None,
+        typer.Argument(
+            help="Video file or http(s) URL. Without it, a short clip that comes with vidcom2.", show_default=False
+        ),
+    ] = None
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write; other commands know it by the ending `.watched`.")
+    ]
+    prefill: Annotated[
+        bool, typer.Option("--prefill", help="Also run the language model, and write its KV cache of the video.")
+    ] = False
+    model: ModelOption = None
+    num_frames: FramesOption = 32
+
+
+@takes_settings
+@takes_placement
+@takes_fields(WatchOptions)
+def watch_command(options: WatchOptions) -> None:
+    """Watch a video once, and keep its tokens in a file, to ask about it many times.
+
+    The file holds the features of the kept tokens and no frame. `vidcom2 chat clip.watched` and
+    `vidcom2.load_watched` answer from it with the same model.
+    """
+    with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
+        watched = watched_video(options.model, options.video, options.num_frames, options.placement, options.settings)
+        with err.status("Writing ..."):
+            watched.save(options.output, options.prefill)
+        announce_demo(options.model, options.video)
+        print_lost(0 if watched.video is None else watched.video.lost)
+        compression = watched.features.video_compressions[0]
+        size = decimal(options.output.stat().st_size)
+        out.print(
+            f"Kept {len(compression.indices):,} of {compression.num_tokens:,} tokens in "
+            f"{escape(str(options.output))} ({size})",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -102,4 +102,4 @@ def test_watch_writes_a_file_that_chat_answers_from(tmp_path: Path) -> None:
     code, _, error = vidcom2("run", "--video", path)
     assert code == 2 and "holds tokens and no frames" in error
     code, _, error = vidcom2("chat", path, "--retention-ratio", 0.5)
-    assert code == 2 and "`retention_ratio` is 0.5" in error
+    assert code == 2 and "`--retention-ratio` is 0.5" in error

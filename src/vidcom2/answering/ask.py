@@ -21,8 +21,8 @@ from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .comparison import run
 from .frame_size import size_of_frames
 from .prompting import check_template_arguments
-from .watched import Watched, watch_frames
-from .watched_file import read_header, read_watched
+from .watched import Watched, load_watched_file, watch_frames
+from .watched_file import read_header
 
 
 @overload
@@ -188,10 +188,10 @@ def load_watched(
         CheckpointError: if the model cannot be loaded.
     """
     asked, file = _settings_alone("load_watched", settings), Path(path)
-    header = read_header(file)  # before a model is loaded for it
+    read_header(file)  # refuses a damaged file before a model is loaded for it
     found = check_model(model, processor, Placement(), {})
     checkpoint, _ = checkpoint_of(found, processor, {})
-    return read_watched(file, header, checkpoint, asked)
+    return load_watched_file(file, checkpoint, asked)
 
 
 def _settings_alone(function: str, arguments: dict[str, Any]) -> dict[str, Any]:

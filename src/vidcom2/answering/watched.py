@@ -23,6 +23,7 @@ from .chats import Chat, Message, Prompt, is_single, prompts_of
 from .generation import compress, encode, generate
 from .prepared_video import PreparedVideo, prepare_video
 from .prompting import check_template_arguments
+from .watched_file import read_header, read_watched, write_watched
 
 # Questions that begin alike only by chance, from which the part of a prompt before the question is found.
 PROBES = ("?", "What is it", "Aaa bbb")
@@ -44,6 +45,7 @@ class Watched:
         settings: the settings that the video was compressed with.
         video: the frames; None if the video was loaded by `load_watched`.
         source: the file that it was read from, and its size and time of change then; None for other videos.
+        prefix, cache: the ids (P,) of the prompt before the question, and the KV cache that `prefill` filled from it.
     """
 
     def __init__(
@@ -54,11 +56,12 @@ class Watched:
         settings: CompressionSettings,
         video: Video | None = None,
         source: tuple[str, str] | None = None,
+        prefix: Tensor | None = None,
+        cache: Any = None,
     ) -> None:
         self.checkpoint, self.prepared, self.features, self.settings = checkpoint, prepared, features, settings
         self.video, self.source = video, source
-        self.prefix: Tensor | None = None  # (P,) the ids of the caller's prompt that the KV cache stands for
-        self.cache: Any = None
+        self.prefix, self.cache = prefix, cache
 
     @overload
     def ask(  # pyright: ignore[reportOverlappingOverload]  (a text is a sequence of texts, too)
@@ -150,8 +153,6 @@ class Watched:
         Raises:
             OptionError: on a file that cannot be written, or a kind of KV cache that a file cannot hold.
         """
-        from .watched_file import write_watched
-
         if prefill:
             self.prefill()
         write_watched(self, Path(path), with_cache=prefill)
@@ -242,6 +243,20 @@ def watch_frames(checkpoint: Checkpoint, video: Video, settings: Mapping[str, An
     prepared, inputs = prepare_video(checkpoint.processor, video, model)
     features = compress(model, encode(model, inputs, of_call), of_call)
     return Watched(checkpoint, prepared, features, of_call, video, source)
+
+
+def load_watched_file(path: Path, checkpoint: Checkpoint, asked: Mapping[str, Any]) -> Watched:
+    """Return the video that `Watched.save` wrote to a file.
+
+    Args:
+        asked: settings that it must have been watched with.
+
+    Raises:
+        OptionError: on a file that `read_header` or `read_watched` refuses, and on other settings.
+    """
+    header = read_header(path)
+    check_kept(CompressionSettings(**header["settings"]), asked)
+    return Watched(checkpoint, **read_watched(path, header, checkpoint))
 
 
 def _common(ids: Tensor, other: Tensor) -> int:

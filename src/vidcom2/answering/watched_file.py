@@ -89,7 +89,7 @@ def write_watched(watched: "Watched", path: Path, with_cache: bool) -> None:
         assert watched.prefix is not None
         tensors |= {"prefix": watched.prefix, **of_cache}
         tensors |= {f"memory.{name}": value for name, value in model.cache_memory(watched.cache).items()}
-        header["model"] = model_identity(watched)
+        header["model"] = model_identity(model)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header["sha256"] = _sha256(tensors)
     try:
@@ -165,20 +165,15 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, asked: Mapping[str, Any]) -> "Watched":
-    """Return the video that a file holds, for the model that watched it.
+def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the attributes of the `Watched` that a file holds, for the model that watched it.
 
     Args:
         header: what `read_header` returned for the file.
-        asked: settings that the video must have been watched with.
 
     Raises:
-        OptionError: on a file with a changed byte, on another model, and on other settings.
+        OptionError: on a file with a changed byte, and on another model.
     """
-    from .watched import Watched, check_kept
-
-    settings = CompressionSettings(**header["settings"])
-    check_kept(settings, asked)
     model = checkpoint.model
     _check_same(path, "encoder", header["encoder"], encoder_identity(checkpoint))
     try:
@@ -202,14 +197,18 @@ def read_watched(path: Path, header: Mapping[str, Any], checkpoint: Checkpoint, 
         deepstack_features=[(layer,) for layer in of("deepstack").values()] or None,
         video_compressions=(VideoCompression(**of("compression"), **numbers, layout=layout),),
     )
-    prepared = PreparedVideo(inputs=of("inputs") | header["inputs"], **header["prepared"])
-    source = tuple(header["source"]) if header["source"] else None
-    watched = Watched(checkpoint, prepared, features, settings, source=source)
+    found = {
+        "features": features,
+        "prepared": PreparedVideo(inputs=of("inputs") | header["inputs"], **header["prepared"]),
+        "settings": CompressionSettings(**header["settings"]),
+        "source": tuple(header["source"]) if header["source"] else None,
+    }
     if "layers" in header:
-        _check_same(path, "model", header["model"], model_identity(watched))
-        watched.prefix, watched.cache = tensors["prefix"], _cache(model, header["layers"], of("cache"))
-        model.restore_cache_memory(watched.cache, of("memory"))
-    return watched
+        _check_same(path, "model", header["model"], model_identity(model))
+        cache = _cache(model, header["layers"], of("cache"))
+        model.restore_cache_memory(cache, of("memory"))
+        found |= {"prefix": tensors["prefix"], "cache": cache}
+    return found
 
 
 def _below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -257,9 +256,8 @@ def encoder_identity(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def model_identity(watched: "Watched") -> dict[str, Any]:
+def model_identity(model: Any) -> dict[str, Any]:
     """Return what a KV cache depends on beside the features."""
-    model: Any = watched.checkpoint.model
     config = {name: value for name, value in model.config.to_dict().items() if name not in SETTING_NAMES}
     for name in ("transformers_version", "_name_or_path"):
         config.pop(name, None)

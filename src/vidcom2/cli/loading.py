@@ -122,11 +122,10 @@ def watched_video(
         check_video_file(video)
         resolved = resolve(model, placement, settings)
         import_libraries(placement)
-        from ..answering.watched_file import read_header, read_watched
+        from ..answering.watched import load_watched_file
         from ..checkpoints import load_resolved
 
-        header = read_header(Path(video))
-        return read_watched(Path(video), header, load_resolved(resolved), settings)
+        return load_watched_file(Path(video), load_resolved(resolved), settings)
     frames, checkpoint = load_with_video(model, video, num_frames, placement, settings)
     from ..answering.watched import watch_frames
     from ..records.fingerprints import video_stamp

@@ -182,6 +182,18 @@ def test_flashvid_begins_with_the_token_farthest_from_its_nearest_finite_neighbo
     assert chosen.tolist() == [[False, True, False, False]]
 
 
+def test_flashvid_clusters_trees_by_the_mean_of_all_their_tokens() -> None:
+    # The tree at 0 goes on to 0 and 30 in the frames after it, so that its mean is 10, beside trees at 11 and 1.
+    tokens = torch.tensor([[0.0, 11.0, 1.0], [0.0, 5.0, 5.0], [30.0, 5.0, 5.0]])[..., None]
+    merged = torch.tensor([[False] * 3, [True, False, False], [True, False, False]])
+    selected = torch.tensor([[False] * 3, [False, True, True], [False, True, True]])
+    roots = torch.tensor([[0, 1, 2], [0, 4, 5], [0, 7, 8]])
+    parents, whole = torch.zeros(3, 3, dtype=torch.int64), [slice(0, 3)]
+    finite = torch.ones_like(merged)
+    got = method_flashvid.cluster_centres(tokens, finite, selected, merged, parents, roots, whole, [2, 0, 0])
+    assert got[0].tolist() == [0, 1, 0]  # 10 and 11 are the dense ones, and 1 is nearer to 10
+
+
 def test_visionzip_merges_into_evenly_spaced_targets_of_what_is_not_dominant() -> None:
     x, y = [4.0, 0.0], [0.0, 2.0]
     tokens = torch.tensor([[x, y, y, x, [3.0, 4.0], x, x, y]])

@@ -124,6 +124,23 @@ def test_a_copy_of_a_cache_remembers_the_prompt(family: Family, copied: Callable
     assert torch.equal(run(family.model, {"input_ids": ids}, past_key_values=kept), expected)
 
 
+# Frames that stand apart have no common time, and the positions of Qwen's Omni models need what closes a video.
+@only(lambda family: family.mrope and not family.frames_stand_apart and not family.hears)
+@torch.no_grad()
+def test_an_image_after_a_prompt_that_ends_in_a_long_video_equals_a_run_from_scratch(family: Family) -> None:
+    """All tokens of the video stay. Its last frame has a larger position than the text after it begins with."""
+    video, image = family.one_video("?", num_frames=24), first_turn(family, "image")
+    end = int(video_places(family.model.config, video["input_ids"][0]).nonzero()[-1]) + 1
+    ids = torch.cat([video["input_ids"][:, :end], image["input_ids"]], dim=1)
+    media, types = family.videos_of(video), token_types(family.model.config, ids)
+    one = {"input_ids": ids[:, :end], "mm_token_type_ids": types[:, :end], **media}
+    cache = family.model(**one, use_cache=True, retention_ratio=1.0).past_key_values
+    continued = family.model(input_ids=ids[:, end:], **family.images_of(image), past_key_values=cache).logits[:, -1]
+    whole = {"input_ids": ids, "mm_token_type_ids": types, **media, **family.images_of(image)}
+    from_scratch = family.model(**whole, retention_ratio=1.0).logits[:, -1]
+    torch.testing.assert_close(continued, from_scratch, rtol=0, atol=1e-5)
+
+
 @only(lambda family: not family.recurrent)
 def test_a_cache_cropped_into_the_prompt_is_refused_by_forward_and_generate(family: Family) -> None:
     inputs, token = family.one_video(), torch.tensor([[20]])

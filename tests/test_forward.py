@@ -186,7 +186,8 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
         both, alone = batch_of_two(family, images=True)
     finally:
         family.processor.tokenizer.padding_side = "left"
-    together = family.model(**both)
+    labels = labels_of(family, both)
+    together = family.model(**both, labels=labels)
     positions = together.prompt_positions
     assert positions.shape == together.logits.shape[:2] == both["input_ids"].shape
     for row, inputs in enumerate(alone):
@@ -196,6 +197,9 @@ def test_a_padded_batch_equals_its_rows_alone(family: Family, padding_side: str)
         start = own.int().argmax()
         assert torch.equal(positions[row, own] - start, separate.prompt_positions[0])
         assert (positions[row, :start] == -1).all(), "a token stands before the prompt"
+    counts = torch.tensor([(labels_of(family, inputs)[:, 1:] != -100).sum() for inputs in alone])
+    losses = torch.stack([family.model(**inputs, labels=labels_of(family, inputs)).loss for inputs in alone])
+    torch.testing.assert_close(together.loss, (losses * counts).sum() / counts.sum(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -336,7 +336,7 @@ def test_the_time_instruction_names_the_times_of_the_sampled_frames_of_each_vide
     )
     assert inputs["pixel_values_videos"].shape[1] == 4
     first, second = (text_of(processor, inputs, row) for row in range(2))
-    of_first = [first.index(f"at {times}.Please") for times in ("0.00s,1.25s,2.50s,3.75s", "0.00s,2.50s,5.00s,7.50s")]
+    of_first = [first.index(f"at {times}.Please") for times in ("0.00s,2.50s,5.00s,7.50s", "0.00s,1.25s,2.50s,3.75s")]
     assert of_first[0] < of_first[1] and "at 0.00s,0.62s,1.25s,1.88s.Please" in second
 
 

@@ -26,10 +26,10 @@ class ModelCase:
 
     name: str
     grid: tuple[int, int]  # rows and columns of a frame's tokens
-    structure_tokens: int  # tokens at the end of a video that are not scored and always stay
     video_inputs: tuple[str, ...]  # arguments that describe the videos of a prompt
     image_inputs: tuple[str, ...]
     legacy_prefixes: dict[str, str]  # key prefix in Transformers 5 -> key prefix in the checkpoints on the Hub
+    structure_tokens: int = 0  # tokens at the end of a video that are not scored and always stay
     newline_every: int | None = None  # every n-th token of a frame is a newline: never scored, always kept
     files_frames_per_frame: int = 1  # how many frames of the file make one scored frame
     build_arguments: dict[str, Any] = field(default_factory=dict)
@@ -155,30 +155,27 @@ INTERNVL_PREFIXES = {
     "model.vision_tower.": "vision_tower.",
     "model.multi_modal_projector.": "multi_modal_projector.",
 }
-QWEN3: dict[str, Any] = {  # shared by the rows of Qwen3-VL and Qwen3.5
-    "build_arguments": {"patch_size": 10, "frame_tokens": 12},
+QWEN2: dict[str, Any] = {  # shared by the rows of families with M-RoPE
     "grid": (3, 4),
-    "structure_tokens": 0,
     "video_inputs": ("pixel_values_videos", "video_grid_thw"),
     "image_inputs": ("pixel_values", "image_grid_thw"),
-    "legacy_prefixes": {"": ""},
+    "legacy_prefixes": {"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
     "files_frames_per_frame": 2,
     "mrope": True,
+}
+QWEN3 = QWEN2 | {
+    "build_arguments": {"patch_size": 10, "frame_tokens": 12},
+    "legacy_prefixes": {"": ""},
     "frames_stand_apart": True,
 }
-THINKER: dict[str, Any] = {  # shared by the rows of Qwen's Omni models
-    "grid": (3, 4),
-    "structure_tokens": 0,
+THINKER = QWEN2 | {
     "video_inputs": ("pixel_values_videos", "video_grid_thw", "video_second_per_grid"),
-    "image_inputs": ("pixel_values", "image_grid_thw"),
     "legacy_prefixes": {
         "lm_head.": "thinker.lm_head.",
         "model.language_model.": "thinker.model.",
         "model.visual.": "thinker.visual.",
         "model.audio_tower.": "thinker.audio_tower.",
     },
-    "files_frames_per_frame": 2,
-    "mrope": True,
     "hears": True,
 }
 GLM = QWEN3 | {
@@ -186,6 +183,18 @@ GLM = QWEN3 | {
     "shares_ids": True,
     "keeps_sizes": True,
     "reads_outside": True,
+}
+
+GEMMA4: dict[str, Any] = {
+    "grid": (7, 9),
+    "video_inputs": ("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
+    "image_inputs": ("pixel_values", "image_position_ids"),
+    "legacy_prefixes": {"": ""},
+    "frames_stand_apart": True,
+    "grouped": False,
+    "media_by_prompt": True,
+    "padded_frames": True,
+    "runs_videos_since": "5.20",
 }
 
 MODELS = [
@@ -203,7 +212,6 @@ MODELS = [
         name="llava_video",
         build_arguments={"image_size": 98},  # 7 x 7 patches are pooled to 3 x 3
         grid=(3, 3),
-        structure_tokens=0,
         newline_every=4,
         covered=(0, 0, 6 / 7, 6 / 7),
         video_inputs=("pixel_values_videos",),
@@ -214,7 +222,6 @@ MODELS = [
         name="llava_next_video",
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
-        structure_tokens=0,
         covered=(0, 1 / 8, 1, 3 / 4),
         video_inputs=("pixel_values_videos",),
         image_inputs=("pixel_values", "image_sizes"),
@@ -223,26 +230,14 @@ MODELS = [
     ModelCase(
         name="qwen2_vl",
         build_arguments={"pixels": (84 * 84, 84 * 112)},
-        grid=(3, 4),
-        structure_tokens=0,
-        video_inputs=("pixel_values_videos", "video_grid_thw"),
-        image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
-        files_frames_per_frame=2,
-        mrope=True,
+        **QWEN2,
     ),
     ModelCase(
         name="qwen2_5_vl",
         representative=True,
         # Frames without times count as 24 a second, so two frames are 25 / 12 positions long.
         build_arguments={"pixels": (84 * 84, 84 * 112), "tokens_per_second": 25},
-        grid=(3, 4),
-        structure_tokens=0,
-        video_inputs=("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
-        image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={"lm_head.": "lm_head.", "model.language_model.": "model.", "model.visual.": "visual."},
-        files_frames_per_frame=2,
-        mrope=True,
+        **QWEN2 | {"video_inputs": (*QWEN2["video_inputs"], "second_per_grid_ts")},
     ),
     ModelCase(
         name="qwen2_5_omni_thinker",
@@ -303,14 +298,7 @@ MODELS = [
     ),
     ModelCase(
         name="cosmos3_edge",
-        build_arguments={"patch_size": 10},
-        grid=(3, 4),
-        structure_tokens=0,
-        video_inputs=("pixel_values_videos", "video_grid_thw"),
-        image_inputs=("pixel_values", "image_grid_thw"),
-        legacy_prefixes={"": ""},
-        mrope=True,
-        frames_stand_apart=True,
+        **QWEN3 | {"build_arguments": {"patch_size": 10}, "files_frames_per_frame": 1},
         grouped=False,
         keeps_sizes=True,
         reads_outside=True,
@@ -321,7 +309,6 @@ MODELS = [
         compared_class=InternVLWithVideos,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
-        structure_tokens=0,
         video_inputs=("pixel_values_videos", "num_frames"),
         image_inputs=("pixel_values",),
         legacy_prefixes=INTERNVL_PREFIXES,
@@ -333,7 +320,6 @@ MODELS = [
         compared_class=SmolVLMWithVideos,
         build_arguments={"image_size": IMAGE_SIZE},
         grid=(3, 3),
-        structure_tokens=0,
         video_inputs=("pixel_values_videos", "num_frames"),
         image_inputs=("pixel_values", "pixel_attention_mask"),
         legacy_prefixes={"": ""},
@@ -346,40 +332,21 @@ MODELS = [
         name="gemma4",
         # The window is wider than any prompt. tests/test_gemma4.py has a narrow one.
         build_arguments={"patch_size": 4, "sliding_window": 8192},
-        grid=(7, 9),
-        structure_tokens=0,
-        video_inputs=("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
-        image_inputs=("pixel_values", "image_position_ids"),
-        legacy_prefixes={"": ""},
-        frames_stand_apart=True,
-        grouped=False,
-        media_by_prompt=True,
+        **GEMMA4,
         shares_kv=True,
-        padded_frames=True,
-        runs_videos_since="5.20",
     ),
     ModelCase(
         name="gemma4_unified",
         # tests/test_gemma4.py has a narrow window, and frames whose tokens attend to each other.
         build_arguments={"patch_size": 4, "sliding_window": 8192, "text": {"use_bidirectional_attention": None}},
-        grid=(7, 9),
-        structure_tokens=0,
-        video_inputs=("pixel_values_videos", "video_position_ids", "num_frames_per_video"),
-        image_inputs=("pixel_values", "image_position_ids"),
-        legacy_prefixes={"": ""},
-        frames_stand_apart=True,
-        grouped=False,
-        media_by_prompt=True,
+        **GEMMA4,
         has_tower=False,
-        padded_frames=True,
-        runs_videos_since="5.20",
     ),
     ModelCase(
         name="video_llama_3",
         # In these videos all patches change. tests/test_video_llama_3.py has others.
         build_arguments={"patch_size": 10, "pixels": (1, 2**30)},
         grid=(3, 4),
-        structure_tokens=0,
         video_inputs=("pixel_values_videos", "video_grid_thw", "video_merge_sizes", "video_compression_mask"),
         image_inputs=("pixel_values", "image_grid_thw", "image_merge_sizes"),
         legacy_prefixes={"": ""},
@@ -392,7 +359,6 @@ MODELS = [
         compared_class=MiniCPMV4_6WithVideos,
         build_arguments={"patch_size": 5, "scale_resolution": 70, "max_slice_nums": 1},
         grid=(3, 4),
-        structure_tokens=0,
         video_inputs=("pixel_values_videos", "target_sizes_videos", "num_frames_per_video"),
         image_inputs=("pixel_values", "target_sizes"),
         legacy_prefixes={"": ""},

@@ -193,27 +193,6 @@ def new_tokens(
     return reading_embeddings(family.stock).generate(inputs_embeds=embeddings, max_new_tokens=max_new_tokens, **kwargs)
 
 
-@torch.no_grad()
-def tokens_without_cache(family: Family, inputs: BatchFeature, retention_ratio: float, num_tokens: int) -> list[int]:
-    """Generate greedily, with a full pass of the bare language model over the prompt for each token."""
-    stock = family.stock
-    embeddings, remaining = compressed_embeddings(family, inputs, retention_ratio)
-    positions = position_arguments(family, inputs, remaining).get("position_ids")
-    ids = inputs["input_ids"][0, remaining]
-    positions = torch.arange(len(remaining))[None] if positions is None else positions[1:]
-    tokens = []
-    for _ in range(num_tokens):
-        described = {"position_ids": positions} | layer_embeddings(stock, ids)
-        hidden = stock.get_decoder()(inputs_embeds=embeddings, **described).last_hidden_state
-        token = stock.lm_head(hidden[:, -1]).argmax(-1)
-        tokens.append(int(token))
-        ids = torch.cat([ids, token])
-        embeddings = torch.cat([embeddings, stock.get_input_embeddings()(token)[None]], dim=1)
-        following = positions.max() + 1
-        positions = torch.cat([positions, following.expand(*positions.shape[:-1], 1)], dim=-1)
-    return tokens
-
-
 @contextmanager
 def language_model_lengths(model: Any) -> Iterator[list[int]]:
     """Collect how many tokens each call of the language model sees."""

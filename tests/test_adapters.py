@@ -170,26 +170,18 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         "non_lora_state_dict.bin beside it holds further trained weights.* Merge both",
     ),
     "no base": (lambda folder: edit(folder, base_model_name_or_path=None), "its base is not known. Write .* into its"),
-    "broken config": (lambda folder: (folder / "adapter_config.json").write_text("{"), "its base is not known"),
     "base moved away": (
         lambda folder: (folder.parent / "base").rename(folder.parent / "moved"),
         "because of its base: .* there is no such folder.* Write where the base is into its adapter_config.json",
     ),
-    "base an adapter": (
-        lambda folder: shutil.copy(folder / "adapter_config.json", folder.parent / "base"),
-        "its base '.*base' is an adapter too. Merge",
-    ),
     "another base": (_another_base, r"4 of its weights are without a place in its base .* another base\?"),
     "of another shape": (lambda folder: edit(folder, r=3), "8 of its weights are not of the shape of its base"),
     "a weight missing": (_without_a_weight, "1 of its weights are missing"),
-    "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "because of its adapter: "),
     "cut": (_cut, "because of its adapter: .*Is the file complete"),
-    "no such modules": (lambda folder: edit(folder, target_modules=["nothing"]), "because of its adapter: .*nothing"),
     "prompt tuning": (
         lambda folder: edit(folder, peft_type="PROMPT_TUNING", num_virtual_tokens=3, task_type="CAUSAL_LM"),
         "of type PROMPT_TUNING, which changes no weights. Load its base, and give both to PEFT",
     ),
-    "unknown kind": (lambda folder: edit(folder, peft_type="MAGIC"), "because of its adapter: .*MAGIC"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,9 +34,7 @@ BUDGET_NOISE = 1e-3
 CHANNEL_NOISE = 1e-4
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Videos
-# ---------------------------------------------------------------------------------------------------------------------
+# -- videos ------------------------------------------------------------------------------------------------------------
 
 
 def random_video(num_frames: int, tokens_per_frame: int, dim: int, seed: int = 0) -> Tensor:
@@ -54,8 +53,9 @@ def still_video(num_frames: int, tokens_per_frame: int, dim: int, seed: int = 0)
 
 
 @st.composite
-def videos(draw: st.DrawFn, non_finite: bool = False) -> Tensor:
-    """Draw small videos of whole numbers. Tokens repeat, cancel and are zero, and float32 sums over them are exact."""
+def videos(draw: st.DrawFn) -> Tensor:
+    """Draw small videos of whole numbers. Tokens repeat, cancel, are zero and are not finite, and float32 sums over
+    them are exact."""
     num_frames, tokens_per_frame, dim = draw(st.integers(1, 7)), draw(st.integers(1, 12)), draw(st.integers(1, 6))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     largest = draw(st.sampled_from([1, 3, 50]))
@@ -63,19 +63,15 @@ def videos(draw: st.DrawFn, non_finite: bool = False) -> Tensor:
     tokens = torch.randint(-largest, largest + 1, size, generator=generator).float()
     if draw(st.booleans()):
         tokens[:-1] = tokens[0].clone()  # a still scene with a cut at its end
-    if non_finite:
-        hit = torch.rand(num_frames, tokens_per_frame, generator=generator) < draw(st.sampled_from([0.1, 0.5, 1.0]))
-        channel = draw(st.integers(0, dim - 1))
-        tokens[..., channel] = tokens[..., channel].masked_fill(
-            hit, draw(st.sampled_from([math.nan, math.inf, -math.inf]))
-        )
+    hit = torch.rand(num_frames, tokens_per_frame, generator=generator) < draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    channel, bad = draw(st.integers(0, dim - 1)), draw(st.sampled_from([math.nan, math.inf, -math.inf]))
+    tokens[..., channel] = tokens[..., channel].masked_fill(hit, bad)
     return tokens
 
 
-retention_ratios = st.one_of(st.sampled_from([0.25, 0.5, 0.8, 1.0]), st.floats(1e-9, 1.0))
 any_settings = st.fixed_dictionaries(
     {
-        "retention_ratio": retention_ratios,
+        "retention_ratio": st.one_of(st.sampled_from([0.25, 0.5, 0.8, 1.0]), st.floats(1e-9, 1.0)),
         "compression_scoring": st.sampled_from(SCORINGS),
         "compression_rounding": st.sampled_from(ROUNDINGS),
         "compression_frame_score": st.sampled_from(FRAME_SCORES),
@@ -89,9 +85,7 @@ any_settings = st.fixed_dictionaries(
 examples = settings(max_examples=100, deadline=None, derandomize=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Comparisons
-# ---------------------------------------------------------------------------------------------------------------------
+# -- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def kept_by_frame(result: VideoCompression) -> list[list[int]]:
@@ -147,9 +141,7 @@ def decided_video(shape: tuple[int, int, int], **settings: Any) -> tuple[Tensor,
     raise AssertionError(f"no seed gives clear margins for {shape}, {settings}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The released code and the oracle
-# ---------------------------------------------------------------------------------------------------------------------
+# -- the released code and the oracle ----------------------------------------------------------------------------------
 
 
 def golden_cases() -> list[dict[str, Any]]:
@@ -159,31 +151,17 @@ def golden_cases() -> list[dict[str, Any]]:
         return [case | {name: file.get_tensor(f"{case['case']}.{name}") for name in names} for case in cases]
 
 
-golden = pytest.mark.parametrize("case", golden_cases(), ids=lambda case: f"{case['case']}-{case['kind']}")
-
-
-@golden
-def test_released_settings_reproduce_the_released_code(case: dict[str, Any]) -> None:
-    got = compress(case["tokens"], case["retention_ratio"], **SETTINGS_OF_RELEASED_CODE)
-    assert torch.equal(got.indices, case["indices"])
-    assert torch.equal(got.frame_budgets, case["frame_budgets"])
-    torch.testing.assert_close(got.frame_uniqueness, case["frame_uniqueness"], rtol=0, atol=1e-6)
-
-
-@golden
-def test_oracle_reproduces_the_released_code(case: dict[str, Any]) -> None:
-    got = oracle_compress(case["tokens"], case["retention_ratio"], **SETTINGS_OF_RELEASED_CODE)
-    assert got.indices == case["indices"].tolist()
-    assert got.frame_budgets == case["frame_budgets"].tolist()
-    assert got.frame_uniqueness == pytest.approx(case["frame_uniqueness"].tolist(), abs=1e-6)
-
-
-@golden
-def test_benchmark_baseline_reproduces_the_released_code(case: dict[str, Any]) -> None:
-    got = released_reference(case["tokens"], case["retention_ratio"])
-    assert torch.equal(got.indices, case["indices"])
-    assert torch.equal(got.frame_budgets, case["frame_budgets"])
-    torch.testing.assert_close(got.frame_uniqueness, case["frame_uniqueness"], rtol=0, atol=1e-6)
+@pytest.mark.parametrize("case", golden_cases(), ids=lambda case: f"{case['case']}-{case['kind']}")
+def test_the_operator_the_oracle_and_the_benchmarks_baseline_reproduce_the_released_code(case: dict[str, Any]) -> None:
+    tokens, ratio = case["tokens"], case["retention_ratio"]
+    for got in (compress(tokens, ratio, **SETTINGS_OF_RELEASED_CODE), released_reference(tokens, ratio)):
+        assert torch.equal(got.indices, case["indices"])
+        assert torch.equal(got.frame_budgets, case["frame_budgets"])
+        torch.testing.assert_close(got.frame_uniqueness, case["frame_uniqueness"], rtol=0, atol=1e-6)
+    oracle = oracle_compress(tokens, ratio, **SETTINGS_OF_RELEASED_CODE)
+    assert oracle.indices == case["indices"].tolist()
+    assert oracle.frame_budgets == case["frame_budgets"].tolist()
+    assert oracle.frame_uniqueness == pytest.approx(case["frame_uniqueness"].tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 4])
@@ -191,34 +169,23 @@ def test_benchmark_baseline_reproduces_the_released_code(case: dict[str, Any]) -
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_compress_agrees_with_the_oracle(scoring: str, rounding: str, frame_score: str, window: int | None) -> None:
-    for shape in [(6, 9, 8), (5, 16, 12), (8, 4, 31)]:
-        for frame_weight, video_weight in [(1.0, 1.0), (0.25, 2.0), (-1.0, 0.0)]:
-            settings = {
-                "retention_ratio": 0.3,
-                "compression_scoring": scoring,
-                "compression_rounding": rounding,
-                "compression_frame_score": frame_score,
-                "compression_window": window,
-                "compression_frame_weight": frame_weight,
-                "compression_video_weight": video_weight,
-            }
-            tokens, expected = decided_video(shape, **settings)
-            assert_agrees_with_oracle(compress(tokens, **settings), expected)
-
-
-@pytest.mark.parametrize("temperature", [0.003, 0.05, 0.3])
-@pytest.mark.parametrize("ratio", [0.05, 0.55, 0.9])
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_compress_agrees_with_the_oracle_at_any_temperature_and_ratio(
-    rounding: str, ratio: float, temperature: float
-) -> None:
-    settings = {
-        "retention_ratio": ratio,
-        "compression_rounding": rounding,
-        "compression_temperature": temperature,
-    }
-    tokens, expected = decided_video((7, 17, 16), **settings)
-    assert_agrees_with_oracle(compress(tokens, **settings), expected)
+    for shape, ratio, temperature, weights in (
+        ((6, 9, 8), 0.3, 0.01, (1.0, 1.0)),
+        ((5, 16, 12), 0.05, 0.05, (0.25, 2.0)),
+        ((8, 4, 31), 0.9, 0.3, (-1.0, 0.0)),
+    ):
+        settings = {
+            "retention_ratio": ratio,
+            "compression_scoring": scoring,
+            "compression_rounding": rounding,
+            "compression_temperature": temperature,
+            "compression_frame_score": frame_score,
+            "compression_window": window,
+            "compression_frame_weight": weights[0],
+            "compression_video_weight": weights[1],
+        }
+        tokens, expected = decided_video(shape, **settings)
+        assert_agrees_with_oracle(compress(tokens, **settings), expected)
 
 
 @examples
@@ -227,21 +194,22 @@ def test_compress_agrees_with_the_oracle_on_any_video(tokens: Tensor, settings: 
     assert_agrees_with_oracle(compress(tokens, **settings), oracle_compress(tokens, **settings))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Budgets and indices
-# ---------------------------------------------------------------------------------------------------------------------
+# -- budgets and indices -----------------------------------------------------------------------------------------------
 
 
 @examples
-@given(tokens=videos(non_finite=True), settings=any_settings)
-def test_budgets_and_indices_describe_one_selection(tokens: Tensor, settings: dict[str, Any]) -> None:
+@given(tokens=videos(), settings=any_settings)
+def test_each_frame_keeps_its_budget_of_the_highest_scores_and_the_earlier_of_equal_ones(
+    tokens: Tensor, settings: dict[str, Any]
+) -> None:
     num_frames, tokens_per_frame, _ = tokens.shape
     got = compress(tokens, **settings)
-    indices, budgets = got.indices.tolist(), got.frame_budgets.tolist()
-    assert sum(budgets) == len(indices)
+    rows, budgets = got.token_uniqueness.tolist(), got.frame_budgets.tolist()
     assert len(budgets) == num_frames and all(1 <= budget <= tokens_per_frame for budget in budgets)
-    assert indices == sorted(set(indices)) and indices[0] >= 0 and indices[-1] < num_frames * tokens_per_frame
-    assert [len(kept) for kept in kept_by_frame(got)] == budgets
+    kept = [highest(row, budget) for row, budget in zip(rows, budgets)]
+    assert got.indices.tolist() == [t * tokens_per_frame + m for t, frame in enumerate(kept) for m in frame]
+    if settings["compression_rounding"] == "exact":
+        assert sum(budgets) == expected_exact_total(num_frames, tokens_per_frame, settings["retention_ratio"])
 
 
 def test_result_has_the_documented_shapes_and_dtypes() -> None:
@@ -250,16 +218,6 @@ def test_result_has_the_documented_shapes_and_dtypes() -> None:
     assert (got.frame_budgets.dtype, got.frame_budgets.shape) == (torch.int64, (4,))
     assert (got.frame_uniqueness.dtype, got.frame_uniqueness.shape) == (torch.float32, (4,))
     assert (got.token_uniqueness.dtype, got.token_uniqueness.shape) == (torch.float32, (4, 9))
-
-
-@examples
-@given(tokens=videos(non_finite=True), settings=any_settings)
-def test_each_frame_keeps_its_highest_scores_and_the_earlier_of_equal_ones(
-    tokens: Tensor, settings: dict[str, Any]
-) -> None:
-    got = compress(tokens, **settings)
-    rows, budgets = got.token_uniqueness.tolist(), got.frame_budgets.tolist()
-    assert kept_by_frame(got) == [highest(row, budget) for row, budget in zip(rows, budgets)]
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -274,15 +232,7 @@ def test_the_earlier_of_equal_tokens_are_kept(scoring: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_static_video_keeps_exactly_the_ratio_of_each_frame(dtype: torch.dtype, rounding: str, scoring: str) -> None:
     # R·M is a whole number in each case, but in floats 0.07 · 100 = 7.000000000000001, 0.29 · 100 = 28.999999999999996.
-    sizes = [
-        (196, 0.25, 49),
-        (169, 1 / 13, 13),
-        (100, 0.07, 7),
-        (100, 0.29, 29),
-        (182, 0.5, 91),
-        (4, 0.75, 3),
-        (2, 0.5, 1),
-    ]
+    sizes = [(196, 0.25, 49), (169, 1 / 13, 13), (100, 0.07, 7), (100, 0.29, 29), (4, 0.75, 3), (2, 0.5, 1)]
     for tokens_per_frame, ratio, budget in sizes:
         for num_frames in (1, 3, 32):
             tokens = still_video(num_frames, tokens_per_frame, 16).to(dtype)
@@ -307,23 +257,13 @@ def test_ceil_rounds_a_fraction_up_and_round_rounds_it_half_to_even() -> None:
     assert [budget(size, "round") for size in (2, 5, 6, 7, 10)] == [1, 1, 2, 2, 2]
 
 
-@examples
-@given(tokens=videos(non_finite=True), settings=any_settings)
-def test_exact_total_depends_only_on_the_sizes(tokens: Tensor, settings: dict[str, Any]) -> None:
-    got = compress(tokens, **settings | {"compression_rounding": "exact"})
-    assert len(got.indices) == expected_exact_total(*tokens.shape[:2], settings["retention_ratio"])
-    assert got.frame_budgets.sum() == len(got.indices)
-
-
-@pytest.mark.parametrize("ratio", [1e-12, 0.01, 0.07, 0.29, 0.5, 0.9, 0.999, 1.0])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 100), (7, 1), (5, 13), (32, 196), (64, 182)])
-def test_exact_total_follows_the_formula_of_the_contract(shape: tuple[int, int], ratio: float) -> None:
+def test_exact_total_follows_the_formula_of_the_contract(shape: tuple[int, int]) -> None:
     num_frames, tokens_per_frame = shape
-    got = compress(random_video(num_frames, tokens_per_frame, 8), ratio, compression_rounding="exact")
     num_tokens = num_frames * tokens_per_frame
-    assert len(got.indices) == max(num_frames, min(num_tokens, math.floor(ratio * num_tokens + 1e-6)))
-    assert got.frame_budgets.sum() == len(got.indices)
-    assert got.frame_budgets.min() >= 1 and got.frame_budgets.max() <= tokens_per_frame
+    for ratio in (1e-12, 0.01, 0.07, 0.29, 0.5, 0.9, 0.999, 1.0):
+        got = compress(random_video(num_frames, tokens_per_frame, 8), ratio, compression_rounding="exact")
+        assert len(got.indices) == max(num_frames, min(num_tokens, math.floor(ratio * num_tokens + 1e-6)))
 
 
 def test_exact_rounding_gives_tokens_that_a_full_frame_cannot_take_to_the_others() -> None:
@@ -335,36 +275,6 @@ def test_exact_rounding_gives_tokens_that_a_full_frame_cannot_take_to_the_others
     assert ceil.sum() < 0.75 * 8 * 20 == exact.sum()
     # 7 equal frames share the 100 tokens that are left, 14.29 each. Equal remainders go to the earlier frames.
     assert exact.tolist() == [15, 15, 14, 20, 14, 14, 14, 14]
-
-
-def test_exact_rounding_gives_the_remainder_of_equal_frames_to_the_earlier_ones() -> None:
-    assert compress(still_video(4, 5, 8), 0.3, compression_rounding="exact").frame_budgets.tolist() == [2, 2, 1, 1]
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_permuting_frames_permutes_budgets(rounding: str, scoring: str) -> None:
-    settings = {"retention_ratio": 0.3, "compression_scoring": scoring, "compression_rounding": rounding}
-    tokens, _ = decided_video((6, 13, 12), **settings)
-    budgets = compress(tokens, **settings).frame_budgets
-    assert len(budgets.unique()) > 1
-    for seed in range(5):
-        order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
-        assert torch.equal(compress(tokens[order], **settings).frame_budgets, budgets[order])
-
-
-@examples
-@given(tokens=videos(), rounding=st.sampled_from(ROUNDINGS), seed=st.integers(0, 100))
-def test_permuting_frames_of_any_video_permutes_budgets(tokens: Tensor, rounding: str, seed: int) -> None:
-    settings = {"retention_ratio": 0.3, "compression_rounding": rounding}
-    order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
-    if oracle_compress(tokens, **settings).budget_margin > BUDGET_NOISE:
-        budgets, permuted = (compress(video, **settings).frame_budgets for video in (tokens, tokens[order]))
-        if rounding == "exact":  # the order of equal frames decides which of them gets the remainder
-            budgets, permuted = budgets[order].sort().values, permuted.sort().values
-        else:
-            budgets = budgets[order]
-        assert torch.equal(permuted, budgets)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -380,41 +290,6 @@ def test_unique_frame_gets_the_largest_budget(rounding: str, scoring: str) -> No
         assert got.frame_budgets[unique] > others.max()
 
 
-def test_uniform_frame_score_gives_every_frame_the_same_budget() -> None:
-    tokens = random_video(6, 20, 16)
-    got = compress(tokens, 0.25, compression_frame_score="uniform")
-    assert got.frame_budgets.tolist() == [5] * 6
-    assert got.frame_uniqueness.unique().numel() == 6
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_window_of_the_whole_video_equals_no_window(scoring: str) -> None:
-    tokens = random_video(5, 9, 8)
-    for window in (5, 6, 1000):
-        got = compress(tokens, compression_scoring=scoring, compression_window=window)
-        assert_same(got, compress(tokens, compression_scoring=scoring))
-
-
-def test_even_window_reaches_one_frame_further_into_the_past() -> None:
-    # Frame 0 points elsewhere than the others. Through a window of 2, frame 1 sees it and frame 2 does not.
-    tokens = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])[:, None]
-    u = compress(tokens, compression_window=2).frame_uniqueness
-    torch.testing.assert_close(u, torch.tensor([-math.sqrt(0.5), -math.sqrt(0.5), -1.0, -1.0]))
-
-
-def test_a_video_of_one_frame_keeps_the_ratio() -> None:
-    for rounding in ROUNDINGS:
-        got = compress(random_video(1, 36, 16), 0.25, compression_rounding=rounding)
-        assert got.frame_budgets.tolist() == [9]
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_the_only_token_of_each_frame_is_always_kept(scoring: str, rounding: str) -> None:
-    got = compress(random_video(7, 1, 16), 0.01, compression_scoring=scoring, compression_rounding=rounding)
-    assert got.indices.tolist() == list(range(7))
-
-
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("ratio", [5e-324, 1e-310, 1e-9, 0.001])  # 1 / 5e-324, the smallest float, is inf
 def test_tiny_ratio_keeps_one_token_per_frame(ratio: float, rounding: str) -> None:
@@ -424,63 +299,23 @@ def test_tiny_ratio_keeps_one_token_per_frame(ratio: float, rounding: str) -> No
 
 
 @examples
-@given(tokens=videos(non_finite=True), settings=any_settings)
+@given(tokens=videos(), settings=any_settings)
 def test_ratio_of_one_keeps_everything(tokens: Tensor, settings: dict[str, Any]) -> None:
     got = compress(tokens, **settings | {"retention_ratio": 1.0})
     assert got.indices.tolist() == list(range(tokens.shape[0] * tokens.shape[1]))
     assert got.frame_budgets.tolist() == [tokens.shape[1]] * tokens.shape[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Scores
-# ---------------------------------------------------------------------------------------------------------------------
+# -- scores ------------------------------------------------------------------------------------------------------------
 
 
 @examples
-@given(tokens=videos(non_finite=True), settings=any_settings, exponent=st.integers(-30, 30))
+@given(tokens=videos(), settings=any_settings, exponent=st.integers(-30, 30))
 def test_scaling_any_video_by_a_power_of_two_changes_nothing(
     tokens: Tensor, settings: dict[str, Any], exponent: int
 ) -> None:
     # Powers of two are exact in float32, so no bit of a score may change.
     assert_same(compress(tokens * 2.0**exponent, **settings), compress(tokens, **settings))
-
-
-def test_zero_token_has_similarity_zero() -> None:
-    tokens = random_video(4, 9, 8) + 3  # all tokens point the same way, so 0 is the highest score
-    tokens[1, 2] = 0
-    got = compress(tokens, 0.25)
-    assert got.token_uniqueness[1, 2] == 0
-    assert (got.token_uniqueness < 0).sum() == 4 * 9 - 1
-    assert 2 in kept_by_frame(got)[1]
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_black_video_keeps_the_first_tokens_of_each_frame(scoring: str) -> None:
-    got = compress(torch.zeros(4, 8, 6), 0.25, compression_scoring=scoring)
-    assert kept_by_frame(got) == [[0, 1]] * 4
-    assert got.token_uniqueness.isfinite().all()
-
-
-def test_tokens_have_similarity_zero_to_a_centre_of_length_zero() -> None:
-    scene = random_video(1, 4, 8) + 2
-    got = compress(torch.cat([scene, -scene]), 0.5)
-    assert got.frame_uniqueness.tolist() == [0, 0]
-    assert got.token_uniqueness.isfinite().all()
-    assert got.frame_budgets.tolist() == [2, 2]
-
-
-def test_scores_are_the_weighted_sum_of_both_uniquenesses() -> None:
-    tokens = random_video(6, 9, 8)
-
-    def scores(frame_weight: float, video_weight: float) -> Tensor:
-        weights = {"compression_frame_weight": frame_weight, "compression_video_weight": video_weight}
-        return compress(tokens, **weights).token_uniqueness
-
-    video_only = scores(0, 1)
-    torch.testing.assert_close(video_only.mean(dim=1), compress(tokens).frame_uniqueness)
-    torch.testing.assert_close(scores(1, 0) + video_only, scores(1, 1))
-    torch.testing.assert_close(scores(-1, -1), -scores(1, 1))
-    torch.testing.assert_close(scores(0.5, -2), 0.5 * scores(1, 0) - 2 * video_only)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -493,15 +328,7 @@ def test_weights_of_any_size_rank_the_tokens(weight: float, scoring: str) -> Non
     assert torch.equal(got.indices, compress(tokens, compression_scoring=scoring).indices)
 
 
-def test_weights_do_not_change_the_frame_budgets() -> None:
-    tokens = random_video(6, 9, 8)
-    got = compress(tokens, compression_frame_weight=-3, compression_video_weight=0.1)
-    assert torch.equal(got.frame_budgets, compress(tokens).frame_budgets)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Non-finite tokens
-# ---------------------------------------------------------------------------------------------------------------------
+# -- non-finite tokens -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -509,68 +336,28 @@ def test_weights_do_not_change_the_frame_budgets() -> None:
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_non_finite_tokens_are_kept_last_and_left_out_of_the_means(scoring: str, rounding: str, value: float) -> None:
     settings = {"retention_ratio": 0.3, "compression_scoring": scoring, "compression_rounding": rounding}
-    for window in (None, 3):
-        tokens = random_video(6, 9, 12)
-        tokens[0, 0] = value  # the whole token
-        tokens[2, 1, 5] = tokens[2, 8, 11] = value  # one channel
-        tokens[5, :8, 0] = value  # all tokens but one
-        finite = tokens.isfinite().all(dim=-1)
-        got = compress(tokens, compression_window=window, **settings)
-        assert_agrees_with_oracle(got, oracle_compress(tokens, compression_window=window, **settings))
-        assert torch.equal(got.token_uniqueness == -math.inf, ~finite)
-        assert got.frame_uniqueness.isfinite().all()
-        assert kept_by_frame(got)[5][-1] == 8
-        assert 0 not in kept_by_frame(got)[0]
-
-
-@examples
-@given(tokens=videos(non_finite=True), settings=any_settings)
-def test_videos_with_non_finite_tokens_agree_with_the_oracle(tokens: Tensor, settings: dict[str, Any]) -> None:
-    assert_agrees_with_oracle(compress(tokens, **settings), oracle_compress(tokens, **settings))
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_non_finite_tokens_do_not_change_the_others(scoring: str) -> None:
-    # The same video with one more token in each frame, which is nan: the scores of the others stay.
     tokens = random_video(6, 9, 12)
-    longer = torch.cat([tokens[:, :4], torch.full((6, 1, 12), math.nan), tokens[:, 4:]], dim=1)
-    expected, got = (compress(video, compression_scoring=scoring) for video in (tokens, longer))
-    others = got.token_uniqueness[:, [0, 1, 2, 3, 5, 6, 7, 8, 9]]
-    torch.testing.assert_close(others, expected.token_uniqueness, rtol=0, atol=SCORE_NOISE)
-    torch.testing.assert_close(got.frame_uniqueness, expected.frame_uniqueness, rtol=0, atol=SCORE_NOISE)
-
-
-@pytest.mark.parametrize("rounding", ["ceil", "round"])
-@pytest.mark.parametrize("frame_score", FRAME_SCORES)
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_frame_without_a_finite_token_is_the_least_unique(scoring: str, frame_score: str, rounding: str) -> None:
-    settings = {
-        "compression_scoring": scoring,
-        "compression_frame_score": frame_score,
-        "compression_rounding": rounding,
-    }
-    tokens = random_video(6, 9, 12)
-    tokens[2] = math.nan
+    tokens[0, 0] = value  # the whole token
+    tokens[2, 1, 5] = tokens[2, 8, 11] = value  # one channel
+    tokens[5, :8, 0] = value  # all tokens but one
     got = compress(tokens, **settings)
-    assert got.frame_uniqueness.isfinite().all() and got.frame_uniqueness.argmin() == 2
-    assert got.frame_budgets[2] == got.frame_budgets.min()
-    others = torch.arange(6) != 2
-    expected = compress(tokens[others], **settings)
-    torch.testing.assert_close(got.token_uniqueness[others], expected.token_uniqueness, rtol=0, atol=SCORE_NOISE)
+    assert_agrees_with_oracle(got, oracle_compress(tokens, **settings))
+    assert torch.equal(got.token_uniqueness == -math.inf, ~tokens.isfinite().all(dim=-1))
+    assert kept_by_frame(got)[5][-1] == 8 and 0 not in kept_by_frame(got)[0]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_video_without_a_finite_token_keeps_the_first_of_each_frame(scoring: str, rounding: str, value: float) -> None:
+def test_a_black_video_and_one_without_a_finite_token_keep_the_first_of_each_frame(
+    scoring: str, rounding: str, value: float
+) -> None:
     tokens = torch.full((4, 8, 6), value)
     got = compress(tokens, 0.25, compression_scoring=scoring, compression_rounding=rounding)
     assert kept_by_frame(got) == [[0, 1]] * 4
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Inputs: dtypes, memory, gradients, devices
-# ---------------------------------------------------------------------------------------------------------------------
+# -- inputs: dtypes, memory, gradients, devices ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
@@ -582,20 +369,24 @@ def test_every_float_dtype_is_scored_in_float32(scoring: str, dtype: torch.dtype
     assert_same(got, compress(tokens.float(), compression_scoring=scoring))
 
 
+@pytest.mark.parametrize("context", [torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_scores_are_float32_under_autocast_too(scoring: str) -> None:
-    # Autocast runs matrix products in half precision. Mixed-precision training would then choose other tokens.
+def test_inference_mode_and_autocast_change_no_score(scoring: str, context: Any) -> None:
+    """Autocast runs matrix products in half precision. Mixed-precision training would then choose other tokens."""
     tokens = random_video(6, 49, 64)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with context:
         got = compress(tokens, compression_scoring=scoring)
     assert_same(got, compress(tokens, compression_scoring=scoring))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_strides_do_not_change_the_result(scoring: str, dtype: torch.dtype) -> None:
+def test_strides_do_not_change_the_result_nor_the_result_the_input(scoring: str, dtype: torch.dtype) -> None:
     tokens = random_video(6, 9, 32).to(dtype)
+    tokens[1, 2, 3], tokens[4, 5] = math.nan, 0
+    before = tokens.clone()
     expected = compress(tokens, compression_scoring=scoring)
+    assert torch.equal(tokens.nan_to_num(7), before.nan_to_num(7))
     wider = torch.cat([tokens, tokens], dim=-1)
     for view in (
         tokens.transpose(0, 1).contiguous().transpose(0, 1),
@@ -609,16 +400,6 @@ def test_strides_do_not_change_the_result(scoring: str, dtype: torch.dtype) -> N
     assert_same(compress(still, compression_scoring=scoring), compress(still.clone(), compression_scoring=scoring))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_input_is_not_modified(scoring: str, dtype: torch.dtype) -> None:
-    tokens = random_video(6, 9, 32).to(dtype)
-    tokens[1, 2, 3], tokens[4, 5] = math.nan, 0
-    before = tokens.clone()
-    compress(tokens, compression_scoring=scoring)
-    assert torch.equal(tokens.nan_to_num(7), before.nan_to_num(7))
-
-
 def test_gradient_flows_through_the_kept_features_and_not_through_the_selection() -> None:
     tokens = random_video(4, 9, 8).requires_grad_()
     got = compress(tokens, 0.25)
@@ -629,20 +410,14 @@ def test_gradient_flows_through_the_kept_features_and_not_through_the_selection(
     assert torch.equal(tokens.grad, kept.view(4, 9, 8))
 
 
-def test_compress_works_in_inference_mode() -> None:
-    tokens = random_video(4, 9, 8)
-    with torch.inference_mode():
-        got = compress(tokens.clone())
-    assert_same(got, compress(tokens))
-
-
-@pytest.mark.parametrize("frames_per_block", [1, 2, 3, 4])
+@pytest.mark.parametrize("frames_per_block", [0.1, 1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scoring", SCORINGS)
 def test_block_size_does_not_change_the_result(
-    scoring: str, dtype: torch.dtype, frames_per_block: int, monkeypatch: pytest.MonkeyPatch
+    scoring: str, dtype: torch.dtype, frames_per_block: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_frames, tokens_per_frame, dim = 7, 9, 32  # with 2, 3 or 4 frames per block the last block is smaller
+    """A frame that is larger than a block is one block. With 3 frames in a block, the last block is smaller."""
+    num_frames, tokens_per_frame, dim = 7, 9, 32
     tokens = random_video(num_frames, tokens_per_frame, dim)
     # Every other channel varies little within a frame and much between frames, so only all blocks show its variance.
     tokens[..., ::2] = 0.1 * tokens[..., ::2] + torch.arange(num_frames)[:, None, None]
@@ -650,64 +425,10 @@ def test_block_size_does_not_change_the_result(
     tokens = tokens.to(dtype)
     expected = compress(tokens, compression_scoring=scoring)
     for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
-        monkeypatch.setattr(method_vidcom2, limit, 4 * tokens_per_frame * dim * frames_per_block)
+        monkeypatch.setattr(method_vidcom2, limit, int(4 * tokens_per_frame * dim * frames_per_block))
     sizes = [len(block) for _, block in method_vidcom2.float32_blocks(tokens)]
-    assert sizes[0] == frames_per_block and sum(sizes) == num_frames
+    assert sizes[0] == max(1, frames_per_block) and sum(sizes) == num_frames
     assert_same(compress(tokens, compression_scoring=scoring), expected, exactly=False)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_frame_larger_than_a_block_is_one_block(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = random_video(5, 9, 32).to(dtype)
-    expected = compress(tokens)
-    for limit in ("BLOCK_BYTES", "CPU_BUFFER_BYTES", "ONE_THREAD_BUFFER_BYTES"):
-        monkeypatch.setattr(method_vidcom2, limit, 1)
-    assert [len(block) for _, block in method_vidcom2.float32_blocks(tokens)] == [1] * 5
-    assert_same(compress(tokens), expected, exactly=False)
-
-
-class ParallelSteps(TorchDispatchMode):
-    """Collect the names of operations, except views, that are large enough for torch to spread over the cores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        tensors = [value for value in (*args, result) if isinstance(value, Tensor)]
-        large = any(value.numel() >= 2**15 for value in tensors)  # at::internal::GRAIN_SIZE
-        if large and not func.is_view and not func.__name__.startswith("empty"):
-            self.names.append(func.__name__)
-        return result
-
-
-@pytest.mark.parametrize(
-    ("scoring", "dtype", "steps"),
-    [
-        ("paper", torch.float32, 5),  # norms and sums of the tokens, centres and their norms, products of both
-        ("paper", torch.bfloat16, 7),  # these, and the conversion twice
-        ("released", torch.float32, 9),  # these, channel variance and masking before, two for the Gaussians after
-        ("released", torch.bfloat16, 11),
-    ],
-)
-def test_cpu_scores_a_video_in_few_parallel_steps(
-    scoring: str, dtype: torch.dtype, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # the number that decides the size of the buffer
-    # Each step waits for its slowest thread. With 146 steps, one busy core made compress 10 times slower.
-    tokens = random_video(32, 196, 896).to(dtype)  # LLaVA-OneVision-0.5B
-    with ParallelSteps() as parallel:
-        compress(tokens, compression_scoring=scoring)
-    assert len(parallel.names) <= steps, parallel.names
-
-
-def test_a_single_thread_converts_a_video_in_a_buffer_that_stays_in_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = torch.zeros(32, 196, 896, dtype=torch.bfloat16)
-    for threads, most in ((1, 8 * 2**20), (2, 32 * 2**20)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        blocks = [block for _, block in method_vidcom2.float32_blocks(tokens)]
-        assert most / 2 < max(block.nbytes for block in blocks) <= most and sum(map(len, blocks)) == 32
 
 
 @pytest.mark.parametrize("non_finite", [False, True])
@@ -723,41 +444,6 @@ def test_channel_variance_is_the_float64_variance_of_the_finite_tokens(dtype: to
         got = method_vidcom2.channel_variance(layout)
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), expected, rtol=CHANNEL_NOISE, atol=0)
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-@pytest.mark.parametrize("method", ["vidcom2", "random"])
-def test_default_dtype_of_the_process_does_not_change_the_result(method: str, scoring: str) -> None:
-    tokens = random_video(6, 9, 32)
-    if method == "random":
-        scoring = "paper"  # this method has no scoring of its own
-    expected = compress(tokens, compression_method=method, compression_scoring=scoring)
-    before = torch.get_default_dtype()
-    try:
-        for default in (torch.bfloat16, torch.float64):
-            torch.set_default_dtype(default)
-            assert_same(compress(tokens, compression_method=method, compression_scoring=scoring), expected)
-    finally:
-        torch.set_default_dtype(before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("frame_score", FRAME_SCORES)
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_exact_rounding_reads_nothing_from_the_device(scoring: str, frame_score: str, dtype: torch.dtype) -> None:
-    # A meta tensor has no values, so reading one raises an error.
-    tokens = torch.empty(8, 36, 16, dtype=dtype, device="meta")
-    for window in (None, 4):
-        got = compress(
-            tokens,
-            0.25,
-            compression_scoring=scoring,
-            compression_rounding="exact",
-            compression_frame_score=frame_score,
-            compression_window=window,
-        )
-        assert got.indices.shape == (72,) and got.indices.dtype == torch.int64
-        assert {value.device.type for value in tensors_of(got).values()} == {"meta"}
 
 
 class DeviceReads(TorchDispatchMode):
@@ -803,9 +489,7 @@ def test_gpu_keeps_the_tokens_that_the_cpu_keeps(scoring: str, rounding: str) ->
     assert_agrees_with_oracle(replace(got, **on_cpu), expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The random baseline, and refusals
-# ---------------------------------------------------------------------------------------------------------------------
+# -- the random baseline, and refusals ---------------------------------------------------------------------------------
 
 
 def test_random_baseline_keeps_the_same_share_of_each_frame_and_the_same_tokens_in_every_call() -> None:
@@ -822,29 +506,26 @@ def test_random_baseline_keeps_the_same_share_of_each_frame_and_the_same_tokens_
     ("video_tokens", "got"),
     [
         (torch.ones(4, 8), "(4, 8)"),
-        (torch.ones(2, 4, 8, 3), "(2, 4, 8, 3)"),
         (torch.tensor(1.0), "()"),
         (torch.ones(4, 8, 3, dtype=torch.int64), "torch.int64"),
-        (torch.ones(4, 8, 3, dtype=torch.bool), "torch.bool"),
         (torch.ones(4, 8, 3, dtype=torch.complex64), "torch.complex64"),
         (torch.ones(0, 8, 3), "(0, 8, 3)"),
         (torch.ones(4, 0, 3), "(4, 0, 3)"),
         (torch.ones(4, 8, 0), "(4, 8, 0)"),
-        ([[[1.0]]], "list"),
         (torch.ones(4, 8, 3).numpy(), "ndarray"),
         (None, "NoneType"),
     ],
     ids=repr,
 )
 def test_compress_refuses_anything_but_a_float_video(video_tokens: Any, got: str) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"`video_tokens`.*{re.escape(got)}"):
         compress(video_tokens)
-    assert "`video_tokens`" in str(error.value) and got in str(error.value)
 
 
 def test_meta_tensors_are_accepted_only_where_their_sizes_determine_the_total() -> None:
     sizes = torch.ones(8, 9, 4, device="meta")
-    assert len(compress(sizes, compression_rounding="exact").indices) == 18
+    got = compress(sizes, compression_rounding="exact")
+    assert len(got.indices) == 18 and {value.device.type for value in tensors_of(got).values()} == {"meta"}
     for more in ({}, {"retention_ratio": 1.0}, {"compression_method": "random"}):
         with pytest.raises(ValueError, match=r"`video_tokens` is on the device 'meta'.* Pass a tensor with values"):
             compress(sizes, **more)

@@ -2,8 +2,6 @@
 
 import inspect
 import math
-import subprocess
-import sys
 from dataclasses import fields
 from fractions import Fraction
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import two_of
 from torch import Tensor
 
 from vidcom2 import compress
@@ -35,12 +32,11 @@ DEFAULTS = {
     "vision_tolerance": 0.0,
 }
 
-WRONG_RATIOS = [0, 0.0, -1, -0.25, 1.5, 1.0000001, 25, "x", "0.25", math.nan, math.inf, -math.inf, None, True, False]
-WRONG_RATIOS += [[0.25], 0.25j, 10**400, np.float32(2), np.True_, torch.tensor(0.25)]
-WRONG_NUMBERS = [math.nan, math.inf, -math.inf, "1", None, True, [1.0], 10**400, np.float64("nan")]
+WRONG_RATIOS = [0, -0.25, 1.0000001, 25, "0.25", math.nan, math.inf, None, True, [0.25], 0.25j, 10**400]
+WRONG_NUMBERS = [math.nan, math.inf, -math.inf, "1", None, True, [1.0], 10**400]
 WRONG_WEIGHTS = [*WRONG_NUMBERS, 1e39, -1e31]  # larger weights would make the float32 scores inf or nan
 WRONG_FRAMES = [0, -1, 2.5, 4.0, True, False, "4", math.nan, math.inf, [4], np.int64(0)]
-WRONG_NAMES = ["unknown", "", "Paper", "MEAN", " ceil", None, True, 0, 1.0, ["paper"], {}, np.array(["paper", "ceil"])]
+WRONG_NAMES = ["unknown", "", "Paper", " ceil", None, True, 0, ["paper"], {}, np.array(["paper", "ceil"])]
 
 # name -> (values it refuses, what the message must say it accepts)
 REFUSED: dict[str, tuple[list[Any], list[str]]] = {
@@ -62,41 +58,24 @@ REFUSED: dict[str, tuple[list[Any], list[str]]] = {
 
 # name -> (value, value as stored)
 ACCEPTED: dict[str, list[tuple[Any, Any]]] = {
-    "retention_ratio": [
-        (1, 1.0),
-        (1e-9, 1e-9),
-        (np.float32(0.5), 0.5),
-        (np.float64(0.15), 0.15),
-        (Fraction(1, 4), 0.25),
-    ],
+    "retention_ratio": [(1, 1.0), (1e-9, 1e-9), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
     "compression_method": [("vidcom2", "vidcom2"), ("random", "random")],
     "compression_scoring": [("paper", "paper"), ("released", "released")],
     "compression_rounding": [("ceil", "ceil"), ("round", "round"), ("exact", "exact")],
-    "compression_temperature": [(1, 1.0), (1e-6, 1e-6), (100.0, 100.0), (np.float32(0.5), 0.5)],
+    "compression_temperature": [(1, 1.0), (1e-6, 1e-6), (np.float32(0.5), 0.5)],
     "compression_frame_score": [("mean", "mean"), ("max", "max"), ("uniform", "uniform")],
-    "compression_window": [(None, None), (1, 1), (4, 4), (10**6, 10**6), (np.int64(8), 8)],
+    "compression_window": [(None, None), (1, 1), (np.int64(8), 8)],
     "compression_positions": [("consecutive", "consecutive"), ("original", "original")],
-    "compression_frame_weight": [(0, 0.0), (-1, -1.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
-    "compression_video_weight": [(0, 0.0), (-1, -1.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
-    "max_video_tokens": [(None, None), (4, 4), (10**9, 10**9), (np.int64(8), 8)],
+    "compression_frame_weight": [(0, 0.0), (1e30, 1e30), (np.float64(-0.5), -0.5)],
+    "compression_video_weight": [(0, 0.0), (-1e30, -1e30), (np.float64(-0.5), -0.5)],
+    "max_video_tokens": [(None, None), (10**9, 10**9), (np.int64(8), 8)],
     "vision_method": [("full", "full"), ("skip_repeated", "skip_repeated")],
-    "vision_chunk_frames": [(None, None), (1, 1), (64, 64), (np.int64(8), 8)],
-    "vision_tolerance": [(0, 0.0), (1, 1.0), (np.float32(0.5), 0.5), (Fraction(1, 4), 0.25)],
+    "vision_chunk_frames": [(None, None), (1, 1), (np.int64(8), 8)],
+    "vision_tolerance": [(0, 0.0), (1, 1.0), (Fraction(1, 4), 0.25)],
 }
 
 # Settings that only some methods read -> the method that does.
 READ_BY = {"vision_tolerance": {"vision_method": "skip_repeated"}}
-
-ALL_REFUSED = {name: [(name, value) for value in values] for name, (values, _) in REFUSED.items()}
-refused = pytest.mark.parametrize(
-    ("name", "value"), [each for cases in ALL_REFUSED.values() for each in cases], ids=repr
-)
-two_refused = pytest.mark.parametrize(
-    ("name", "value"), [each for cases in ALL_REFUSED.values() for each in two_of(cases)], ids=repr
-)
-accepted = pytest.mark.parametrize(
-    ("name", "value", "stored"), [(name, *case) for name, cases in ACCEPTED.items() for case in cases], ids=repr
-)
 
 
 def assert_says_what_is_accepted(error: pytest.ExceptionInfo[ValueError], name: str, value: Any) -> None:
@@ -129,36 +108,25 @@ def test_compress_has_the_same_settings_with_the_same_defaults() -> None:
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters[2:])
 
 
-@pytest.mark.parametrize(("name", "default"), DEFAULTS.items())
-def test_compress_uses_the_default_of_a_setting_that_is_not_given(name: str, default: Any) -> None:
-    assert torch.equal(compress(video(), **{name: default}).indices, compress(video()).indices)
-
-
-@refused
-def test_constructor_refuses_a_bad_value(name: str, value: Any) -> None:
-    with pytest.raises(ValueError) as error:
-        CompressionSettings(**{name: value})
-    assert_says_what_is_accepted(error, name, value)
-
-
-@two_refused
-def test_compress_refuses_a_bad_value(name: str, value: Any) -> None:
-    with pytest.raises(ValueError) as error:
-        compress(video(), **{name: value})
-    assert_says_what_is_accepted(error, name, value)
-
-
-@two_refused
-def test_assignment_refuses_a_bad_value_and_keeps_the_old_one(name: str, value: Any) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_value_is_refused_everywhere_and_assignment_keeps_the_old_one(name: str) -> None:
     settings = CompressionSettings(**READ_BY.get(name, {}) | {name: ACCEPTED[name][-1][0]})
     before = getattr(settings, name)
-    with pytest.raises(ValueError) as error:
-        setattr(settings, name, value)
-    assert_says_what_is_accepted(error, name, value)
-    assert getattr(settings, name) == before
+    for value in REFUSED[name][0]:
+        for call in (
+            lambda value=value: CompressionSettings(**{name: value}),
+            lambda value=value: compress(video(), **{name: value}),
+            lambda value=value: setattr(settings, name, value),
+        ):
+            with pytest.raises(ValueError) as error:
+                call()
+            assert_says_what_is_accepted(error, name, value)
+        assert getattr(settings, name) == before
 
 
-@accepted
+@pytest.mark.parametrize(
+    ("name", "value", "stored"), [(name, *case) for name, cases in ACCEPTED.items() for case in cases], ids=repr
+)
 def test_accepted_values_are_stored_in_one_type(name: str, value: Any, stored: Any) -> None:
     assigned = CompressionSettings()
     setattr(assigned, name, value)
@@ -168,22 +136,13 @@ def test_accepted_values_are_stored_in_one_type(name: str, value: Any, stored: A
     assert checked_setting(name, value) == stored
 
 
-@accepted
-def test_compress_accepts_every_good_value(name: str, value: Any, stored: Any) -> None:
-    given, same = (compress(video(), **READ_BY.get(name, {}) | {name: each}) for each in (value, stored))
-    assert torch.equal(given.indices, same.indices)
-
-
-def test_unknown_setting_is_an_error() -> None:
+def test_an_unknown_setting_and_one_by_position_are_errors() -> None:
     with pytest.raises(TypeError, match="compression_ratio"):
         CompressionSettings(compression_ratio=0.5)
-    with pytest.raises(TypeError, match="compression_ratio"):
-        compress(video(), compression_ratio=0.5)
-
-
-def test_settings_are_keyword_only() -> None:
     with pytest.raises(TypeError):
         CompressionSettings(0.5)
+    with pytest.raises(TypeError, match="compression_ratio"):
+        compress(video(), compression_ratio=0.5)
 
 
 def test_settings_with_another_ratio_do_not_change_the_original() -> None:
@@ -212,9 +171,3 @@ def test_another_vision_method_leaves_out_what_it_does_not_read() -> None:
     assert settings.compression_settings(vision_method="full") == CompressionSettings(retention_ratio=0.4)
     assert settings.vision_settings() == {"vision_method": "skip_repeated", "vision_tolerance": 0.5}
     assert CompressionSettings().vision_settings() == {"vision_method": "full"}
-
-
-def test_settings_can_be_made_before_the_operator_is_imported() -> None:
-    code = "from vidcom2.configuration.compression_settings import CompressionSettings; CompressionSettings()"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr

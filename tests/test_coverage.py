@@ -81,20 +81,9 @@ def test_tokens_without_finite_values_are_kept_last(ratio: float) -> None:
     torch.manual_seed(0)
     tokens = torch.randn(6, 9, 8)
     tokens[2], tokens[4, 1] = float("nan"), float("inf")
-    compression = compress(tokens, ratio, compression_method="coverage")
-    total, finite = (
-        exact_total(6, 9, ratio),
-        ~torch.isnan(tokens.sum(-1)).flatten() & tokens.isfinite().all(-1).flatten(),
-    )
-    assert len(compression.indices) == total
-    assert int(finite[compression.indices].sum()) == min(total, int(finite.sum()))
-
-
-def test_a_frame_without_finite_tokens_keeps_none_while_others_have_some() -> None:
-    torch.manual_seed(0)
-    tokens = torch.randn(8, 100, 8)
-    tokens[:3], tokens[4:] = float("nan"), float("nan")
-    assert compress(tokens, 0.1, compression_method="coverage").frame_budgets.tolist() == [0, 0, 0, 80, 0, 0, 0, 0]
+    kept = compress(tokens, ratio, compression_method="coverage").indices
+    total, finite = exact_total(6, 9, ratio), tokens.isfinite().all(-1).flatten()
+    assert len(kept) == total and int(finite[kept].sum()) == min(total, int(finite.sum()))
 
 
 def test_tokens_without_finite_values_do_not_change_which_others_are_kept() -> None:
@@ -131,15 +120,3 @@ def test_only_tokens_wider_than_a_sketch_are_compared_by_one(monkeypatch: pytest
     for width in (SKETCH, SKETCH + 1):
         compress(torch.randn(2, 4, width), 0.5, compression_method="coverage")
     assert widths == [SKETCH + 1]
-
-
-def test_wide_tokens_cover_what_is_shown() -> None:
-    torch.manual_seed(0)
-    width = 2 * SKETCH
-    things = torch.randn(20, width)
-    shown = torch.arange(20).repeat_interleave(18)[torch.randperm(360)].view(12, 30)
-    tokens = things[shown] + 2 * torch.randn(width) + 0.2 * torch.randn(12, 30, width)
-    before = tokens.clone()
-    kept = compress(tokens, 0.1, compression_method="coverage").indices
-    assert len(set(shown.flatten()[kept].tolist())) == 20
-    assert torch.equal(tokens, before)

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family, only
-from flash_attention import flash_attn_func, flash_attn_varlen_func, put_in_place_of_the_package
+from flash_attention import put_in_place_of_the_package
 from models import RETENTION_RATIO, make_video
 from test_generate import batch_of_two, make_prompt, run
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import BatchFeature, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from vidcom2.modeling.prompt.call_description import CHUNKS_FEATURES
@@ -34,33 +33,6 @@ def flash(family: Family, stand_in: None) -> PreTrainedModel:
 
 def assert_close(ours: Any, theirs: Any) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
-# -- the stand-in -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("causal", "window"), [(False, (-1, -1)), (True, (-1, -1)), (True, (2, 2)), (False, (1, 2))])
-def test_the_stand_in_computes_what_the_packages_documentation_says(causal: bool, window: tuple[int, int]) -> None:
-    """The last query stands at the last key. A window reaches so many keys to the left and right of a query."""
-    lengths = [(5, 5), (1, 7), (3, 4)]  # queries and keys of three sequences
-    parts = [(torch.randn(n, 4, 8), torch.randn(m, 2, 8), torch.randn(m, 2, 8)) for n, m in lengths]
-    expected = []
-    for q, k, v in parts:
-        mask = torch.zeros(len(q), len(k), dtype=torch.bool)
-        for i in range(len(q)):
-            for j in range(len(k)):
-                distance = j - (i + len(k) - len(q))
-                seen = not (causal and distance > 0)
-                seen &= window[0] < 0 or distance >= -window[0]
-                mask[i, j] = seen and (window[1] < 0 or distance <= window[1])
-        of_heads = (each.transpose(0, 1)[None] for each in (q, k, v))
-        out = scaled_dot_product_attention(*of_heads, attn_mask=mask, enable_gqa=True)[0].transpose(0, 1)
-        expected.append(out)
-        assert_close(flash_attn_func(q[None], k[None], v[None], causal=causal, window_size=window)[0], out)
-    starts = [torch.tensor([0, *each], dtype=torch.int32).cumsum(0, dtype=torch.int32) for each in zip(*lengths)]
-    packed = [torch.cat(each) for each in zip(*parts)]
-    ours = flash_attn_varlen_func(*packed, *starts, 5, 7, causal=causal, window_size=window)
-    assert_close(ours, torch.cat(expected))
 
 
 # -- generate ---------------------------------------------------------------------------------------------------------

@@ -46,13 +46,6 @@ def prompts(request: pytest.FixtureRequest, family: Family) -> tuple[list[str], 
     }[request.param]
 
 
-@pytest.fixture
-def smolvlm(family: Family) -> Family:
-    if family.case.name != "smolvlm":
-        pytest.skip("its processor pads the images of a prompt")
-    return family
-
-
 def as_processed(family: Family, prompts: tuple[list[str], dict[str, Any]]) -> BatchFeature:
     texts, media = prompts
     return family.processed([text.replace(IMAGE, family.processor.image_token) for text in texts], media)
@@ -136,33 +129,38 @@ def test_a_conversation_goes_on_with_the_processors_outputs(family: Family) -> N
         assert continued.past_key_values.get_seq_length() < conversation.shape[1]
 
 
-def test_frames_of_which_pixels_are_hidden_are_refused(smolvlm: Family) -> None:
-    inputs = as_processed(smolvlm, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
+smolvlm = only(lambda family: family.takes_one_kind)  # its processor pads the images of a prompt
+
+
+@smolvlm
+def test_frames_of_which_pixels_are_hidden_are_refused(family: Family) -> None:
+    inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
     inputs["pixel_attention_mask"][0, 3, :, 60:] = 0
-    with pytest.raises(ValueError, match=r"`pixel_attention_mask` hides pixels of frames.*`do_resize=True`"):
-        smolvlm.model(**inputs)
-    assert torch.equal(smolvlm.model(**inputs, retention_ratio=1.0).logits, smolvlm.stock(**inputs).logits)
+    with pytest.raises(ValueError, match="`pixel_attention_mask` hides pixels of frames"):
+        family.model(**inputs)
+    assert torch.equal(family.model(**inputs, retention_ratio=1.0).logits, family.stock(**inputs).logits)
 
 
-def test_pixels_of_another_shape_than_their_mask_are_refused(smolvlm: Family) -> None:
-    inputs = smolvlm.processed_video()
+@smolvlm
+def test_pixels_of_another_shape_than_their_mask_are_refused(family: Family) -> None:
+    inputs = family.processed_video()
     for name in ("pixel_values", "pixel_attention_mask"):
         for bad in (inputs[name][:, :-1], inputs[name][0], torch.cat([inputs[name]] * 2)):
-            for call in (smolvlm.model, smolvlm.model.generate):
-                with pytest.raises(ValueError, match=r"`pixel_values` has shape .* and `pixel_attention_mask` .*"):
-                    call(**inputs | {name: bad})
+            with pytest.raises(ValueError, match=r"`pixel_values` has shape .* and `pixel_attention_mask` .*"):
+                family.model(**inputs | {name: bad})
 
 
-def test_videos_of_different_lengths_may_share_a_call(smolvlm: Family) -> None:
+@smolvlm
+def test_videos_of_different_lengths_may_share_a_call(family: Family) -> None:
     """The processor pads the shorter one's frames with zeros."""
     videos = [make_video(0), make_video(1, num_frames=3)]
     prompts = [f"{VIDEO}What?", f"{VIDEO}And who is there?"]
-    inputs = as_processed(smolvlm, (prompts, {"videos": videos}))
+    inputs = as_processed(family, (prompts, {"videos": videos}))
     assert len(inputs["pixel_values"].flatten(0, 1)) == 16
-    together = smolvlm.model(**inputs).logits[:, -1]
+    together = family.model(**inputs).logits[:, -1]
     for row, video in enumerate(videos):
         prompt = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
-        alone = smolvlm.model(prompt[None], pixel_values=inputs["pixel_values"][row, None, : len(video)]).logits[0, -1]
+        alone = family.model(prompt[None], pixel_values=inputs["pixel_values"][row, None, : len(video)]).logits[0, -1]
         torch.testing.assert_close(together[row], alone, rtol=0, atol=1e-5)
 
 
@@ -253,11 +251,16 @@ def unknown(family: Family) -> Iterator[Any]:
     family.model.config.frame_marks = known
 
 
-def test_an_unknown_tokenizer_is_refused_until_its_marks_are_set(family: Family, unknown: Any) -> None:
+def test_an_unknown_tokenizer_is_refused_until_its_marks_are_set(family: Family, unknown: Any, tmp_path: Path) -> None:
     inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
     for call in (unknown, unknown.model, unknown.generate):
         with pytest.raises(ValueError, match=r"`pixel_values` may hold frames.*`vidcom2.load`.*read_tokenizer"):
             call(**inputs)
+    for marks in ([], [[1, 2]], "Frame1", [1, 2, 3]):
+        with pytest.raises(ValueError, match="frame_marks"):
+            unknown.config.frame_marks = marks
+            unknown(**inputs)
+    unknown.config.frame_marks = None
     assert torch.equal(unknown(**inputs, retention_ratio=1.0).logits, family.stock(**inputs).logits)
     image = as_processed(family, ([f"{IMAGE}\nWhat?"], {"images": [make_image(0)]}))
     text, cache = family.inputs("Hello. "), DynamicCache()
@@ -268,6 +271,12 @@ def test_an_unknown_tokenizer_is_refused_until_its_marks_are_set(family: Family,
     assert torch.equal(unknown(**turn, retention_ratio=1.0, past_key_values=ours.past_key_values).logits, expected)
     unknown.config.read_tokenizer(family.processor.tokenizer)
     assert unknown(**inputs).prompt_positions is not None
+    known = unknown.config.frame_marks
+    stock = family.case.stock_class.from_pretrained(family.folder)
+    stock.config.frame_marks = None
+    for part in (stock, family.processor):
+        part.save_pretrained(tmp_path)
+    assert vidcom2.load(str(tmp_path), device="cpu")[0].config.frame_marks == known
 
 
 def test_the_marks_of_a_tokenizer_that_puts_a_space_before_a_text_are_those_of_a_prompt() -> None:
@@ -289,55 +298,28 @@ def test_the_marks_of_a_tokenizer_that_puts_a_space_before_a_text_are_those_of_a
         assert len(video) == 12
 
 
-def test_embeddings_beside_pixels_are_refused_unless_all_tokens_stay(family: Family) -> None:
+def test_what_does_not_fit_or_cannot_be_compressed_is_refused(family: Family) -> None:
     inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
+    rest = {name: value for name, value in inputs.items() if not name.startswith("pixel_")}
     embeddings = {"inputs_embeds": family.model.get_input_embeddings()(inputs["input_ids"])}
     embeddings |= {name: inputs[name] for name in ("pixel_values", "attention_mask")}
-    with pytest.raises(ValueError, match=r"`inputs_embeds` cannot be passed with `pixel_values`"):
+    encoded = rest | {
+        "mm_encoder_outputs": {"image": family.stock.get_image_features(pixel_values=inputs["pixel_values"])}
+    }
+    too_few = rest | as_pixels(family.stock.config, tiles_in(inputs["pixel_values"])[1:])
+    with pytest.raises(ValueError, match="`inputs_embeds` cannot be passed with `pixel_values`"):
         family.model(**embeddings)
-    ours = family.model(**embeddings, retention_ratio=1.0).logits
-    assert torch.equal(ours, family.case.stock_class.from_pretrained(family.folder).eval()(**embeddings).logits)
-
-
-def test_load_reads_the_marks_from_the_tokenizer(family: Family, tmp_path: Path) -> None:
-    stock = family.case.stock_class.from_pretrained(family.folder)
-    known, stock.config.frame_marks = stock.config.frame_marks, None
-    for part in (stock, family.processor):
-        part.save_pretrained(tmp_path)
-    model, _ = vidcom2.load(str(tmp_path), device="cpu")
-    assert model.config.frame_marks == known
-
-
-@pytest.mark.parametrize("marks", [[], [[1, 2]], "Frame1", [1, 2, 3]])
-def test_marks_that_are_none_are_refused(family: Family, unknown: Any, marks: Any) -> None:
-    inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
-    with pytest.raises(ValueError, match="frame_marks"):
-        unknown.config.frame_marks = marks
-        unknown(**inputs)
-
-
-def test_pixels_that_do_not_fit_the_placeholders_are_refused(family: Family) -> None:
-    inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
     for call in (family.model, family.model.generate):
-        with pytest.raises(ValueError, match=r"72 of them of frames, but `pixel_values` holds 7 rows of 9 tokens"):
-            call(**inputs | as_pixels(family.stock.config, tiles_in(inputs["pixel_values"])[1:]))
-
-
-def test_encoded_frames_among_images_are_refused_where_tokens_are_dropped(family: Family) -> None:
-    inputs = as_processed(family, ([f"{VIDEO}\nWhat?"], {"videos": [make_video(0)]}))
-    encoded = {"image": family.stock.get_image_features(pixel_values=inputs.pop("pixel_values"))}
-    for call in (family.model, family.model.generate):
+        with pytest.raises(ValueError, match="72 of them of frames, but `pixel_values` holds 7 rows of 9 tokens"):
+            call(**too_few)
         with pytest.raises(ValueError, match=r"`mm_encoder_outputs\['image'\]` holds frames of 1 videos"):
-            call(**inputs, mm_encoder_outputs=dict(encoded))
-    ours = family.model(**inputs, mm_encoder_outputs=dict(encoded), retention_ratio=1.0).logits
-    assert torch.equal(ours, family.stock(**inputs, mm_encoder_outputs=dict(encoded)).logits)
-
-
-def test_numbers_of_frames_that_do_not_add_up_are_refused(family: Family) -> None:
-    inputs = family.one_video()
+            call(**encoded)
+    stock = family.case.stock_class.from_pretrained(family.folder).eval()
+    for given in (embeddings, encoded):
+        assert torch.equal(family.model(**given, retention_ratio=1.0).logits, stock(**given).logits)
     for lengths in ([7], [8, 0], []):
         with pytest.raises(ValueError, match=r"`num_frames` is \["):
-            family.model(**inputs | {"num_frames": torch.tensor(lengths, dtype=torch.long)})
+            family.model(**family.one_video() | {"num_frames": torch.tensor(lengths, dtype=torch.long)})
 
 
 @torch.no_grad()

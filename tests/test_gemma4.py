@@ -155,13 +155,6 @@ def test_an_assistant_drafts_from_the_first_step_on(pair: Pair) -> None:
 
 
 @needs_forward
-def test_the_inner_model_returns_all_rows_of_the_prompt(pair: Pair) -> None:
-    inputs = pair.inputs()
-    states = pair.model.model(**inputs).last_hidden_state
-    torch.testing.assert_close(pair.model.model(**inputs, logits_to_keep=1).last_hidden_state, states)
-
-
-@needs_forward
 @pytest.mark.parametrize("text", [LARGE, UNIFIED], ids=["large", "unified"])
 def test_the_tokens_of_a_frame_attend_to_each_other_only_where_types_are_passed(text: dict[str, Any] | None) -> None:
     pair = Pair(text)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from models import placeholder_id
 from test_generate import NEW, batch_of_two, run
 from torch import Tensor
 from transformers import (
@@ -40,14 +39,6 @@ def test_the_callers_end_token_criterion_replaces_that_of_generate(family: Famil
     stop = StoppingCriteriaList([EosTokenCriteria(greedy[2])])
     out = run(family.model, inputs, eos_token_id=greedy[0], stopping_criteria=stop)
     assert new(out, inputs)[0].tolist() == greedy[: greedy.index(greedy[2]) + 1]
-
-
-def test_finished_rows_are_padded(family: Family) -> None:
-    both, _ = batch_of_two(family)
-    greedy = new(run(family.model, both), both)
-    end = int(greedy[0, 1])
-    out = new(run(family.model, both, eos_token_id=end, stopping_criteria=StoppingCriteriaList()), both)
-    assert (out[0, greedy[0].tolist().index(end) + 1 :] == 256).all()
 
 
 # Settings, a processor of the same type, and the settings from which `generate` makes that processor.
@@ -154,42 +145,6 @@ def test_a_watermark_is_computed_from_the_full_prompt(family: Family) -> None:
     own = WatermarkLogitsProcessor(size, "cpu", context_width=context, **settings)
     assert torch.equal(marked, run(family.model, inputs, logits_processor=LogitsProcessorList([own])))
     assert not torch.equal(marked, run(family.model, inputs))
-
-
-class Grammar:
-    """A processor like those of grammar libraries. Its first call gets the prompt, each later call one more token of
-    each row. It masks the scores in place. In this grammar each token is the one before it, plus 1."""
-
-    def __init__(self) -> None:
-        self.length: int | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        assert self.length in (None, input_ids.shape[1] - 1)
-        wanted = torch.full_like(input_ids[:, -1], 20) if self.length is None else input_ids[:, -1] + 1
-        self.length = input_ids.shape[1]
-        return scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).scatter(1, wanted[:, None], False), -1e9)
-
-
-def test_a_processor_with_a_state_gets_one_token_per_call(family: Family) -> None:
-    both, _ = batch_of_two(family)
-    out = new(run(family.model, both, logits_processor=LogitsProcessorList([Grammar()])), both)
-    assert out.tolist() == [list(range(20, 20 + NEW))] * 2
-
-
-def test_ngrams_of_the_dropped_tokens_are_not_repeated(family: Family) -> None:
-    inputs = family.one_video()
-    ids = inputs["input_ids"][0].tolist()
-    video = placeholder_id(family.model.config)
-    wanted = torch.full((len(family.processor.tokenizer),), -1e4)
-    wanted[ids[0]] = 0.0  # the answer would repeat the prompt's first token again and again
-
-    def insist(input_ids: Tensor, scores: Tensor) -> Tensor:
-        return scores + wanted
-
-    out = run(
-        family.model, inputs, logits_processor=LogitsProcessorList([insist]), no_repeat_ngram_size=1, max_new_tokens=2
-    )
-    assert not {ids[0], video} & set(new(out, inputs)[0].tolist())
 
 
 def test_token_healing_with_videos_is_refused(family: Family) -> None:

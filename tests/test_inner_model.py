@@ -1,6 +1,5 @@
 """Code that calls the inner model or replaces `forward` still runs the language model on the compressed prompt."""
 
-import ast
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,21 +15,6 @@ from test_forward import labels_of
 from test_generate import batch_of_two, make_prompt
 from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
-
-
-def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
-    """Outside the families' own hooks, the code does not compare token ids. Only `generate`, which suppresses the id,
-    and an error use it."""
-    root, compared = Path(__file__).parents[1], []
-    for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
-        for path in (root / top).rglob("*.py"):
-            if path.parent.name == "families":
-                continue
-            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            named = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "video_token_id"]
-            compared += [path.name] * len(named)
-    # `prompting.py` checks that a tokenizer knows the placeholders that config.json names.
-    assert sorted(compared) == ["compressed_generation.py", *["prompt_compression.py"] * 2, *["prompting.py"] * 2]
 
 
 def test_a_family_may_recognize_its_placeholders_in_its_own_way(family: Family) -> None:
@@ -231,35 +215,6 @@ def test_a_forward_replaced_by_another_library_gets_the_loss_of_the_compressed_p
     out = family.model(**both, labels=labels)
     torch.testing.assert_close(out.loss, expected, rtol=1e-5, atol=1e-6)
     assert "token_accuracy" in out
-
-
-@only(lambda family: family.mrope)
-def test_ligers_own_patch_trains_on_the_compressed_prompt(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = "Liger 0.8 does not import with every Transformers"
-    module = f"liger_kernel.transformers.model.{family.case.name}"
-    liger = pytest.importorskip(module, reason=reason, exc_type=ImportError)
-    model = copy.deepcopy(family.model).train()
-
-    def fused_loss(hidden_states: Tensor, lm_head_weight: Tensor, labels: Tensor | None, **kwargs: Any) -> Tensor:
-        """Replace the kernel, which needs a GPU."""
-        logits = hidden_states @ lm_head_weight.T
-        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
-
-    monkeypatch.setattr(liger, "LigerForCausalLMLoss", fused_loss)
-    both, _ = batch_of_two(family, images=True)
-    labels = labels_after_the_first(family, both)
-    expected = model(**both, labels=labels)
-    patch = getattr(liger, "lce_forward_for_multimodal", liger.lce_forward)
-    text = family.inputs("So?")
-    try:
-        patch(copy.deepcopy(family.stock).train(), **text, labels=text["input_ids"])
-    except AttributeError as error:
-        pytest.skip(f"Liger's patch does not run on the stock class: {error}")
-    model.forward = patch.__get__(model)
-    with language_model_lengths(model) as lengths:
-        loss = model(**both, labels=labels).loss
-    assert lengths == [expected.logits.shape[1]]
-    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-6)
 
 
 @only(lambda family: not family.shares_kv and not family.reads_outside)

@@ -1,5 +1,5 @@
-"""FastVID, FlashVID, VisionZip and HoliTom of benchmarks/methods: beside their authors' code, beside plain loops, by
-hand, and with the attention of the toys' towers."""
+"""FastVID, FlashVID, VisionZip and HoliTom of benchmarks/methods: beside their authors' code, by hand, and with the
+attention of the toys' towers."""
 
 import json
 import math
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from leaderboard_oracles import oracle_fastvid, oracle_flashvid, oracle_holitom, oracle_visionzip
 from models import tower_of
 from oracle import expected_exact_total
 from scenes import scenes
@@ -19,7 +18,6 @@ from transformers import AttentionInterface
 
 from benchmarks.methods import METHODS, method_flashvid, method_holitom, register
 from benchmarks.methods.attended_tokens import AttendedTokens, with_attention
-from benchmarks.methods.density_peaks import NOT_A_CANDIDATE, density_peaks
 from benchmarks.methods.dynamic_segments import dynamic_segments
 from benchmarks.methods.method_holitom import static_segments
 from vidcom2 import VideoCompression, compress
@@ -41,14 +39,7 @@ OF_TOYS = json.loads((DATA / "attended_toys.json").read_text("utf-8"))["cases"]
 EACH_FRAME, REPEATS = list(range(16)), [0, 1, 2, 3, 2, 3, 4, 5, 6, 7, 6, 7, 6, 7, 8, 9]  # in Qwen3-VL's, pairs repeat
 SIZES = ("num_frames", "tokens_per_frame", "dim")
 CONTENT = ("seed", "num_scenes", "common", "change")
-ORACLES = {
-    "fastvid": oracle_fastvid,
-    "flashvid": oracle_flashvid,
-    "visionzip": oracle_visionzip,
-    "holitom": oracle_holitom,
-}
-
-every_method = pytest.mark.parametrize("method", ORACLES)
+every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def of_case(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -72,20 +63,17 @@ def lengths_of(segments: list[slice]) -> list[int]:
 # -- beside the authors' code -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", FASTVID["cases"], ids=lambda case: f"seed{case['seed']}")
-def test_fastvid_keeps_and_merges_what_the_released_code_does(case: dict[str, Any]) -> None:
+RELEASED = [("fastvid", case, case["per_frame"] / case["tokens_per_frame"]) for case in FASTVID["cases"]]
+RELEASED += [("flashvid", case, case["retention_ratio"]) for case in FLASHVID["whole"]]
+
+
+@pytest.mark.parametrize(("method", "case", "ratio"), RELEASED)
+def test_fastvid_and_flashvid_keep_and_merge_what_the_released_code_does(
+    method: str, case: dict[str, Any], ratio: float
+) -> None:
     tokens, attention = of_case(case)
     assert lengths_of(dynamic_segments(frame_means(tokens)[2])) == case["segment_lengths"]
-    got = compressed(tokens, attention, case["per_frame"] / case["tokens_per_frame"], "fastvid")
-    assert got.indices.tolist() == case["indices"]
-    sums = got.kept(tokens.flatten(0, 1)).sum(dim=-1)
-    torch.testing.assert_close(sums, torch.tensor(case["sums"]), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("case", FLASHVID["whole"], ids=lambda case: f"seed{case['seed']}")
-def test_flashvid_keeps_and_merges_what_the_released_code_does(case: dict[str, Any]) -> None:
-    tokens, attention = of_case(case)
-    got = compressed(tokens, attention, case["retention_ratio"], "flashvid")
+    got = compressed(tokens, attention, ratio, method)
     assert got.indices.tolist() == case["indices"]
     sums = got.kept(tokens.flatten(0, 1)).sum(dim=-1)
     torch.testing.assert_close(sums, torch.tensor(case["sums"]), rtol=0, atol=1e-4)
@@ -161,56 +149,6 @@ def test_holitom_keeps_and_merges_what_the_released_code_does(
     torch.testing.assert_close(sums, torch.tensor(case["sums"]), rtol=0, atol=1e-4)
 
 
-# -- beside plain loops -----------------------------------------------------------------------------------------------
-
-# Among them: one frame, one token per frame, fewer tokens than frames, anchors that do not fit into every 4th frame.
-VIDEOS = [
-    ((1, 9, 4), {"num_scenes": 1}, (0.3, 0.9)),
-    ((6, 1, 4), {"num_scenes": 2}, (0.5,)),
-    ((12, 5, 8), {"num_scenes": 3}, (0.05, 0.2, 0.33)),
-    ((19, 12, 8), {"num_scenes": 2, "change": 0.2}, (0.1, 0.25, 0.5, 0.8, 0.99)),
-    ((24, 7, 6), {"num_scenes": 1, "common": 3.0, "change": 0.1}, (0.15, 0.3, 0.7)),
-    ((30, 6, 16), {"num_scenes": 12, "common": 0.0}, (0.25, 0.5)),
-]
-
-
-def assert_as_plain_loops(tokens: Tensor, attention: Tensor, ratio: float, method: str) -> None:
-    indices, features = ORACLES[method](tokens, attention, ratio)
-    got = compressed(tokens, attention, ratio, method)
-    assert got.indices.tolist() == indices
-    expected = torch.tensor(features)
-    torch.testing.assert_close(got.kept(tokens.flatten(0, 1)), expected, rtol=0, atol=1e-5, equal_nan=True)
-    assert len(indices) == expected_exact_total(len(tokens), tokens.shape[1], ratio) == got.frame_budgets.sum()
-
-
-@every_method
-def test_a_method_keeps_and_merges_what_plain_loops_do(method: str) -> None:
-    for seed, (sizes, content, ratios) in enumerate(VIDEOS):
-        tokens, attention = scenes(*sizes, **{"seed": seed, "common": 1.5, "change": 0.5} | content)
-        for ratio in ratios:
-            assert_as_plain_loops(tokens, attention, ratio, method)
-
-
-@every_method
-def test_non_finite_tokens_are_kept_last_and_do_not_affect_others(method: str) -> None:
-    for seed, (bad, common) in enumerate(((math.nan, 1.5), (math.inf, 0.0), (-math.inf, 1.5))):
-        tokens, attention = scenes(13, 9, 6, seed=seed, num_scenes=2, common=common, change=0.3)
-        hit = torch.rand(13, 9, generator=torch.Generator().manual_seed(seed)) < 0.3
-        tokens[..., seed] = tokens[..., seed].masked_fill(hit, bad)
-        tokens[7] = bad
-        for ratio in (0.2, 0.5, 0.9):
-            assert_as_plain_loops(tokens, attention, ratio, method)
-    compressed(torch.full((4, 3, 2), math.nan), torch.rand(4, 3), 0.5, method)
-
-
-@every_method
-def test_attention_that_is_not_a_number_counts_as_none(method: str) -> None:
-    tokens, attention = scenes(9, 8, 6, seed=3, num_scenes=2, common=1.5, change=0.3)
-    hit = torch.rand(9, 8, generator=torch.Generator().manual_seed(3)) < 0.5
-    got = compressed(tokens, attention.masked_fill(hit, math.nan), 0.4, method)
-    assert torch.equal(got.indices, compressed(tokens, attention.masked_fill(hit, 0.0), 0.4, method).indices)
-
-
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,15 +160,6 @@ def test_segments_end_at_the_least_similar_transitions_and_the_earlier_of_equal_
     assert lengths_of(dynamic_segments(means)) == [1, 1, 1, 6, 1, 1, 1, 2]
     assert lengths_of(dynamic_segments(torch.zeros(1, 2))) == [1]
     assert lengths_of(dynamic_segments(torch.zeros(3, 2))) == [1, 1, 1]
-
-
-def test_a_dense_token_scores_by_its_distance_to_a_denser_one_and_the_earlier_of_two_is_denser() -> None:
-    # On a line of one channel: a pair at 0 and 1, another at 10 and 11, and a token that does not count.
-    tokens = torch.tensor([[0.0], [1.0], [10.0], [11.0], [50.0]])
-    scores, distances = density_peaks(tokens, torch.tensor([True] * 4 + [False]), neighbours=2)
-    density = math.exp(-0.5)  # the mean of 0 and 1
-    torch.testing.assert_close(scores, torch.tensor([11 * density, density, 9 * density, density, NOT_A_CANDIDATE]))
-    assert distances[0].tolist() == [0, 1, 10, 11, math.inf]
 
 
 def test_fastvid_keeps_the_earlier_of_equally_attended_tokens_and_merges_into_the_earlier_of_equal_anchors() -> None:
@@ -251,6 +180,18 @@ def test_flashvid_begins_with_the_token_farthest_from_its_nearest_finite_neighbo
     # The neighbours are 0.4, 1.6 and 0.4 · 3 away. To a token of no direction, it would be 1, 1 and 3.
     chosen = method_flashvid.diverse_tokens(tokens, norms, finite, torch.tensor([[1.0, 1.0, 3.0, 0.0]]), [1])
     assert chosen.tolist() == [[False, True, False, False]]
+
+
+def test_flashvid_clusters_trees_by_the_mean_of_all_their_tokens() -> None:
+    # The tree at 0 goes on to 0 and 30 in the frames after it, so that its mean is 10, beside trees at 11 and 1.
+    tokens = torch.tensor([[0.0, 11.0, 1.0], [0.0, 5.0, 5.0], [30.0, 5.0, 5.0]])[..., None]
+    merged = torch.tensor([[False] * 3, [True, False, False], [True, False, False]])
+    selected = torch.tensor([[False] * 3, [False, True, True], [False, True, True]])
+    roots = torch.tensor([[0, 1, 2], [0, 4, 5], [0, 7, 8]])
+    parents, whole = torch.zeros(3, 3, dtype=torch.int64), [slice(0, 3)]
+    finite = torch.ones_like(merged)
+    got = method_flashvid.cluster_centres(tokens, finite, selected, merged, parents, roots, whole, [2, 0, 0])
+    assert got[0].tolist() == [0, 1, 0]  # 10 and 11 are the dense ones, and 1 is nearer to 10
 
 
 def test_visionzip_merges_into_evenly_spaced_targets_of_what_is_not_dominant() -> None:
@@ -295,33 +236,18 @@ def test_holitom_keeps_static_tokens_of_later_frames_where_the_budget_is_larger_
 
 
 @every_method
-def test_the_number_of_kept_tokens_depends_only_on_the_sizes(method: str) -> None:
+def test_as_many_weighted_means_are_kept_as_the_sizes_tell(method: str) -> None:
     for num_frames, per_frame, num_scenes in ((1, 1, 1), (1, 9, 1), (5, 1, 2), (9, 2, 9), (16, 7, 1), (20, 9, 3)):
         tokens, attention = scenes(num_frames, per_frame, 4, seed=num_frames, num_scenes=num_scenes, common=2, change=1)
         for ratio in (0.001, 0.1, 0.25, 0.29, 0.5, 0.77, 0.999):
-            got = compressed(tokens, attention, ratio, method)
-            assert len(got.indices) == expected_exact_total(num_frames, per_frame, ratio) == got.frame_budgets.sum()
-            assert bool((got.indices.diff() > 0).all())
-            still = compressed(tokens[:1].expand(num_frames, -1, -1), attention, ratio, method)
-            assert len(still.indices) == len(got.indices)
-
-
-@every_method
-def test_each_kept_token_is_a_weighted_mean(method: str) -> None:
-    tokens, attention = scenes(20, 16, 8, seed=1, num_scenes=3, common=1.5, change=0.3)
-    for ratio in (0.25, 0.6, 0.95):
-        got = compressed(tokens, attention, ratio, method)
-        assert got.merge is not None
-        sums = torch.zeros(len(got.indices)).index_add(0, got.merge.outputs, got.merge.weights)
-        torch.testing.assert_close(sums, torch.ones_like(sums))
-        assert bool((got.merge.weights >= 0).all())
-
-
-@every_method
-def test_at_ratio_one_everything_stays_as_it_is(method: str) -> None:
-    tokens, attention = scenes(5, 4, 3, seed=0, num_scenes=2, common=1.0, change=1.0)
-    got = compressed(tokens, attention, 1.0, method)
-    assert got.indices.tolist() == list(range(20)) and got.frame_budgets.tolist() == [4] * 5 and got.merge is None
+            total = expected_exact_total(num_frames, per_frame, ratio)
+            for video in (tokens, tokens[:1].expand(num_frames, -1, -1)):
+                got = compressed(video, attention, ratio, method)
+                assert len(got.indices) == total == got.frame_budgets.sum() and bool((got.indices.diff() > 0).all())
+                if got.merge is not None:
+                    weights = torch.zeros(total).index_add(0, got.merge.outputs, got.merge.weights)
+                    torch.testing.assert_close(weights, torch.ones(total))
+                    assert bool((got.merge.weights >= 0).all())
 
 
 @every_method
@@ -349,9 +275,17 @@ def test_a_tensor_without_the_towers_attention_is_refused(method: str) -> None:
 
 
 @every_method
-def test_settings_of_other_methods_are_refused(method: str) -> None:
-    with pytest.raises(ValueError, match=rf"`compression_rounding` is 'exact', but .*'{method}'` does not read it"):
-        compress(torch.randn(4, 4, 3), 0.5, compression_method=method, compression_rounding="exact")
+def test_non_finite_tokens_are_merged_into_no_other(method: str) -> None:
+    for seed, bad in enumerate((math.nan, math.inf, -math.inf)):
+        tokens, attention = scenes(13, 9, 6, seed=seed, num_scenes=2, common=1.5, change=0.3)
+        hit = torch.rand(13, 9, generator=torch.Generator().manual_seed(seed)) < 0.3
+        tokens[..., seed] = tokens[..., seed].masked_fill(hit, bad)
+        tokens[7] = bad
+        finite = tokens.isfinite().all(dim=-1).flatten()
+        for ratio in (0.2, 0.5, 0.9):
+            got = compressed(tokens, attention, ratio, method)
+            assert torch.equal(got.kept(tokens.flatten(0, 1)).isfinite().all(dim=-1), finite[got.indices])
+    compressed(torch.full((4, 3, 2), math.nan), torch.rand(4, 3), 0.5, method)
 
 
 # -- the attention of the toys' towers --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from models import EACH_MODEL, RETENTION_RATIO
 from test_conversations import QUESTION
 from test_generate import NEW, batch_of_two, make_prompt, run
 from torch import Tensor
-from transformers import BatchFeature, Qwen2Config, Qwen2ForCausalLM, StaticCache
+from transformers import BatchFeature, StaticCache
 
 pytestmark = pytest.mark.parametrize("family", [each for each in EACH_MODEL if each.values[0].recurrent], indirect=True)
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -161,31 +161,6 @@ def test_prompts_padded_on_the_right_cannot_be_continued(family: Family) -> None
 
 
 @torch.no_grad()
-def test_the_stock_class_has_the_limits_that_the_refusals_rest_on(family: Family) -> None:
-    """Left padding is skipped, several tokens continue the states, and padding between tokens changes what follows.
-    If the last part fails, Transformers skips such padding, and the refusal can go."""
-    ids = family.inputs("A question, and after it another one.")["input_ids"]
-    whole = family.stock(ids).logits[:, -1]
-
-    def continued(padding_before: int, padding_between: int) -> Tensor:
-        """Return the last logits with the ids in two turns, and padding before and between them."""
-        before, between = torch.full((1, padding_before), 33), torch.full((1, padding_between), 33)
-        first, second = torch.cat([before, ids[:, :20]], dim=1), torch.cat([between, ids[:, 20:]], dim=1)
-        mask = torch.cat([0 * before, ids[:, :20], 0 * between, ids[:, 20:]], dim=1).ne(0).long()
-        order = (mask.cumsum(dim=1) - 1).clamp(min=0).expand(4, -1, -1)
-        cache = family.stock(
-            first, attention_mask=mask[:, : first.shape[1]], position_ids=order[..., : first.shape[1]], use_cache=True
-        ).past_key_values
-        return family.stock(
-            second, attention_mask=mask, position_ids=order[..., first.shape[1] :], past_key_values=cache
-        ).logits[:, -1]
-
-    torch.testing.assert_close(continued(0, 0), whole, **CLOSE)
-    torch.testing.assert_close(continued(5, 0), whole, **CLOSE)
-    assert (continued(0, 5) - whole).abs().max() > 1e-3
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
 @pytest.mark.parametrize("kind", ["image_and_video", "image"])
 def test_beams_see_the_media_of_their_prompt(family: Family, kind: str, ratio: float) -> None:
@@ -194,20 +169,3 @@ def test_beams_see_the_media_of_their_prompt(family: Family, kind: str, ratio: f
     expected = family.model(**inputs, retention_ratio=ratio).logits[:, -1]
     said = answered(family, inputs, num_beams=3, retention_ratio=ratio)
     torch.testing.assert_close(said.logits[0], expected.expand(3, -1), **CLOSE)
-
-
-def test_transformers_refuses_cropping_and_speculation_and_leaves_the_cache_intact(family: Family) -> None:
-    inputs = family.one_video()
-    turn = answered(family, inputs)
-    cache, intact = turn.past_key_values, copy.deepcopy(turn.past_key_values)
-    with pytest.raises(RuntimeError, match="crop"):
-        cache.crop(-2)
-    second = next_turn(turn, inputs, questions(family, "Why"))
-    assert torch.equal(
-        run(family.model, second, past_key_values=cache), run(family.model, second, past_key_values=intact)
-    )
-    assistant = Qwen2ForCausalLM(Qwen2Config(vocab_size=300, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
-    for kwargs in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": assistant}):
-        for model in (family.stock, family.model):
-            with pytest.raises(ValueError, match="not supported with stateful models"):
-                run(model, inputs, **kwargs)

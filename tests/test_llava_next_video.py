@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Family
-from models import MODELS, make_video
+from models import MODELS
 from reference import new_tokens
 from test_generate import NEW, run
 from torch import Tensor
@@ -146,16 +146,3 @@ def scaled(**rope: Any) -> LlamaConfig:
 def test_scaled_rotary_positions_allow_longer_prompts(rope: dict[str, Any], expected: int) -> None:
     assert positions_made_for(scaled(**rope)) == expected
     assert positions_made_for(LlamaConfig.from_dict(scaled(**rope).to_dict())) == expected
-
-
-def test_a_prompt_within_scaled_positions_causes_no_warning(variant: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    warned: list[str] = []
-    monkeypatch.setattr("vidcom2.modeling.prompt.prompt_compression.logger.warning_once", warned.append)
-    model, inputs = variant.load(), variant.inputs(variant.prompt("?", videos=1), videos=[make_video(0)])
-    text = model.config.get_text_config()
-    text.max_position_embeddings = 20
-    model(**inputs)
-    assert "was made for 20 " in warned.pop()
-    text.rope_parameters = text.rope_parameters | {"rope_type": "linear", "factor": 10.0}
-    model(**inputs)
-    assert not warned

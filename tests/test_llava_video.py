@@ -1,30 +1,24 @@
 """LLaVA-Video: its arithmetic beside a plain restatement of the original, its newlines, and its processor."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ffmpeg_libraries import ffmpeg_environment
 from llava_video_original import Sizes, image_tokens, video_tokens, write_original
-from make_clips import INTERRUPTION
 from models import make_image, make_video
 from PIL import Image
 from torch import Tensor
-from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor, pipeline
+from transformers import AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
 
 from vidcom2 import compress
 from vidcom2.configuration.configuration_vidcom2_llava_video import COMPRESSION_NEWLINES, VidCom2LlavaVideoConfig
-from vidcom2.configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, pooled_side, tokens_per_frame
+from vidcom2.configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, tokens_per_frame
 from vidcom2.llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoForConditionalGeneration
 from vidcom2.llava_video.converter import convert_llava_video
 from vidcom2.modeling.families.modeling_vidcom2_llava_video import LlavaVideoForConditionalGeneration
-from vidcom2.tiny.llava_video import tiny_llava_video
 
 SIZES = Sizes()  # 7 x 7 patches are pooled to 3 x 3, or with "bilinear" to 4 x 4
 SIDES = {"average": 3, "max": 3, "bilinear": 4}
@@ -233,36 +227,6 @@ def test_forward_and_generate_equal_those_of_the_prompt_compressed_by_hand(
         assert ours.past_key_values.get_seq_length() == embeddings.shape[1] + new.shape[1] - 1
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("newlines", COMPRESSION_NEWLINES)
-def test_a_video_that_keeps_all_its_tokens_equals_the_uncompressed_one(
-    folder: Path, processor: LlavaVideoProcessor, newlines: str
-) -> None:
-    model = load(folder, retention_ratio=1.0, compression_newlines=newlines)
-    parent = LlavaVideoForConditionalGeneration.from_pretrained(folder).eval()
-    inputs = one_video(processor)
-    assert torch.equal(model(**inputs).logits, parent(**inputs).logits)
-    videos = inputs["pixel_values_videos"]
-    (full,) = parent.get_video_features(videos).pooler_output
-    assert torch.equal(model.get_video_features(videos).pooler_output[0], full)
-
-
-@torch.no_grad()
-def test_a_padded_batch_with_images_equals_its_rows_alone(
-    model: VidCom2LlavaVideoForConditionalGeneration, processor: LlavaVideoProcessor
-) -> None:
-    prompts = [prompt_of(processor, 1, 1), prompt_of(processor, 1, 1, "And now something longer?")]
-    videos, images = [make_video(0, 4, 2), make_video(1, 4, None)], [make_image(0), make_image(1)]
-    kwargs = {"padding": True, "return_tensors": "pt"}
-    settings = {"max_new_tokens": 5, "do_sample": False, "repetition_penalty": 1.0}
-    both = processor(text=prompts, videos=videos, images=images, **kwargs)
-    together = model.generate(**both, **settings)[:, both["input_ids"].shape[1] :]
-    for row in range(2):
-        alone = processor(text=[prompts[row]], videos=[videos[row]], images=[images[row]], **kwargs)
-        new = model.generate(**alone, **settings)[0, alone["input_ids"].shape[1] :]
-        assert torch.equal(together[row, : len(new)], new)
-
-
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
 def test_a_processor_with_another_pooling_mode_is_refused(
     folder: Path, model: VidCom2LlavaVideoForConditionalGeneration, ratio: float
@@ -274,45 +238,33 @@ def test_a_processor_with_another_pooling_mode_is_refused(
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
-BAD_SETTINGS = [
-    {"spatial_pool_mode": "mean"},
-    {"spatial_pool_mode": None},
-    {"spatial_pool_mode": ["average"]},
-    {"compression_newlines": "none"},
-    {"compression_newlines": 1},
-]
 
-
-@pytest.mark.parametrize("setting", BAD_SETTINGS, ids=str)
+@pytest.mark.parametrize("setting", [{"spatial_pool_mode": "mean"}, {"compression_newlines": 1}], ids=str)
 def test_a_bad_setting_is_refused_wherever_it_is_set(folder: Path, setting: dict, tmp_path: Path) -> None:
     ((name, value),) = setting.items()
-    match = rf"`{name}` is {value!r}, but must be one of .*The default is".replace("[", r"\[")
     config = VidCom2LlavaVideoConfig()
-    with pytest.raises(ValueError, match=match):
-        VidCom2LlavaVideoConfig(**setting)
-    with pytest.raises(ValueError, match=match):
-        setattr(config, name, value)
-    assert getattr(config, name) in ("average", "all")
-    with pytest.raises(ValueError, match=match):
-        load(folder, **setting)
-    edited = json.loads((folder / "config.json").read_text()) | setting
-    (tmp_path / "config.json").write_text(json.dumps(edited))
-    with pytest.raises(ValueError, match=match):
-        VidCom2LlavaVideoConfig.from_pretrained(tmp_path)
+    before = getattr(config, name)
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | setting))
+    calls = [
+        lambda: VidCom2LlavaVideoConfig(**setting),
+        lambda: setattr(config, name, value),
+        lambda: load(folder, **setting),
+        lambda: VidCom2LlavaVideoConfig.from_pretrained(tmp_path),
+    ]
     if name == "spatial_pool_mode":
-        with pytest.raises(ValueError, match=match):
-            AutoProcessor.from_pretrained(folder, **setting)
+        calls.append(lambda: AutoProcessor.from_pretrained(folder, **setting))
+    for call in calls:
+        with pytest.raises(ValueError, match=f"`{name}` is {value!r}, but must be one of"):
+            call()
+    assert getattr(config, name) == before
 
 
-def test_settings_survive_saving_and_bad_ones_are_still_refused(folder: Path, tmp_path: Path) -> None:
+def test_settings_survive_saving(folder: Path, tmp_path: Path) -> None:
     settings = {"spatial_pool_mode": "max", "compression_newlines": "trailing", "retention_ratio": 0.4}
     load(folder, **settings).save_pretrained(tmp_path)
     again, info = VidCom2LlavaVideoForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     assert {name: getattr(again.config, name) for name in settings} == settings
-    assert again.config.model_type == "vidcom2_llava_video"
-    with pytest.raises(ValueError, match="`retention_ratio` is 2"):
-        VidCom2LlavaVideoConfig(retention_ratio=2)
 
 
 # -- processor --------------------------------------------------------------------------------------------------------
@@ -356,21 +308,6 @@ def test_the_time_instruction_stands_between_the_video_and_the_question(folder: 
     assert "at 0.00s,0.50s,1.00s,1.50s.Please" in text_of(processor, every_frame)
 
 
-def test_each_video_of_a_batch_gets_its_own_time_instruction(processor: LlavaVideoProcessor) -> None:
-    videos = [make_video(seed, 2) for seed in range(3)]
-    metadata = [{"total_num_frames": 2, "fps": fps} for fps in (1.0, 2.0, 4.0)]
-    inputs = processor(
-        text=["<video><video>a", "<video>b"],
-        videos=videos,
-        video_metadata=metadata,
-        add_time_instruction=True,
-        padding=True,
-        return_tensors="pt",
-    )
-    first, second = (text_of(processor, inputs, row) for row in range(2))
-    assert first.index("2.00 seconds") < first.index("1.00 seconds") and "0.50 seconds" in second
-
-
 @pytest.mark.parametrize(
     "metadata",
     [None, {"total_num_frames": 4}, {"total_num_frames": 40, "fps": 8.0}, METADATA | {"frames_indices": [0, 1]}],
@@ -384,39 +321,38 @@ def test_unknown_times_are_refused_when_asked_for_and_left_out_otherwise(folder:
         one_video(processor, add_time_instruction=True, **kwargs)
 
 
-def test_the_time_instruction_names_the_times_of_the_sampled_frames(processor: LlavaVideoProcessor) -> None:
+def test_the_time_instruction_names_the_times_of_the_sampled_frames_of_each_video(
+    processor: LlavaVideoProcessor,
+) -> None:
     inputs = processor(
-        text=["<video>?"],
-        videos=[make_video(0, 40)],
-        video_metadata=[{"total_num_frames": 40, "fps": 8.0}],
+        text=["<video><video>a", "<video>b"],
+        videos=[make_video(seed, 40) for seed in range(3)],
+        video_metadata=[{"total_num_frames": 40, "fps": fps} for fps in (4.0, 8.0, 16.0)],
         num_frames=4,
         do_sample_frames=True,
         add_time_instruction=True,
+        padding=True,
         return_tensors="pt",
     )
     assert inputs["pixel_values_videos"].shape[1] == 4
-    assert "at 0.00s,1.25s,2.50s,3.75s.Please" in text_of(processor, inputs)
+    first, second = (text_of(processor, inputs, row) for row in range(2))
+    of_first = [first.index(f"at {times}.Please") for times in ("0.00s,2.50s,5.00s,7.50s", "0.00s,1.25s,2.50s,3.75s")]
+    assert of_first[0] < of_first[1] and "at 0.00s,0.62s,1.25s,1.88s.Please" in second
 
 
 def test_the_chat_template_tokenizes_decoded_videos_and_images(processor: LlavaVideoProcessor) -> None:
-    chats = [
-        [
-            {
-                "role": "user",
-                "content": [
-                    {"type": "video", "video": make_video(seed, 3)},
-                    {"type": "image", "image": Image.fromarray(make_image(seed).transpose(1, 2, 0))},
-                    {"type": "text", "text": "What?"},
-                ],
-            }
-        ]
-        for seed in range(2)
-    ]
-    settings = {"tokenize": True, "return_dict": True, "add_generation_prompt": True, "return_tensors": "pt"}
+    def chat(seed: int) -> list[dict[str, Any]]:
+        image = Image.fromarray(make_image(seed).transpose(1, 2, 0))
+        content = [{"type": "video", "video": make_video(seed, 3)}, {"type": "image", "image": image}]
+        return [{"role": "user", "content": [*content, {"type": "text", "text": "What?"}]}]
+
     metadata = [{"total_num_frames": 3, "fps": 1.0}] * 2
     inputs = processor.apply_chat_template(
-        chats,
-        **settings,
+        [chat(0), chat(1)],
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
         processor_kwargs={"padding": True, "video_metadata": metadata, "add_time_instruction": True},
     )
     assert inputs["pixel_values_videos"].shape[:2] == (2, 3)
@@ -424,44 +360,8 @@ def test_the_chat_template_tokenizes_decoded_videos_and_images(processor: LlavaV
     text = text_of(processor, inputs)
     assert text.startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n<image>")
     assert text.endswith("related to this video.\nWhat?<|im_end|>\n<|im_start|>assistant\n")
-    with_system = [{"role": "system", "content": "Be brief."}, *chats[0]]
+    with_system = [{"role": "system", "content": "Be brief."}, *chat(0)]
     assert "helpful" not in processor.apply_chat_template(with_system)
-
-
-FILE_INPUTS = """
-import sys, torch
-from transformers import AutoProcessor
-import vidcom2.llava_video.classes
-content = [{"type": "video", "path": sys.argv[2]}, {"type": "text", "text": "What?"}]
-inputs = AutoProcessor.from_pretrained(sys.argv[1]).apply_chat_template(
-    [{"role": "user", "content": content}],
-    tokenize=True,
-    return_dict=True,
-    return_tensors="pt",
-    processor_kwargs={"num_frames": 4},
-)
-torch.save(dict(inputs), sys.argv[3])
-"""
-
-
-@pytest.mark.slow
-def test_the_chat_template_tokenizes_video_files(
-    folder: Path, model: VidCom2LlavaVideoForConditionalGeneration, tmp_path: Path
-) -> None:
-    pytest.importorskip("torchcodec", reason="Transformers decodes files with torchcodec")
-    saved = tmp_path / "inputs.pt"
-    subprocess.run(
-        [sys.executable, "-c", FILE_INPUTS, str(folder), str(INTERRUPTION), str(saved)],
-        env=os.environ | ffmpeg_environment(tmp_path / "ffmpeg"),
-        check=True,
-        timeout=300,
-    )
-    inputs = torch.load(saved, weights_only=True)
-    assert inputs["pixel_values_videos"].shape[1] == 4  # of 96 frames at 12 per second
-    text = text_of(AutoProcessor.from_pretrained(folder), inputs)
-    assert "lasts for 8.00 seconds, and 4 frames" in text
-    assert "at 0.00s,2.00s,4.00s,6.00s.Please" in text
-    assert model.generate(**inputs, max_new_tokens=2).shape[0] == 1
 
 
 def test_the_processor_survives_saving(folder: Path, tmp_path: Path) -> None:
@@ -482,23 +382,3 @@ def test_the_processor_survives_saving(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM])
 def test_auto_classes_know_the_model_type(folder: Path, auto_class: type) -> None:
     assert type(auto_class.from_pretrained(folder)) is VidCom2LlavaVideoForConditionalGeneration
-
-
-def test_pipelines_take_the_model(
-    model: VidCom2LlavaVideoForConditionalGeneration, processor: LlavaVideoProcessor
-) -> None:
-    for task in ("image-text-to-text", "any-to-any"):
-        pipe = pipeline(task, model=model, processor=processor)
-        out = pipe(
-            text=prompt_of(processor),
-            videos=make_video(0, 4),
-            generate_kwargs={"max_new_tokens": 3},
-            return_full_text=False,
-        )
-        assert "<video>" not in out[0]["generated_text"]
-
-
-def test_the_tiny_model_and_its_processor_fit_together() -> None:
-    model, processor = tiny_llava_video(image_size=98, spatial_pool_mode="bilinear")
-    inputs = processor(text=["<video>?"], videos=[make_video(0, 2)], return_tensors="pt")
-    assert model(**inputs).logits.shape[1] == 2 * pooled_side(7, "bilinear") * 5 + 1

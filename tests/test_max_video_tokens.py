@@ -1,9 +1,7 @@
 """`max_video_tokens`: whatever a video's length and content, at most so many of its scored tokens stay."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from torch import Tensor
 from vidcom2 import compress, register_compression_method, register_score_method
 from vidcom2.answering.candidates import AllTokens, Candidate
 from vidcom2.answering.comparison import BASELINE
-from vidcom2.configuration.compression_settings import ALL_TOKENS, COMPRESSION_METHODS, CompressionSettings
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from vidcom2.modeling.methods.compression import VideoCompression, VideoTokens
 
 T, GRID, M = 8, (3, 3), 9
@@ -193,24 +191,6 @@ def test_a_conversations_second_video_is_held_to_the_budget_by_itself(family: Fa
     dropped = scored(family) - scored(family, 4)
     assert out.sequences.shape[1] - 1 - out.past_key_values.get_seq_length() == dropped
     assert out.past_key_values.get_seq_length() > before
-
-
-def test_a_stored_budget_is_saved_overridden_by_a_call_and_reset_by_null(family: Family, tmp_path: Path) -> None:
-    budget, inputs = scored(family) // 3, family.one_video()
-
-    def kept(model: Any, **of_call: Any) -> int:
-        features = model.get_video_features(**family.videos_of(inputs), **of_call)
-        return len(features.video_compressions[0].indices)
-
-    stored = family.load(retention_ratio=1.0, max_video_tokens=budget)
-    assert (kept(stored), kept(stored, max_video_tokens=budget + 1)) == (budget, budget + 1)
-    stored.save_pretrained(tmp_path)
-    load: Callable[..., Any] = family.case.model_class.from_pretrained
-    again = load(tmp_path)
-    assert again.config.max_video_tokens == budget and kept(again) == budget
-    assert kept(again, **ALL_TOKENS) == kept(load(tmp_path, max_video_tokens=None)) == scored(family)
-    again.config.max_video_tokens = None
-    assert kept(again) == scored(family)
 
 
 def test_a_budget_that_a_method_cannot_keep_is_refused_in_every_call(family: Family) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from conftest import Family, only, use_method
 from models import make_image, make_video, video_places
-from PIL import Image
 from reference import new_tokens
 from torch import Tensor
 
@@ -24,7 +23,6 @@ from vidcom2 import (
     VideoTokens,
     apply,
     compress,
-    frame_budgets,
     register_compression_method,
 )
 from vidcom2.answering.prompting import prepare_inputs
@@ -35,9 +33,7 @@ from vidcom2.configuration.compression_settings import (
     COMPRESSION_METHODS,
     OF_SOME_COMPRESSION_METHODS,
 )
-from vidcom2.explain.drawing import draw_png
 from vidcom2.explain.explanation import DIMMED, LIGHT, explain
-from vidcom2.explain.page import draw_html
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
@@ -99,50 +95,6 @@ def test_generate_gives_the_tokens_of_a_prompt_compressed_by_hand(family: Family
             assert got[row, both["input_ids"].shape[1] :].tolist() == expected[0].tolist()
 
 
-def test_methods_differ_from_one_another(family: Family) -> None:
-    inputs = family.videos_of(family.one_video())
-    seen = {}
-    for method in METHODS:
-        use_method(method)
-        features = family.model.get_video_features(**inputs, retention_ratio=0.5, compression_method=method)
-        seen[method] = torch.cat(features.pooler_output)
-    names = list(seen)
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            assert seen[first].shape != seen[second].shape or not torch.equal(seen[first], seen[second])
-
-
-def test_a_frame_may_keep_nothing_and_its_structure_stays(family: Family) -> None:
-    use_method("whole_frames")
-    inputs = family.one_video()
-    features = family.model.get_video_features(
-        **family.videos_of(inputs), retention_ratio=0.5, compression_method="whole_frames"
-    )
-    compression, case = features.video_compressions[0], family.case
-    frames = case.scored_frames(8)
-    assert sorted(set(compression.frame_budgets.tolist())) == [0, case.tokens_per_frame]
-    assert compression.frame_uniqueness is None and compression.token_uniqueness is None
-    structure = case.video_tokens(8) - frames * case.tokens_per_frame
-    assert len(features.pooler_output[0]) == frames // 2 * case.tokens_per_frame + structure
-
-
-def test_merged_features_stand_at_the_position_of_their_index(family: Family) -> None:
-    use_method("merged_in_time")
-    inputs = family.one_video()
-    features = family.model.get_video_features(
-        **family.videos_of(inputs), retention_ratio=0.5, compression_method="merged_in_time"
-    )
-    whole = family.parents_features(inputs)[0]
-    is_scored = family.case.is_scored(len(whole))
-    frames = whole[is_scored].unflatten(0, (-1, family.case.tokens_per_frame))
-    means = (frames[0::2] * 2 + frames[1::2]) / 3
-    got = features.pooler_output[0]
-    stays = ~is_scored
-    stays[is_scored.nonzero().flatten()[features.video_compressions[0].indices]] = True
-    torch.testing.assert_close(got[is_scored[stays]], means.flatten(0, 1))
-    assert torch.equal(got[~is_scored[stays]], whole[~is_scored])
-
-
 def test_training_reaches_the_features_through_a_merge(family: Family) -> None:
     use_method("merged_in_time")
     model = family.load(compression_method="merged_in_time", retention_ratio=0.5).train()
@@ -155,27 +107,6 @@ def test_training_reaches_the_features_through_a_merge(family: Family) -> None:
         p.grad.abs().sum() > 0 for name, p in model.named_parameters() if any(map(name.__contains__, projectors))
     ]
     assert reached and all(reached)
-
-
-def test_a_second_turn_on_the_cache_equals_a_run_from_scratch(family: Family, method: str) -> None:
-    call = {"max_new_tokens": 3, "do_sample": False, "compression_method": method, "return_dict_in_generate": True}
-    inputs = family.one_video()
-    first = family.model.generate(**inputs, **call)
-    more = family.processor.tokenizer(" And then?", return_tensors="pt")["input_ids"]
-    input_ids = torch.cat([first.sequences, more], dim=1)
-    second = family.model.generate(input_ids=input_ids, past_key_values=first.past_key_values, **call)
-    media = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
-    media.pop("mm_token_type_ids", None)
-    from_scratch = family.model.generate(input_ids=input_ids, **media, **call)
-    assert torch.equal(second.sequences, from_scratch.sequences)
-
-
-def test_at_ratio_one_all_tokens_stay_with_any_method(family: Family, method: str) -> None:
-    inputs = family.one_video()
-    got = family.model.get_video_features(**family.videos_of(inputs), retention_ratio=1.0, compression_method=method)
-    expected = family.parents_features(inputs)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(got.pooler_output, expected, strict=True))
-    assert got.video_compressions[0].merge is None
 
 
 def test_deepstack_features_are_kept_and_merged_like_the_tokens(family: Family) -> None:
@@ -210,14 +141,6 @@ def test_kept_gathers_or_merges_any_features_of_the_tokens() -> None:
     assert compression.num_tokens == 4
     unmerged = VideoCompression(torch.tensor([0, 2]), torch.tensor([1, 1]), tokens_per_frame=2)
     assert torch.equal(unmerged.kept(features), features[[0, 2]])
-
-
-def test_frame_budgets_accept_any_scores_of_frames() -> None:
-    settings = CompressionSettings(retention_ratio=0.5, compression_temperature=0.5)
-    u = torch.tensor([0.0, 1.0, 0.0])
-    budgets, num_kept = frame_budgets(u, 10, settings)
-    sigma = torch.softmax(u / 0.5, dim=0)
-    assert budgets.tolist() == torch.ceil(10 * 0.5 * (1 + sigma - 1 / 3)).int().tolist() and num_kept == budgets.sum()
 
 
 # -- registering ------------------------------------------------------------------------------------------------------
@@ -260,20 +183,16 @@ def test_a_taken_name_is_refused_even_to_a_function_of_the_same_name() -> None:
     ("arguments", "message"),
     [
         ({"name": ""}, "name of a compression method is ''"),
-        ({"name": None}, "name of a compression method is None"),
-        (
-            {"name": "mine", "settings": ("temperature",)},
-            r"`settings` of .* is \('temperature',\).*retention",
-        ),
+        ({"name": "mine", "settings": ("temperature",)}, r"`settings` of .* is \('temperature',\)"),
         ({"name": "mine", "settings": "retention_ratio"}, "`settings` of method 'mine' is 'retention_ratio'"),
     ],
 )
 def test_a_wrong_registration_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         register_compression_method(**arguments)
-    assert "mine" not in COMPRESSION_METHODS
     with pytest.raises(ValueError, match="method 'mine' is a partial, but must be a function"):
         register_compression_method("mine")(partial(first_tokens))
+    assert "mine" not in COMPRESSION_METHODS
 
 
 def test_the_row_of_a_method_of_this_project_is_true() -> None:
@@ -283,19 +202,17 @@ def test_the_row_of_a_method_of_this_project_is_true() -> None:
         assert row.function is not None, f"registered_methods.py does not import {row.file}"
 
 
-@pytest.mark.parametrize("name", ["dycoke", "evs", "vcast", "coverage"])
-def test_the_name_of_a_method_of_this_project_stands_only_in_its_row_and_its_file(name: str) -> None:
+def test_the_name_of_a_method_of_this_project_stands_only_in_its_row_and_its_file() -> None:
     """Exceptions are vLLM's own flag, which has a value "evs", and the settings that are recommended."""
     root = Path(__file__).parents[1]
     files = [path for top in ("configuration", "modeling", "hub_upload", "src") for path in (root / top).rglob("*.py")]
-    named = set()
+    named: dict[str, set[str]] = {name: set() for name in ("dycoke", "evs", "vcast", "coverage")}
     for path in files:
-        literals = (
-            node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)
-        )
-        if name in literals and "vllm_plugin" not in path.parts:
-            named.add(path.name)
-    assert named - {"recommended.py"} == {"compression_settings.py", f"method_{name}.py"}
+        nodes = ast.walk(ast.parse(path.read_text("utf-8"))) if "vllm_plugin" not in path.parts else ()
+        for name in named.keys() & {node.value for node in nodes if isinstance(node, ast.Constant)}:
+            named[name].add(path.name)
+    for name, where in named.items():
+        assert where - {"recommended.py"} == {"compression_settings.py", f"method_{name}.py"}
 
 
 class Recorder(SimpleNamespace):
@@ -322,34 +239,24 @@ def test_a_method_reads_only_the_settings_that_its_row_declares(name: str) -> No
 # -- settings that a method does not read ------------------------------------------------------------------------------
 
 
-def test_settings_that_a_method_does_not_read_are_refused_wherever_they_are_set(family: Family) -> None:
+def test_settings_that_a_method_does_not_read_are_refused_wherever_they_are_set(family: Family, tmp_path: Path) -> None:
     register_compression_method("first", settings=("compression_window",))(first_tokens)
-    message = (
-        r"`compression_temperature` is 0\.5, but `compression_method='{}'` does not read it.*Leave it at its default"
-    )
     wrong = {"compression_method": "random", "compression_temperature": 0.5}
-    with pytest.raises(ValueError, match=message.format("random")):
-        compress(video_tokens(), **wrong)
-    with pytest.raises(ValueError, match=message.format("first")):
-        compress(video_tokens(), **wrong | {"compression_method": "first"})
-    with pytest.raises(ValueError, match=message.format("random")):
-        family.case.config_class(**wrong)
-    with pytest.raises(ValueError, match=message.format("random")):
-        family.load(**wrong)
-    inputs = family.one_video()
-    for call in (family.model, family.model.generate):
-        with pytest.raises(ValueError, match=message.format("random")):
-            call(**inputs, **wrong)
+    inputs, config = family.one_video(), family.case.config_class()
+    config.compression_method, config.compression_temperature = wrong.values()
+    for call in (
+        lambda: compress(video_tokens(), **wrong),
+        lambda: compress(video_tokens(), **wrong | {"compression_method": "first"}),
+        lambda: family.case.config_class(**wrong),
+        lambda: family.case.config_class.from_pretrained(family.folder, **wrong),
+        lambda: config.save_pretrained(tmp_path / "new"),
+        lambda: family.load(**wrong),
+        lambda: family.model(**inputs, **wrong),
+        lambda: family.model.generate(**inputs, **wrong),
+    ):
+        with pytest.raises(ValueError, match=r"`compression_temperature` is 0\.5, but .* does not read it"):
+            call()
     compress(video_tokens(), compression_method="first", compression_window=2, compression_positions="original")
-
-
-def test_a_config_that_could_not_be_loaded_is_not_saved(family: Family, tmp_path: Path) -> None:
-    config = family.case.config_class()
-    config.compression_method, config.compression_window = "random", 4
-    with pytest.raises(ValueError, match=r"`compression_window` is 4, but .* does not read it"):
-        config.save_pretrained(tmp_path / "new")
-    with pytest.raises(ValueError, match=r"`compression_window` is 4, but .* does not read it"):
-        family.case.config_class.from_pretrained(family.folder, compression_method="random", compression_window=4)
 
 
 def test_a_call_with_another_method_ignores_settings_that_only_the_configs_method_reads(family: Family) -> None:
@@ -405,39 +312,28 @@ OF_NOTHING = {"indices": torch.tensor([], dtype=torch.int64), "frame_budgets": t
     ("returned", "message"),
     [
         (None, "a NoneType, not a `VideoCompression`"),
-        (GOOD | {"indices": [0, 5, 9]}, r"`indices` that are not int64 \(K,\)"),
-        (GOOD | {"indices": torch.tensor([0.0, 5.0, 9.0])}, r"`indices` that are not int64 \(K,\)"),
+        (GOOD | {"indices": [0, 5, 9]}, "`indices` that are not int64"),
+        (GOOD | {"indices": torch.tensor([0.0, 5.0, 9.0])}, "`indices` that are not int64"),
         (GOOD | {"indices": torch.tensor([5, 0, 9])}, "`indices` that do not ascend within the 36 tokens"),
         (GOOD | {"indices": torch.tensor([0, 0, 9])}, "`indices` that do not ascend"),
         (GOOD | {"indices": torch.tensor([-1, 0, 9])}, "`indices` that do not ascend"),
         (GOOD | {"indices": torch.tensor([0, 5, 36])}, "`indices` that do not ascend"),
         (OF_NOTHING, "no token at all"),
-        (GOOD | {"frame_budgets": torch.tensor([2, 1, 0])}, r"`frame_budgets` that are not int64 \(4,\)"),
+        (GOOD | {"frame_budgets": torch.tensor([2, 1, 0])}, "`frame_budgets` that are not int64"),
         (GOOD | {"frame_budgets": torch.tensor([1, 1, 1, 0])}, "`frame_budgets` that are not what `indices` keep"),
-        (GOOD | {"frame_uniqueness": torch.zeros(3)}, r"`frame_uniqueness` that is no float tensor of shape \(4,\)"),
-        (GOOD | {"token_uniqueness": torch.zeros(36)}, r"`token_uniqueness` that is no float tensor of shape \(4, 9\)"),
+        (GOOD | {"frame_uniqueness": torch.zeros(3)}, "`frame_uniqueness` that is no float tensor"),
+        (GOOD | {"token_uniqueness": torch.zeros(36)}, "`token_uniqueness` that is no float tensor"),
         (GOOD | {"merge": GOOD_MERGE._replace(weights=torch.tensor([1.0, 1.0, 1.0, 1.0]))}, "a `merge` that is no"),
         (GOOD | {"merge": GOOD_MERGE._replace(outputs=torch.tensor([0, 1, 2, 3]))}, "a `merge` that is no"),
         (GOOD | {"merge": GOOD_MERGE._replace(inputs=torch.tensor([0, 5, 9, 36]))}, "a `merge` that is no"),
         (GOOD | {"merge": GOOD_MERGE._replace(inputs=torch.tensor([0, 5, 9]))}, "a `merge` that is no"),
-        (GOOD | {"merge": GOOD_MERGE._replace(weights=torch.ones(4, 1))}, "a `merge` that is no"),
         (GOOD | {"merge": tuple(GOOD_MERGE)}, "a `merge` that is no"),
     ],
 )
 def test_a_bad_result_of_a_method_is_refused(returned: dict | None, message: str) -> None:
-    def careless(video: VideoTokens, settings: CompressionSettings) -> VideoCompression | None:
-        return None if returned is None else VideoCompression(**returned)
-
-    register_compression_method("careless")(careless)
+    register_compression_method("careless")(lambda *_: None if returned is None else VideoCompression(**returned))
     with pytest.raises(ValueError, match=f"`compression_method='careless'` returned {message}"):
         compress(video_tokens(), compression_method="careless")
-
-
-def test_merge_weights_may_have_any_float_dtype() -> None:
-    merge = GOOD_MERGE._replace(weights=GOOD_MERGE.weights.double())
-    register_compression_method("double")(lambda video, settings: VideoCompression(**GOOD, merge=merge))
-    got = compress(video_tokens(), compression_method="double").kept(video_tokens().flatten(0, 1))
-    torch.testing.assert_close(got, VideoCompression(**GOOD, merge=GOOD_MERGE).kept(video_tokens().flatten(0, 1)))
 
 
 def test_a_method_that_writes_into_the_tokens_is_refused() -> None:
@@ -458,15 +354,18 @@ def test_at_ratio_one_a_registered_method_is_not_called() -> None:
 
 
 def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
-    register_compression_method("careful")(lambda video, settings: VideoCompression(**GOOD, merge=GOOD_MERGE))
+    merge = GOOD_MERGE._replace(weights=GOOD_MERGE.weights.double())
+    register_compression_method("careful")(lambda video, settings: VideoCompression(**GOOD, merge=merge))
     got = compress(VideoTokens(video_tokens(), grid=(3, 3)), compression_method="careful")
-    assert got.merge is GOOD_MERGE and got.grid == (3, 3)
+    assert got.merge is merge and got.grid == (3, 3)
+    with_floats = VideoCompression(**GOOD, merge=GOOD_MERGE).kept(video_tokens().flatten(0, 1))
+    torch.testing.assert_close(got.kept(video_tokens().flatten(0, 1)), with_floats)
 
 
 # -- drawings ---------------------------------------------------------------------------------------------------------
 
 
-def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: str, tmp_path: Path) -> None:
+def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: str) -> None:
     model = family.load(compression_method=method, retention_ratio=0.5)
     video = read_video(str(DEMO_VIDEO), 8)
     explanation = explain(Checkpoint("tiny", model, family.processor), video)
@@ -474,23 +373,17 @@ def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: 
     compression = model.model(**inputs, only_video_features="kept", return_dict=True).video_compressions[0]
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
     assert explanation.title.startswith(f"{method} keeps {len(compression.indices)} of {compression.num_tokens}")
-    if method == "merged_in_time":
-        assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token is merged into a kept one
-        assert f"and merges {compression.num_tokens - len(compression.indices)} into them" in explanation.title
-        first = int(np.flatnonzero(explanation.merged.any(axis=(1, 2)))[0])
-        frame = explanation.frames[first].astype(float)
-        pale = (frame * DIMMED + LIGHT * (1 - DIMMED)).round()
-        drawn = explanation.kept_picture(first)
-        (height, width), (top, left, tall, wide) = drawn.shape[:2], explanation.covered
-        rows = slice(int(np.ceil(top * height)), int((top + tall) * height))
-        columns = slice(int(np.ceil(left * width)), int((left + wide) * width))
-        assert np.abs(drawn[rows, columns] - pale[rows, columns]).max() <= 1
-    else:
+    if method != "merged_in_time":
         assert explanation.merged is None and "merges" not in explanation.title
-    if family.case.name == "llava_onevision":
-        for draw, name in ((draw_png, "x.png"), (draw_html, "x.html")):
-            draw(explanation, str(tmp_path / name))
-        page = (tmp_path / "x.html").read_text(encoding="utf-8")
-        assert ("merged into a kept one (pale)" in page) == (method == "merged_in_time")
-        with Image.open(tmp_path / "x.png") as picture:
-            assert picture.size[0] > 1000
+        return
+    assert np.array_equal(explanation.merged, ~explanation.kept)  # every other token is merged into a kept one
+    assert f"and merges {compression.num_tokens - len(compression.indices)} into them" in explanation.title
+    first = int(np.flatnonzero(explanation.merged.any(axis=(1, 2)))[0])
+    pale = (explanation.frames[first].astype(float) * DIMMED + LIGHT * (1 - DIMMED)).round()
+    drawn = explanation.kept_picture(first)
+    (height, width), (top, left, tall, wide) = drawn.shape[:2], explanation.covered
+    covered = (
+        np.s_[int(np.ceil(top * height)) : int((top + tall) * height)],
+        np.s_[int(np.ceil(left * width)) : int((left + wide) * width)],
+    )
+    assert np.abs(drawn[covered] - pale[covered]).max() <= 1

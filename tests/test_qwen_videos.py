@@ -11,10 +11,9 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video, token_types
-from PIL import Image
 from reference import compressed_embeddings, new_tokens, position_arguments
 from test_forward import labels_of
-from test_generate import MODES, NEW, batch_of_two, defaults, run
+from test_generate import MODES, batch_of_two, run
 from torch import Tensor, nn
 from transformers import BatchFeature
 
@@ -39,11 +38,6 @@ def attentive(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Famil
     folder = tmp_path_factory.mktemp("attentive")
     stock.save_pretrained(folder)
     return Family(family.case, folder, stock, family.processor)
-
-
-@pytest.fixture(scope="module")
-def timed(attentive: Family) -> Family:
-    return attentive
 
 
 @contextmanager
@@ -195,31 +189,31 @@ def positions_by_hand(family: Family, inputs: BatchFeature) -> Tensor:
 
 
 @has_times
-def test_positions_of_frames_are_as_far_apart_as_their_times(timed: Family) -> None:
-    inputs = two_videos(timed, 0.4375, 1.3125)
-    expected = positions_by_hand(timed, inputs)
-    remaining = timed.model(**inputs).prompt_positions.unique()
+def test_positions_of_frames_are_as_far_apart_as_their_times(attentive: Family) -> None:
+    inputs = two_videos(attentive, 0.4375, 1.3125)
+    expected = positions_by_hand(attentive, inputs)
+    remaining = attentive.model(**inputs).prompt_positions.unique()
     for ratio, rows in ((RETENTION_RATIO, remaining), (1.0, torch.arange(expected.shape[1]))):
-        with seen_positions(timed.model) as seen:
-            timed.model(**inputs, retention_ratio=ratio)
-            run(timed.model, inputs, max_new_tokens=1, retention_ratio=ratio)
+        with seen_positions(attentive.model) as seen:
+            attentive.model(**inputs, retention_ratio=ratio)
+            run(attentive.model, inputs, max_new_tokens=1, retention_ratio=ratio)
         assert len(seen) == 2 and all(torch.equal(positions[:, 0], expected[:, rows]) for positions in seen)
-    assert not torch.equal(positions_by_hand(timed, two_videos(timed, 1.3125, 0.4375)), expected)
+    assert not torch.equal(positions_by_hand(attentive, two_videos(attentive, 1.3125, 0.4375)), expected)
 
 
 @has_times
-def test_generate_and_loss_equal_those_of_the_prompt_compressed_by_hand(timed: Family) -> None:
+def test_generate_and_loss_equal_those_of_the_prompt_compressed_by_hand(attentive: Family) -> None:
     answers = set()
     for seconds in ((0.4375, 1.3125), (1.3125, 0.4375), (1.0, 1.0)):
-        inputs = two_videos(timed, *seconds)
-        expected = new_tokens(timed, inputs, RETENTION_RATIO, 6, do_sample=False, pad_token_id=256)
-        ours = run(timed.model, inputs)[:, inputs["input_ids"].shape[1] :]
+        inputs = two_videos(attentive, *seconds)
+        expected = new_tokens(attentive, inputs, RETENTION_RATIO, 6, do_sample=False, pad_token_id=256)
+        ours = run(attentive.model, inputs)[:, inputs["input_ids"].shape[1] :]
         assert torch.equal(ours, expected)
-        labels = labels_of(timed, inputs)
-        embeddings, remaining = compressed_embeddings(timed, inputs, RETENTION_RATIO)
-        positions = position_arguments(timed, inputs, remaining)
-        theirs = timed.stock(inputs_embeds=embeddings, labels=labels[:, remaining], **positions)
-        trained = copy.deepcopy(timed.model).train()(**inputs, labels=labels)
+        labels = labels_of(attentive, inputs)
+        embeddings, remaining = compressed_embeddings(attentive, inputs, RETENTION_RATIO)
+        positions = position_arguments(attentive, inputs, remaining)
+        theirs = attentive.stock(inputs_embeds=embeddings, labels=labels[:, remaining], **positions)
+        trained = copy.deepcopy(attentive.model).train()(**inputs, labels=labels)
         torch.testing.assert_close(trained.loss, theirs.loss, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(trained.logits, theirs.logits, rtol=0, atol=1e-5)
         answers.add(round(trained.loss.item(), 4))
@@ -227,46 +221,47 @@ def test_generate_and_loss_equal_those_of_the_prompt_compressed_by_hand(timed: F
 
 
 @has_times
-def test_a_frame_without_times_is_one_second_long(timed: Family) -> None:
-    inputs = two_videos(timed, 1.0, 1.0)
-    without = {name: value for name, value in inputs.items() if name != TIMES}
-    assert torch.equal(timed.model(**without).logits, timed.model(**inputs).logits)
-    assert torch.equal(run(timed.model, without), run(timed.model, inputs))
+def test_times_may_be_a_list_and_a_frame_without_times_is_one_second_long(attentive: Family) -> None:
+    for seconds, given in (((0.4375, 1.3125), {TIMES: [0.4375, 1.3125]}), ((1.0, 1.0), {})):
+        inputs = two_videos(attentive, *seconds)
+        other = {name: value for name, value in inputs.items() if name != TIMES} | given
+        assert torch.equal(attentive.model(**other).logits, attentive.model(**inputs).logits)
+        assert torch.equal(run(attentive.model, other), run(attentive.model, inputs))
 
 
 @has_times
-def test_rows_of_a_padded_batch_keep_the_times_of_their_own_videos(timed: Family) -> None:
-    both, alone = batch_of_two(timed)
+def test_rows_of_a_padded_batch_keep_the_times_of_their_own_videos(attentive: Family) -> None:
+    both, alone = batch_of_two(attentive)
     seconds = [0.4375, 1.3125]
     assert (both["attention_mask"][:, 0] == 0).any() and len(both[TIMES]) == 2
     both[TIMES] = torch.tensor(seconds)
-    together = timed.model(**both)
-    generated = run(timed.model, both)[:, both["input_ids"].shape[1] :]
+    together = attentive.model(**both)
+    generated = run(attentive.model, both)[:, both["input_ids"].shape[1] :]
     for row, inputs in enumerate(alone):
         inputs[TIMES] = torch.tensor(seconds[row : row + 1])
         own = both["attention_mask"][row].bool()
-        torch.testing.assert_close(together.logits[row, own], timed.model(**inputs).logits[0], rtol=0, atol=1e-5)
-        assert torch.equal(generated[row], run(timed.model, inputs)[0, inputs["input_ids"].shape[1] :])
+        torch.testing.assert_close(together.logits[row, own], attentive.model(**inputs).logits[0], rtol=0, atol=1e-5)
+        assert torch.equal(generated[row], run(attentive.model, inputs)[0, inputs["input_ids"].shape[1] :])
 
 
 @has_times
 @torch.no_grad()
 @pytest.mark.parametrize("times", ["the video's own", "those of all turns"])
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, times: str) -> None:
-    first, second = timed.one_video(seed=0), timed.one_video(seed=1, num_frames=6)
+def test_a_second_turns_video_has_its_own_times(attentive: Family, ratio: float, times: str) -> None:
+    first, second = attentive.one_video(seed=0), attentive.one_video(seed=1, num_frames=6)
     first[TIMES], second[TIMES] = torch.tensor([0.4375]), torch.tensor([1.3125])
-    turn = run(timed.model, first, retention_ratio=ratio, return_dict_in_generate=True)
+    turn = run(attentive.model, first, retention_ratio=ratio, return_dict_in_generate=True)
     whole = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
-    whole["mm_token_type_ids"] = token_types(timed.model.config, whole["input_ids"])
-    whole |= {name: torch.cat([first[name], second[name]]) for name in timed.case.video_inputs}
-    from_scratch = timed.model(**whole, retention_ratio=ratio).logits[:, -1]
+    whole["mm_token_type_ids"] = token_types(attentive.model.config, whole["input_ids"])
+    whole |= {name: torch.cat([first[name], second[name]]) for name in attentive.case.video_inputs}
+    from_scratch = attentive.model(**whole, retention_ratio=ratio).logits[:, -1]
 
-    media = timed.videos_of(second)
+    media = attentive.videos_of(second)
     if times == "those of all turns":
         media[TIMES] = torch.tensor([0.4375, 1.3125])
     out = run(
-        timed.model,
+        attentive.model,
         {"input_ids": whole["input_ids"], **media},
         retention_ratio=ratio,
         past_key_values=turn.past_key_values,
@@ -275,39 +270,18 @@ def test_a_second_turns_video_has_its_own_times(timed: Family, ratio: float, tim
     )
     torch.testing.assert_close(out.logits[0], from_scratch, rtol=0, atol=1e-5)
 
-    cache = timed.model(**first, use_cache=True, retention_ratio=ratio).past_key_values
+    cache = attentive.model(**first, use_cache=True, retention_ratio=ratio).past_key_values
     new = whole["input_ids"][:, first["input_ids"].shape[1] :]
-    by_loop = timed.model(input_ids=new, **media, past_key_values=cache, retention_ratio=ratio)
+    by_loop = attentive.model(input_ids=new, **media, past_key_values=cache, retention_ratio=ratio)
     torch.testing.assert_close(by_loop.logits[:, -1], from_scratch, rtol=0, atol=1e-5)
-
-
-@has_times
-def test_at_ratio_1_a_second_turn_of_text_continues_as_in_the_parent(timed: Family) -> None:
-    inputs = two_videos(timed, 0.4375, 1.3125)
-    logits = []
-    for model in (timed.stock, timed.load(retention_ratio=1.0)):
-        turn = run(model, inputs, return_dict_in_generate=True)
-        ids = torch.cat([turn.sequences, timed.inputs("Why?")["input_ids"]], dim=1)
-        second = {"input_ids": ids, "past_key_values": turn.past_key_values}
-        out = run(model, second, return_dict_in_generate=True, output_logits=True)
-        logits.append(torch.stack(out.logits))
-    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-5)
-
-
-@has_times
-def test_times_may_be_a_list(timed: Family) -> None:
-    inputs = two_videos(timed, 0.4375, 1.3125)
-    as_list = {**inputs, TIMES: inputs[TIMES].tolist()}
-    assert torch.equal(timed.model(**as_list).logits, timed.model(**inputs).logits)
-    assert torch.equal(run(timed.model, as_list), run(timed.model, inputs))
 
 
 @has_times
 @pytest.mark.parametrize("times", [torch.tensor([1.0]), [], 1.0, torch.tensor(1.0)], ids=str)
 @pytest.mark.parametrize("ratio", [RETENTION_RATIO, 1.0])
-def test_fewer_times_than_videos_are_refused(timed: Family, times: Any, ratio: float) -> None:
-    inputs = {**two_videos(timed, 1.0, 1.0), TIMES: times}
-    for call in (timed.model, timed.model.model, timed.model.generate):
+def test_fewer_times_than_videos_are_refused(attentive: Family, times: Any, ratio: float) -> None:
+    inputs = {**two_videos(attentive, 1.0, 1.0), TIMES: times}
+    for call in (attentive.model, attentive.model.model, attentive.model.generate):
         with pytest.raises(ValueError, match=rf"has 2 videos, but `{TIMES}` is .*1?.*\. Pass it as the processor"):
             call(**inputs, retention_ratio=ratio)
 
@@ -339,26 +313,6 @@ def test_features_after_a_cached_turn_get_the_positions_of_pixels(attentive: Fam
     torch.testing.assert_close(model(**rest, past_key_values=cache).logits[:, -1], expected[:, -1], rtol=0, atol=1e-5)
 
 
-@torch.no_grad()
-def test_uncompressed_features_store_a_conversations_positions_in_its_cache(attentive: Family) -> None:
-    model, caches = attentive.model, []
-    for seed, frames in ((0, 8), (1, 4)):
-        inputs = attentive.one_video(seed=seed, num_frames=frames)
-        encoded = model.get_video_features(**attentive.videos_of(inputs), retention_ratio=1.0)
-        rest = {name: value for name, value in inputs.items() if name != "pixel_values_videos"}
-        out = model(**rest, mm_encoder_outputs={"video": encoded}, use_cache=True)
-        theirs = attentive.stock(**inputs)
-        torch.testing.assert_close(out.logits, theirs.logits, rtol=0, atol=1e-5)
-        caches.append((inputs, out.past_key_values))
-    first, cache = caches[0]
-    step = torch.tensor([[65]])
-    whole = {**first, "input_ids": torch.cat([first["input_ids"], step], dim=1), "attention_mask": None}
-    whole["mm_token_type_ids"] = token_types(model.config, whole["input_ids"])
-    ours = model(input_ids=step, past_key_values=cache).logits[:, -1]
-    again = model(**whole, retention_ratio=1.0).logits[:, -1]
-    torch.testing.assert_close(ours, again, rtol=0, atol=3e-5)
-
-
 def test_media_after_a_cache_without_memory_are_refused(family: Family) -> None:
     first, second = family.one_video(seed=0), family.one_video(seed=1, num_frames=6)
     cache = family.stock(**first, use_cache=True).past_key_values
@@ -367,40 +321,3 @@ def test_media_after_a_cache_without_memory_are_refused(family: Family) -> None:
             ValueError, match=r"follow the \d+ tokens of the KV cache, and it is not known where .* another model"
         ):
             family.model(**{**second, "attention_mask": None}, past_key_values=cache, retention_ratio=ratio)
-
-
-@torch.no_grad()
-def test_a_second_turn_of_uncompressed_features_generates_as_with_pixels(attentive: Family) -> None:
-    model, first, second = attentive.model, attentive.one_video(seed=0), attentive.one_video(seed=1, num_frames=6)
-    turn = run(model, first, return_dict_in_generate=True)
-    ids = {"input_ids": torch.cat([turn.sequences, second["input_ids"]], dim=1)}
-    media = attentive.videos_of(second)
-    kept = {name: value for name, value in media.items() if name != "pixel_values_videos"}
-    encoded = {"mm_encoder_outputs": {"video": attentive.stock.get_video_features(**media)}}
-    ours = [
-        run(model, ids | given, past_key_values=copy.deepcopy(turn.past_key_values), retention_ratio=1.0)
-        for given in (media, kept | encoded)
-    ]
-    assert torch.equal(*ours)
-
-
-# -- what qwen-vl-utils returns ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["tensor", "pictures"])
-def test_the_output_of_qwen_vl_utils_is_compressed_like_other_videos(family: Family, kind: str) -> None:
-    """It returns float tensors (frames, 3, height, width), or lists of pictures, each with metadata, when called as
-    `process_vision_info(messages, return_video_kwargs=True, return_video_metadata=True)`."""
-    frames, metadata = make_video(0), {"fps": 2.0, "frames_indices": list(range(8)), "total_num_frames": 8}
-    pictures = [Image.fromarray(frame.transpose(1, 2, 0)) for frame in frames]
-    videos = [(torch.from_numpy(frames).float() if kind == "tensor" else pictures, metadata)]
-    inputs = family.processor(
-        text=[family.prompt("What happens?", videos=1)],
-        videos=[video for video, _ in videos],
-        video_metadata=[metadata for _, metadata in videos],
-        padding=True,
-        return_tensors="pt",
-        do_sample_frames=False,
-    )
-    ours = run(family.model, inputs)[:, inputs["input_ids"].shape[1] :]
-    assert torch.equal(ours, new_tokens(family, inputs, RETENTION_RATIO, NEW, **defaults(family.stock)))

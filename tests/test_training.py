@@ -10,12 +10,12 @@ import pytest
 import torch
 from conftest import Family, only
 from models import RETENTION_RATIO, make_image, make_video
-from reference import compressed_embeddings, position_arguments
+from reference import compressed_embeddings, language_model_lengths
 from test_forward import labels_of
-from test_generate import PAD, batch_of_two, make_prompt
+from test_generate import batch_of_two, make_prompt
 from torch import Tensor, nn
 from train_on_a_rank import train_on_a_rank
-from transformers import BatchFeature, EvalPrediction, Trainer, TrainerCallback, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
 
 
 def all_labels(inputs: Any) -> Tensor:
@@ -223,26 +223,8 @@ def smoothed(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     )
 
 
-def test_label_smoothing_uses_the_rows_of_the_callers_prompt(family: Family, tmp_path: Path) -> None:
-    inputs = family.one_video()
-    row = dict(inputs) | {"labels": labels_of(family, inputs)}
-    trainer = Trainer(
-        copy.deepcopy(family.model),
-        arguments(tmp_path, label_smoothing_factor=0.1),
-        train_dataset=[row],
-        eval_dataset=[row],
-        data_collator=only_row,
-    )
-    trainer.train()
-    with torch.no_grad():
-        short = copy.deepcopy(family.model).train()(**row)
-    kept = row["labels"].gather(1, short.prompt_positions)
-    expected = float(smoothed(short.logits, kept, 0.1))
-    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_callers_loss_function_gets_rows_that_fit_its_labels(family: Family, tmp_path: Path) -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1], ids=["the caller's loss function", "label smoothing"])
+def test_losses_of_other_code_get_rows_that_fit_the_labels(family: Family, tmp_path: Path, smoothing: float) -> None:
     inputs = make_prompt(family, "image_and_video")
     row = dict(inputs) | {"labels": labels_of(family, inputs)}
 
@@ -251,15 +233,18 @@ def test_the_callers_loss_function_gets_rows_that_fit_its_labels(family: Family,
 
     trainer = Trainer(
         copy.deepcopy(family.model),
-        arguments(tmp_path),
+        arguments(tmp_path, label_smoothing_factor=smoothing),
         train_dataset=[row],
+        eval_dataset=[row],
         data_collator=only_row,
-        compute_loss_func=loss_of,
+        compute_loss_func=None if smoothing else loss_of,
     )
     trainer.train()
     with torch.no_grad():
-        expected = float(family.model(**row).loss)
+        short = copy.deepcopy(family.model).train()(**row)
+    expected = float(smoothed(short.logits, row["labels"].gather(1, short.prompt_positions), smoothing))
     assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, rel=1e-3)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_shifted_labels_give_the_loss_of_the_labels(family: Family) -> None:
@@ -294,21 +279,16 @@ def test_labels_beside_logits_to_keep_are_refused(family: Family) -> None:
 def test_trls_sft_trainer_trains_on_the_compressed_prompt(family: Family, tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     datasets = pytest.importorskip("datasets")
-    from reference import language_model_lengths
-
     inputs = family.one_video()
     row = dict(inputs) | {"labels": labels_of(family, inputs)}
     model = copy.deepcopy(family.model)
     settings = arguments(tmp_path).to_dict()
     names = ("output_dir", "per_device_train_batch_size", "max_steps", "learning_rate", "logging_steps", "report_to")
+    names += ("use_cpu", "remove_unused_columns", "save_strategy", "disable_tqdm")
     config = trl.SFTConfig(
         **{name: settings[name] for name in names},
-        use_cpu=True,
         bf16=False,
-        remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
-        save_strategy="no",
-        disable_tqdm=True,
         gradient_checkpointing=False,
     )
     trainer = trl.SFTTrainer(
@@ -335,69 +315,7 @@ def test_labels_of_dropped_tokens_do_not_change_the_models_own_loss(family: Fami
     torch.testing.assert_close(short.loss, smoothed(short.logits, kept, 0.0))
 
 
-# -- TRL's DPO, and PEFT's prefix tuning ------------------------------------------------------------------------------
-
-COMPLETIONS = (torch.tensor([[10, 11, 12, 13]]), torch.tensor([[20, 21]]))  # chosen, rejected
-
-
-def completed(inputs: Any, completion: Tensor, width: int) -> dict[str, Tensor]:
-    """Append a completion to a prompt, padded on the right to `width` tokens of completions."""
-    new = nn.functional.pad(completion, (0, width - completion.shape[1]), value=PAD)
-    made = dict(inputs) | {"input_ids": torch.cat([inputs["input_ids"], new], dim=1)}
-    made["attention_mask"] = torch.cat([inputs["attention_mask"], (new != PAD).long()], dim=1)
-    if "mm_token_type_ids" in inputs:
-        made["mm_token_type_ids"] = nn.functional.pad(inputs["mm_token_type_ids"], (0, width))
-    return made
-
-
-def changed(model: Any) -> Any:
-    """Return a changed copy of a model, a policy that differs from the reference."""
-    policy = copy.deepcopy(model)
-    with torch.no_grad():
-        norm = policy.get_decoder().norm.weight
-        norm.add_(torch.linspace(-1, 1, len(norm)))
-    return policy
-
-
-@pytest.mark.slow
-@only(lambda family: family.name != "glm4v_moe")  # TRL looks for the number of experts under another name
-def test_rewards_of_trls_dpo_equal_those_of_the_prompt_compressed_by_hand(family: Family, tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl")
-    datasets = pytest.importorskip("datasets")
-    inputs = family.one_video()
-    width = max(each.shape[1] for each in COMPLETIONS)
-    rows = [completed(inputs, each, width) for each in COMPLETIONS]
-    batch = {name: torch.cat([row[name] for row in rows]) for name in rows[0] if name != "second_per_grid_ts"}
-    batch |= {name: [*rows[0][name]] * 2 for name in rows[0] if name == "second_per_grid_ts"}
-    is_completion = torch.arange(batch["input_ids"].shape[1]) >= inputs["input_ids"].shape[1]
-    batch["completion_mask"] = (is_completion & batch["attention_mask"].bool()).long()
-
-    config = trl.DPOConfig(
-        **{"output_dir": str(tmp_path), "per_device_train_batch_size": 1, "max_steps": 1, "learning_rate": 0.0},
-        **{"logging_steps": 1, "report_to": [], "use_cpu": True, "bf16": False, "remove_unused_columns": False},
-        **{"save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False, "beta": 0.5},
-    )
-    trainer = trl.DPOTrainer(
-        changed(family.model),
-        ref_model=copy.deepcopy(family.model),
-        args=config,
-        train_dataset=datasets.Dataset.from_dict({"images": [[]], "prompt": [""], "chosen": [""], "rejected": [""]}),
-        data_collator=lambda rows: dict(batch),
-        processing_class=family.processor,
-    )
-    trainer.train()
-    logged = next(entry for entry in trainer.state.log_history if "rewards/chosen" in entry)
-    for name, completion in zip(("chosen", "rejected"), COMPLETIONS, strict=True):
-        row = BatchFeature(completed(inputs, completion, completion.shape[1]))
-        embeddings, remaining = compressed_embeddings(family, row, RETENTION_RATIO)
-        by_hand = {"inputs_embeds": embeddings, **position_arguments(family, row, remaining)}
-        policy, reference = (
-            model(**by_hand).logits[:, -completion.shape[1] - 1 : -1].log_softmax(-1).gather(-1, completion[..., None])
-            for model in (changed(family.stock), family.stock)
-        )
-        assert logged[f"rewards/{name}"] == pytest.approx(
-            0.5 * float((policy - reference).detach().sum()), rel=1e-3, abs=1e-5
-        )
+# -- PEFT's prefix tuning --------------------------------------------------------------------------------------------
 
 
 # Gemma 4's stock class takes no embeddings of a compressed prompt without its ids, which PEFT does not pass on.

@@ -121,12 +121,6 @@ def test_what_rounding_leaves_goes_to_many_frames_or_to_one() -> None:
         assert vcast(many, 0.5, scoring).frame_budgets.tolist() == [98] * 53
 
 
-@both_scorings
-def test_a_video_of_one_frame_is_compressed(scoring: str) -> None:
-    got = vcast(torch.randn(1, 10, 6), 0.3, scoring)
-    assert got.frame_budgets.tolist() == [3] and got.frame_uniqueness.tolist() == [1.0]
-
-
 def test_the_total_is_rounded_half_to_even_and_at_least_one_token_a_frame() -> None:
     totals = {(2, 5, 0.25): 2, (2, 7, 0.25): 4, (4, 10, 0.26): 10, (32, 196, 0.25): 1568, (8, 4, 0.05): 8}
     for (num_frames, tokens_per_frame, ratio), total in totals.items():

@@ -1,7 +1,6 @@
 """VideoLLaMA3's processor leaves out of the prompt what does not change from a frame to the next. The stock class runs
 the prompt that plain loops compressed further."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 import torch
 from conftest import use_method
 from models import chat_prompt, make_image
+from reference import kept_features
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -75,19 +75,9 @@ class Pair:
             assert torch.equal(of_tower.tokens.flatten(0, 1), tokens)
             compression = compress(of_tower, ratio, **settings)
             in_prompt, mask = mask[: len(tokens)], mask[len(tokens) :]
-            kept, features = [], []
-            for number, index in enumerate(compression.indices.tolist()):
-                if not in_prompt[index]:
-                    continue
-                kept.append(index)
-                feature = tokens[index]
-                if compression.merge is not None:
-                    feature = torch.zeros_like(feature)
-                    for output, token, weight in zip(*compression.merge, strict=True):
-                        if output == number:
-                            feature = feature + weight * tokens[token]
-                features.append(feature)
-            videos.append({"in_prompt": in_prompt, "kept": kept, "features": features})
+            chosen = dict(zip(compression.indices.tolist(), kept_features(compression, tokens), strict=True))
+            left = {index: feature for index, feature in chosen.items() if in_prompt[index]}
+            videos.append({"in_prompt": in_prompt, "kept": list(left), "features": list(left.values())})
         assert not mask
         return videos
 
@@ -268,19 +258,6 @@ def test_the_parents_features_come_with_the_mask(pair: Pair) -> None:
         assert torch.equal(pair.model.generate(**given, **call), pair.model.generate(**inputs, **call)), mode
 
 
-def test_training_sees_the_labels_of_what_is_left(pair: Pair) -> None:
-    inputs = pair.inputs(1)
-    labels = inputs["input_ids"].clone()
-    labels[labels == pair.stock.config.video_token_id] = -100
-    embeddings, left = pair.short(inputs)
-    theirs = pair.stock(inputs_embeds=embeddings, labels=labels[:, left]).loss
-    ours = pair.model(**inputs, labels=labels).loss
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    ours.backward()
-    assert pair.model.model.vision_model.embeddings.patch_embedding.weight.grad.abs().sum() > 0
-    pair.model.zero_grad()
-
-
 def test_a_budget_counts_the_tokens_that_the_processor_leaves_out_too(pair: Pair) -> None:
     inputs = pair.inputs(1)
     found = pair.model.get_video_features(**pair.videos_of(inputs), retention_ratio=1.0, max_video_tokens=48)
@@ -288,55 +265,39 @@ def test_a_budget_counts_the_tokens_that_the_processor_leaves_out_too(pair: Pair
     assert found.video_compressions[0].indices.tolist() == expected[0]["kept"]
 
 
-@pytest.fixture
-def only_the_last_token(methods_restored: Any) -> Iterator[str]:
-    @register_compression_method("only_the_last_token")
-    def only_the_last_token(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
-        kept = torch.zeros(video.tokens.shape[:2], dtype=torch.bool)
-        kept[-1, -1] = True
-        return VideoCompression.of_mask(kept)
-
-    yield "only_the_last_token"
+def only_the_last_token(video: VideoTokens, settings: CompressionSettings) -> VideoCompression:
+    last = torch.zeros(video.tokens.shape[:2], dtype=torch.bool)
+    last[-1, -1] = True
+    return VideoCompression.of_mask(last)
 
 
-def test_something_of_a_video_stays(pair: Pair, only_the_last_token: str) -> None:
-    inputs = pair.inputs(1)
+@pytest.mark.usefixtures("methods_restored")
+def test_something_of_a_video_stays(pair: Pair) -> None:
+    register_compression_method("only_the_last_token")(only_the_last_token)
+    inputs, method = pair.inputs(1), {"compression_method": "only_the_last_token"}
     assert not inputs["video_compression_mask"][-1]
-    found = pair.model.get_video_features(**pair.videos_of(inputs), compression_method=only_the_last_token)
+    found = pair.model.get_video_features(**pair.videos_of(inputs), **method)
     assert found.video_compressions[0].indices.tolist() == [0]
     assert found.video_compressions[0].frame_budgets.tolist() == [1] + [0] * (FRAMES - 1)
     tokens = pair.stock.model.get_video_features(**{name: inputs[name] for name in VIDEO[:3]}).pooler_output
     torch.testing.assert_close(found.pooler_output[0], tokens[0][:1])
-    assert pair.model.generate(**inputs, compression_method=only_the_last_token, **GREEDY).shape[0] == 1
-
-
-def test_frames_keep_their_times(pair: Pair) -> None:
-    inputs = pair.inputs(1)
-    _, left = pair.short(inputs, 0.1, compression_method="uniform_frames")
-    text = pair.processor.decode(inputs["input_ids"][0, left])
-    assert text.count("Time ") == text.count("s:") == FRAMES
+    assert pair.model.generate(**inputs, **method, **GREEDY).shape[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error"),
+    ("name", "wrong", "error"),
     [
-        (lambda mask: mask[:-1], r"bool of shape \(95,\), but must be bool .* 96 tokens"),
-        (lambda mask: mask.long(), "torch.int64 of shape"),
-        (lambda mask: torch.zeros_like(mask), r"leaves \[0\] placeholders"),
+        ("video_compression_mask", lambda mask: mask[:-1], r"bool of shape \(95,\), but must be bool .* 96 tokens"),
+        ("video_compression_mask", lambda mask: mask.long(), "torch.int64 of shape"),
+        ("video_compression_mask", torch.zeros_like, r"leaves \[0\] placeholders"),
+        ("video_merge_sizes", lambda sizes: None, "`video_merge_sizes` is None, but all must describe"),
+        ("video_merge_sizes", lambda sizes: sizes[:0], "holds 384 patches, but .* asks for 0"),
     ],
 )
-def test_a_mask_that_does_not_fit_is_refused(pair: Pair, wrong: Any, error: str) -> None:
+def test_masks_and_sizes_that_do_not_fit_are_refused(pair: Pair, name: str, wrong: Any, error: str) -> None:
     inputs = pair.inputs(1)
     with pytest.raises(ValueError, match=error):
-        pair.model(**inputs | {"video_compression_mask": wrong(inputs["video_compression_mask"])})
-
-
-def test_sizes_must_come_with_the_patches(pair: Pair) -> None:
-    inputs = pair.inputs(1)
-    with pytest.raises(ValueError, match="`video_merge_sizes` is None, but all must describe"):
-        pair.model(**inputs | {"video_merge_sizes": None})
-    with pytest.raises(ValueError, match=r"holds 384 patches, but .* asks for 0"):
-        pair.model(**inputs | {"video_merge_sizes": inputs["video_merge_sizes"][:0]})
+        pair.model(**inputs | {name: wrong(inputs[name])})
 
 
 def test_ask_answers_about_a_video_that_hardly_changes(pair: Pair) -> None:

@@ -16,8 +16,7 @@ from transformers import Dinov2Config
 
 from vidcom2 import CompressionSettings, VidCom2LlavaOnevisionConfig, register_vision_method
 from vidcom2.configuration.compression_settings import VISION_METHODS
-from vidcom2.modeling.encoding.left_out_patches import Completion, groups_to_compute
-from vidcom2.modeling.encoding.video_features import Run
+from vidcom2.modeling.encoding.left_out_patches import groups_to_compute
 from vidcom2.modeling.encoding.vision_skip_repeated import changed_groups
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -45,7 +44,7 @@ def groups_of(family: Family, described: dict[str, Tensor]) -> Tensor:
     return rows.permute(0, 2, 3, 1, 4, 5)
 
 
-def repeat_all_but(family: Family, described: dict[str, Tensor], changed: Tensor) -> dict[str, Tensor]:
+def repeating(family: Family, described: dict[str, Tensor], changed: Tensor) -> dict[str, Tensor]:
     """Return the video with every group but the changed ones, (T, G) bool, as it was in the frame before."""
     described = {name: value.clone() for name, value in described.items()}
     groups = groups_of(family, described)
@@ -53,6 +52,12 @@ def repeat_all_but(family: Family, described: dict[str, Tensor], changed: Tensor
     for t in range(1, len(groups)):
         groups[t][~changed[t]] = groups[t - 1][~changed[t]]
     return described
+
+
+def partly_repeating(family: Family, num_frames: int) -> dict[str, Tensor]:
+    """Return a video of noise with `some_changes`."""
+    described = pixels_of(family, num_frames)
+    return repeating(family, described, some_changes(num_frames, num_groups(family, described)))
 
 
 def some_changes(num_frames: int, num_groups: int) -> Tensor:
@@ -100,7 +105,7 @@ def assert_equal(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
 def test_frames_that_repeat_have_the_parents_features(family: Family, strong: Any) -> None:
     described = pixels_of(family, 6)
     changed = torch.tensor([True, False, True, False, False, True])[:, None].expand(-1, num_groups(family, described))
-    described = repeat_all_but(family, described, changed)
+    described = repeating(family, described, changed)
     expected = features(strong, described)
     for chunk in (1, 32):
         assert_equal(features(strong, described, vision_chunk_frames=chunk, **SKIP), expected)
@@ -113,7 +118,7 @@ def test_what_is_computed_attends_to_what_was_computed_last_at_every_place(famil
     if family.case.name in ("qwen2_5_vl", "qwen2_5_omni_thinker"):  # a window has 2 × 2 tokens of the 3 × 4
         windows = torch.tensor([row // 2 * 2 + column // 2 for row in range(3) for column in range(4)])
         changed = some_changes(5, 4)[:, windows]
-    described = repeat_all_but(family, described, changed)
+    described = repeating(family, described, changed)
     expected = tokens_by_loops(family, strong, described, changed, windows)
     for chunk in (1, None):
         (tokens,) = encoded(strong, described, vision_chunk_frames=chunk, **SKIP)[0].pooler_output
@@ -229,7 +234,7 @@ def test_windows_are_left_out_whole(family: Family) -> None:
     described = pixels_of(family, 2)
     changed = torch.zeros(2, 12, dtype=torch.bool)
     changed[0], changed[1, 6] = True, True  # the third token of the second row
-    described = repeat_all_but(family, described, changed)
+    described = repeating(family, described, changed)
     (computed,) = family.model.model.partial_encoding(settings=CompressionSettings(**SKIP), **described).computed
     assert computed[1].view(3, 4).int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0]]
 
@@ -244,7 +249,7 @@ def test_a_video_in_which_nothing_repeats_is_left_to_the_parent(family: Family) 
 def test_neither_chunks_nor_other_videos_change_the_features(family: Family, strong: Any) -> None:
     videos = [pixels_of(family, 5)] * 2
     changed = some_changes(5, num_groups(family, videos[0]))
-    videos = [repeat_all_but(family, video, each) for video, each in zip(videos, (changed, changed[[0, 3, 2, 4, 1]]))]
+    videos = [repeating(family, video, each) for video, each in zip(videos, (changed, changed[[0, 3, 2, 4, 1]]))]
     alone = [features(strong, video, **SKIP) for video in videos]
     axis = {"pixel_values_videos": 0, "video_grid_thw": 0}
     both = {name: torch.cat([video[name] for video in videos], dim=axis[name]) for name in videos[0]}
@@ -259,7 +264,7 @@ def test_patches_are_left_out_though_no_frame_repeats_as_a_whole(family: Family,
     described = pixels_of(family, 2)
     changed = torch.ones(2, num_groups(family, described), dtype=torch.bool)
     changed[1, changed.shape[1] // 3 :] = False
-    described = repeat_all_but(family, described, changed)
+    described = repeating(family, described, changed)
     ours = features(strong, described, **SKIP)
     assert_equal(ours, features(strong, described, vision_chunk_frames=1, **SKIP))
     assert (ours[0] - features(strong, described)[0]).norm() > 1e-3 * ours[0].norm()
@@ -298,23 +303,6 @@ def test_a_frame_of_which_nine_tenths_changed_is_computed_whole(changing: int, c
     assert found.sum(dim=1).tolist() == [20, computed]
 
 
-def test_groups_that_were_left_out_take_the_last_computed_features() -> None:
-    """That is checked against a loop over frames and groups, with two videos and runs in any place."""
-    generator = torch.Generator().manual_seed(0)
-    masks = [some_changes(6, 5), some_changes(4, 3)]
-    completion = Completion(masks)
-    for number, frames in enumerate([[[0, 1], [3, 4, 5]], [[0, 1, 3]]]):
-        values = torch.randn(len(masks[number]), masks[number].shape[1], 2, generator=generator)
-        for t in range(1, len(values)):
-            for group in range(values.shape[1]):
-                if not masks[number][t, group]:
-                    values[t, group] = values[t - 1, group]
-        for part in frames:
-            run = Run(number, part, part, list(range(len(part))))
-            computed = values[part][masks[number][part]]
-            assert torch.equal(completion.complete(run, computed), values[part])
-
-
 # -- in a model -------------------------------------------------------------------------------------------------------
 
 
@@ -340,7 +328,7 @@ def test_every_call_of_the_model_leaves_patches_out(family: Family, tmp_path: Pa
 @only(lambda family: family.representative or family.name == "llava_next_video")
 @torch.no_grad()
 def test_it_works_in_half_precision(family: Family, precision: str) -> None:
-    described = repeat_all_but(family, pixels_of(family, 5), some_changes(5, num_groups(family, pixels_of(family, 5))))
+    described = partly_repeating(family, 5)
     expected = features(family.model, described, **SKIP)
     if precision == "autocast":
         with torch.autocast("cpu", torch.bfloat16):
@@ -355,8 +343,7 @@ def test_it_works_in_half_precision(family: Family, precision: str) -> None:
 @torch.no_grad()
 def test_flash_attention_is_told_where_the_parts_of_frames_end(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place_of_the_package(monkeypatch)
-    described = repeat_all_but(family, pixels_of(family, 5), some_changes(5, num_groups(family, pixels_of(family, 5))))
-    model = family.load(attn_implementation="flash_attention_2")
+    described, model = partly_repeating(family, 5), family.load(attn_implementation="flash_attention_2")
     assert_equal(features(model.model, described, **SKIP), features(family.model, described, **SKIP))
 
 
@@ -379,7 +366,7 @@ def test_weights_that_are_elsewhere_are_in_place_when_they_are_needed(family: Fa
 def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family, strong: Any) -> None:
     described = pixels_of(family, 5)
     changed = some_changes(5, num_groups(family, described))
-    videos = [repeat_all_but(family, described, each) for each in (changed, changed[[0, 3, 2, 4, 1]])] * 3
+    videos = [repeating(family, described, each) for each in (changed, changed[[0, 3, 2, 4, 1]])] * 3
     expected = [features(strong, video, **SKIP) for video in videos]
     with ThreadPoolExecutor(4) as pool:
         of_threads = list(pool.map(lambda video: features(strong, video, vision_chunk_frames=1, **SKIP), videos))
@@ -394,47 +381,22 @@ def test_threads_that_share_a_model_do_not_see_each_others_frames(family: Family
 def test_a_layer_whose_attention_was_replaced_is_refused(family: Family) -> None:
     """Otherwise its patches would attend to less than they should, without a word."""
     model = family.load().model
-    described = repeat_all_but(family, pixels_of(family, 3), some_changes(3, num_groups(family, pixels_of(family, 3))))
     layers = model.visual.blocks if hasattr(model, "visual") else model.vision_tower.encoder.layers
     for layer in layers:
         layer.register_forward_pre_hook(
             lambda layer, arguments, by_name: (arguments, {**by_name, "whole_frames": None}), with_kwargs=True
         )
-    with pytest.raises(ValueError, match=r"only 0 of \d layers of the vision tower let .*`vision_method='full'`"):
-        features(model, described, **SKIP)
-
-
-@only(lambda family: family.representative)
-@torch.no_grad()
-def test_a_users_hook_on_an_attention_sees_and_changes_what_it_returns(family: Family, strong: Any) -> None:
-    """A hook that doubles the output does what doubled weights of the last projection do."""
-    described = pixels_of(family, 5)
-    described = repeat_all_but(family, described, some_changes(5, num_groups(family, described)))
-    tower = strong.visual if hasattr(strong, "visual") else strong.vision_tower
-    attention = tower.blocks[0].attn if hasattr(tower, "blocks") else tower.encoder.layers[0].self_attn
-
-    def double(_module: Any, _arguments: Any, output: Any) -> Any:
-        return (2 * output[0], *output[1:]) if isinstance(output, tuple) else 2 * output
-
-    plain = features(strong, described, **SKIP)
-    hook = attention.register_forward_hook(double)
-    hooked = features(strong, described, **SKIP)
-    hook.remove()
-    for parameter in (attention.proj if hasattr(attention, "proj") else attention.out_proj).parameters():
-        parameter.mul_(2)
-    doubled = features(strong, described, **SKIP)
-    assert_equal(hooked, doubled)
-    assert not all(torch.equal(a, b) for a, b in zip(plain, doubled, strict=True))
+    with pytest.raises(ValueError, match=r"only 0 of \d layers of the vision tower .*`vision_method='full'`"):
+        features(model, partly_repeating(family, 3), **SKIP)
 
 
 @only(lambda family: family.representative)
 def test_gradients_flow_through_what_is_computed(family: Family) -> None:
     """They equal the parent's where whole frames repeat. Gradient checkpointing changes none, also where parts repeat
     and patches attend to what an earlier chunk computed."""
-    described = pixels_of(family, 4)
-    partly = repeat_all_but(family, described, some_changes(4, num_groups(family, described)))
+    described, partly = pixels_of(family, 4), partly_repeating(family, 4)
     changed = torch.tensor([True, False, True, False])[:, None].expand(-1, num_groups(family, described))
-    described = repeat_all_but(family, described, changed)
+    described = repeating(family, described, changed)
     model = family.load().train()
     tower = model.model.visual if hasattr(model.model, "visual") else model.model.vision_tower
     names = [name for name, each in tower.named_parameters() if "encoder" in name or "blocks" in name]
@@ -469,7 +431,7 @@ def test_gradients_flow_through_what_is_computed(family: Family) -> None:
 
 @pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
 def test_outputs_of_a_whole_tower_are_refused(family: Family, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"`{name}` is True.*`vision_method='skip_repeated'`.*='full'"):
+    with pytest.raises(ValueError, match=f"`{name}` is True"):
         family.model.get_video_features(**pixels_of(family, 2), **SKIP, **{name: True})
 
 
@@ -481,26 +443,20 @@ def test_descriptions_of_all_patches_are_refused(family: Family) -> None:
 
 @only(lambda family: not family.grouped)
 def test_a_family_whose_tower_it_cannot_run_refuses_it(family: Family, tmp_path: Path) -> None:
-    name = family.case.config_class.model_type
-    refused = pytest.raises(
-        ValueError, match=rf"`vision_method` is 'skip_repeated', but the vision tower of this '{name}'.*'full'"
-    )
-    inputs = family.one_video()
-    for call in (family.model, family.model.generate, family.model.model):
-        with refused:
-            call(**inputs, **SKIP)
-    with refused:
-        family.model.get_video_features(**family.videos_of(inputs), **SKIP)
-    with refused:
-        family.load(**SKIP)
-    with refused:
-        family.case.config_class(**SKIP)
-    config = family.case.config_class()
+    inputs, config = family.one_video(), family.case.config_class()
     config.vision_method = "skip_repeated"
-    with refused:
-        config.save_pretrained(tmp_path)
-    with refused:
-        family.case.model_class(config)
+    for call in (
+        lambda: family.model(**inputs, **SKIP),
+        lambda: family.model.generate(**inputs, **SKIP),
+        lambda: family.model.model(**inputs, **SKIP),
+        lambda: family.model.get_video_features(**family.videos_of(inputs), **SKIP),
+        lambda: family.load(**SKIP),
+        lambda: family.case.config_class(**SKIP),
+        lambda: config.save_pretrained(tmp_path),
+        lambda: family.case.model_class(config),
+    ):
+        with pytest.raises(ValueError, match="`vision_method` is 'skip_repeated', but the vision tower of this"):
+            call()
     assert not list(tmp_path.iterdir())
 
 
@@ -537,7 +493,7 @@ def test_a_users_vision_method_decides_what_is_computed(family: Family, recorded
     for (given, computed, tolerance), frame in zip(recorded, groups[1:], strict=True):
         assert torch.equal(given, frame) and torch.equal(computed, groups[0]) and tolerance == 0.5
     changed = torch.zeros(3, num_groups(family, described), dtype=torch.bool)
-    assert_equal(ours, features(family.model.model, repeat_all_but(family, described, changed), **SKIP))
+    assert_equal(ours, features(family.model.model, repeating(family, described, changed), **SKIP))
 
 
 @pytest.mark.usefixtures("methods_restored")
@@ -545,23 +501,21 @@ def test_what_a_users_vision_method_returns_is_checked(family: Family) -> None:
     for returned in (None, torch.ones(3), torch.ones(2, dtype=torch.bool)):
         VISION_METHODS.pop("mine", None)
         register_vision_method("mine")(lambda groups, computed, settings, returned=returned: returned)
-        with pytest.raises(ValueError, match=r"`vision_method='mine'` returned .* must return a bool for each of the"):
+        with pytest.raises(ValueError, match="`vision_method='mine'` returned"):
             family.model.get_video_features(**pixels_of(family, 2), vision_method="mine")
 
 
 @pytest.mark.usefixtures("methods_restored")
 def test_wrong_registrations_are_refused() -> None:
-    for name, message in (("", "a string that is not empty"), (3, "a string that is not empty")):
-        with pytest.raises(ValueError, match=message):
+    for name in ("", 3):
+        with pytest.raises(ValueError, match="a string that is not empty"):
             register_vision_method(name)
     for settings in ("vision_tolerance", ("retention_ratio",)):
-        with pytest.raises(ValueError, match=r"`settings` of method 'mine' is .*vision_tolerance"):
+        with pytest.raises(ValueError, match="`settings` of method 'mine' is"):
             register_vision_method("mine", settings=settings)
-    with pytest.raises(ValueError, match=r"`vision_method` 'skip_repeated' is taken by this project"):
-        register_vision_method("skip_repeated")(
-            lambda groups, computed, settings: changed_groups(groups, computed, settings)
-        )
-    with pytest.raises(ValueError, match=r"must be a function"):
+    with pytest.raises(ValueError, match="'skip_repeated' is taken by this project"):
+        register_vision_method("skip_repeated")(lambda groups, computed, settings: None)
+    with pytest.raises(ValueError, match="must be a function"):
         register_vision_method("mine")(torch.nn.Identity())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"`vision_method` is 'mine'.*'skip_repeated'.*a method of your own"):
+    with pytest.raises(ValueError, match="`vision_method` is 'mine'"):
         CompressionSettings(vision_method="mine")

@@ -152,40 +152,6 @@ class TakesVideos:
         return kwargs | joined_pixels(self.config, kwargs, kwargs.get("pixel_values"), frames)
 
 
-class InternVLModelWithVideos(TakesVideos, InternVLModel):
-    @functools.wraps(InternVLModel.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
-        return super().forward(*args, **self._joined(kwargs))
-
-
-class InternVLWithVideos(TakesVideos, InternVLForConditionalGeneration):
-    inner_class = InternVLModelWithVideos
-
-    @functools.wraps(InternVLForConditionalGeneration.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
-        return super().forward(*args, **self._joined(kwargs))
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        return super().generate(*args, **self._joined(kwargs))
-
-
-class SmolVLMModelWithVideos(TakesVideos, SmolVLMModel):
-    @functools.wraps(SmolVLMModel.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
-        return super().forward(*args, **self._joined(kwargs))
-
-
-class SmolVLMWithVideos(TakesVideos, SmolVLMForConditionalGeneration):
-    inner_class = SmolVLMModelWithVideos
-
-    @functools.wraps(SmolVLMForConditionalGeneration.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
-        return super().forward(*args, **self._joined(kwargs))
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        return super().generate(*args, **self._joined(kwargs))
-
-
 class TellsVideosApart:
     """Joins the parent's features of frames to those of videos, and leaves out how many frames a video has."""
 
@@ -193,26 +159,38 @@ class TellsVideosApart:
         return {name: value for name, value in kwargs.items() if name != "num_frames_per_video"}
 
 
-class MiniCPMV4_6ModelWithVideos(TellsVideosApart, MiniCPMV4_6Model):
+class SplitsVideos(TellsVideosApart):
+    """Joins the features of each video's frames."""
+
     @functools.wraps(MiniCPMV4_6Model.get_video_features)
-    def get_video_features(self, *args: Any, num_frames_per_video: Any = None, **kwargs: Any) -> ModelOutput:
+    def get_video_features(self: Any, *args: Any, num_frames_per_video: Any = None, **kwargs: Any) -> ModelOutput:
         outputs = super().get_video_features(*args, **self._joined(kwargs))
         if num_frames_per_video is not None:
             frames = torch.cat(list(outputs.pooler_output)).unflatten(0, (len(outputs.pooler_output), -1))
             outputs.pooler_output = [each.flatten(0, 1) for each in frames.split(num_frames_per_video.tolist())]
         return outputs
 
-    @functools.wraps(MiniCPMV4_6Model.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
-        return super().forward(*args, **self._joined(kwargs))
+
+def taking_videos(mixin: type, stock_class: type, inner_class: type | None = None) -> type:
+    """Return a stock class that takes the arguments of videos; one with a head, if its inner class is given."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> ModelOutput:
+        return stock_class.forward(self, *args, **self._joined(kwargs))
+
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return stock_class.generate(self, *args, **self._joined(kwargs))
+
+    members: dict[str, Any] = {"forward": functools.wraps(stock_class.forward)(forward)}
+    if inner_class is not None:
+        members |= {"generate": generate, "inner_class": inner_class}
+    return type(f"{stock_class.__name__}WithVideos", (mixin, stock_class), members)
 
 
-class MiniCPMV4_6WithVideos(TellsVideosApart, MiniCPMV4_6ForConditionalGeneration):
-    inner_class = MiniCPMV4_6ModelWithVideos
-
-    @functools.wraps(MiniCPMV4_6ForConditionalGeneration.forward)
-    def forward(self, *args: Any, **kwargs: Any) -> ModelOutput:
-        return super().forward(*args, **self._joined(kwargs))
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        return super().generate(*args, **self._joined(kwargs))
+InternVLWithVideos, SmolVLMWithVideos, MiniCPMV4_6WithVideos = (
+    taking_videos(of_head, stock_class, taking_videos(of_inner, inner_class))
+    for of_head, stock_class, of_inner, inner_class in (
+        (TakesVideos, InternVLForConditionalGeneration, TakesVideos, InternVLModel),
+        (TakesVideos, SmolVLMForConditionalGeneration, TakesVideos, SmolVLMModel),
+        (TellsVideosApart, MiniCPMV4_6ForConditionalGeneration, SplitsVideos, MiniCPMV4_6Model),
+    )
+)

@@ -868,7 +868,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "patches_are_drawn_over_the_part_that_tokens_cover",
-        "src/vidcom2/explain/explanation.py",
+        "src/vidcom2/explaining/explanation.py",
         "tower_covered = _covered(model.config, side, seen)",
         "tower_covered = _covered(model.config, 2 * height, seen)",
         "explain draws the tower's patches where they are",
@@ -876,7 +876,7 @@ MUTATIONS = [
     ),
     of_the_model(
         "explain_takes_the_towers_part_from_the_defaults",
-        "src/vidcom2/explain/explanation.py",
+        "src/vidcom2/explaining/explanation.py",
         "model.model.partial_encoding(settings=every[0], **encoded.inputs)",
         "model.model.partial_encoding(settings=CompressionSettings(), **encoded.inputs)",
         "explain draws what the vision tower computed with the model's settings",

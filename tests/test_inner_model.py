@@ -22,7 +22,7 @@ def test_only_one_hook_decides_which_tokens_stand_for_a_video() -> None:
     """Outside the families' own hooks, the code does not compare token ids. Only `generate`, which suppresses the id,
     and an error use it."""
     root, compared = Path(__file__).parents[1], []
-    for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explain"):
+    for top in ("modeling", "src/vidcom2/answering", "src/vidcom2/measuring", "src/vidcom2/explaining"):
         for path in (root / top).rglob("*.py"):
             if path.parent.name == "families":
                 continue

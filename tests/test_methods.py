@@ -28,16 +28,14 @@ from vidcom2 import (
     register_compression_method,
 )
 from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_settings import (
     BY_BUDGETS,
     BY_SIZES,
     COMPRESSION_METHODS,
     OF_SOME_COMPRESSION_METHODS,
 )
-from vidcom2.explain.drawing import draw_png
-from vidcom2.explain.explanation import DIMMED, LIGHT, explain
-from vidcom2.explain.page import draw_html
+from vidcom2.explaining.explain import Figure, explain
+from vidcom2.explaining.explanation import DIMMED, LIGHT
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
@@ -469,7 +467,7 @@ def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
 def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: str, tmp_path: Path) -> None:
     model = family.load(compression_method=method, retention_ratio=0.5)
     video = read_video(str(DEMO_VIDEO), 8)
-    explanation = explain(Checkpoint("tiny", model, family.processor), video)
+    (explanation,) = explain(video, model, processor=family.processor).ways
     inputs = {name: each for name, each in prepare_inputs(family.processor, "", video).items() if name != "input_ids"}
     compression = model.model(**inputs, only_video_features="kept", return_dict=True).video_compressions[0]
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
@@ -488,8 +486,8 @@ def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: 
     else:
         assert explanation.merged is None and "merges" not in explanation.title
     if family.case.name == "llava_onevision":
-        for draw, name in ((draw_png, "x.png"), (draw_html, "x.html")):
-            draw(explanation, str(tmp_path / name))
+        for name in ("x.png", "x.html"):
+            Figure((explanation,)).save(tmp_path / name)
         page = (tmp_path / "x.html").read_text(encoding="utf-8")
         assert ("merged into a kept one (pale)" in page) == (method == "merged_in_time")
         with Image.open(tmp_path / "x.png") as picture:

@@ -55,7 +55,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def stand_in(code: str, checkpoints: dict[str, Path], folder: Path) -> str:
     code = code.replace("bench --quick", f"bench --quick --num-frames 2 --repeats 1 -o {folder}/bench")
-    code = code.replace("-o clip.png", f"-o {folder}/clip.png").replace("clip.mp4", str(DEMO_VIDEO))
+    code = code.replace("-o clip.png", f"-o {folder}/clip.png").replace('"clip.html"', repr(f"{folder}/clip.html"))
+    code = code.replace("clip.mp4", str(DEMO_VIDEO))
     for name, checkpoint in checkpoints.items():
         code = re.sub(name, str(checkpoint), code)
     return code.replace("torch.randn(32, 196, 3584)", "torch.randn(32, 196, 64)")

@@ -3,8 +3,9 @@
 from .answering.ask import ask
 from .answering.many import AnsweredRequest, answer_many
 from .applying import apply, remove
-from .checkpoints import load
+from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
+from .explaining.explain import explain
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.compress import compress
 from .modeling.encoding.users_vision_methods import register_vision_method
@@ -129,6 +130,7 @@ __all__ = [
     "apply",
     "ask",
     "compress",
+    "explain",
     "frame_budgets",
     "labels_at",
     "load",
@@ -138,5 +140,6 @@ __all__ = [
     "register_score_method",
     "register_vision_method",
     "remove",
+    "tiny_model",
 ]
 __version__: str

@@ -300,7 +300,7 @@ def test_each_setting_is_an_option_of_run_and_explain(
         raise OptionError("seen")
 
     monkeypatch.setattr("vidcom2.answering.comparison.run", stop)
-    monkeypatch.setattr("vidcom2.explain.explanation.compare", stop)
+    monkeypatch.setattr("vidcom2.explaining.explanation.compare", stop)
     method = ["--vision-method", "skip_repeated"] if setting == "vision_tolerance" else []
     given = [*method, f"--{setting.replace('_', '-')}", SETTINGS[setting], "--model", tiny_folder, "--num-frames", 2]
     vidcom2("run", *given)
@@ -432,10 +432,10 @@ def test_explain_compares_up_to_four_ways_on_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert f"<title>{TOY.clips[0].path.name}: " in page and "random at 0.75" in page
     for more, message in (
-        (["--compare", "0.1"] * 4, "`--compare` is given 4 times, but a page shows 4 at most"),
+        (["--compare", "0.1"] * 4, "`--compare` is given 4 times, but a page shows 4 ways at most"),
         (["--compare", "evz"], "`--compare` is 'evz', .*Did you mean 'evs'"),
         (["--compare", "7"], "`--compare` is 7"),
-        (["--compare", "evs", "-o", tmp_path / "out.png"], "`--compare` needs a page"),
+        (["--compare", "evs", "-o", tmp_path / "out.png"], "out.png', but only a page compares"),
     ):
         code, shown, error = vidcom2(*given, *more)
         assert (code, shown) == (2, "") and re.search(message, error), error

@@ -22,7 +22,7 @@ from vidcom2 import answer_many, ask, families, load, placement
 from vidcom2.checkpoints import CheckpointError
 from vidcom2.demo import serving
 from vidcom2.errors import FIRST_TOO_NEW, OLDEST_TRANSFORMERS, did_you_mean, transformers_problem
-from vidcom2.explain import drawing_file
+from vidcom2.explaining import drawing_file
 from vidcom2.families import FAMILIES
 from vidcom2.finding_checkpoints import resolve
 from vidcom2.placement import Placement
@@ -454,7 +454,7 @@ def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tm
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vidcom2.explain.page.draw_html", full)
+    monkeypatch.setattr("vidcom2.explaining.explain.page_of", full)
     error = mistake("explain", "--num-frames", 2, "-o", tmp_path / "out.html")
     assert "out.html" in error and "No space left on device" in error
 

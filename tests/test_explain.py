@@ -1,10 +1,11 @@
-"""`vidcom2 explain` reports the model's own numbers, and draws pictures that can be read."""
+"""`vidcom2.explain` reports the model's own numbers, and draws pictures that can be read."""
 
 import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,22 +14,21 @@ from conftest import Family, only
 from make_clips import INTERRUPTION
 from PIL import Image
 
+import vidcom2
 from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_settings import CompressionSettings
-from vidcom2.explain.drawing import CHOSEN_FRAMES, MOST_FRAMES, draw_png, drawing
-from vidcom2.explain.explanation import (
+from vidcom2.explaining.drawing import CHOSEN_FRAMES, MOST_FRAMES, drawing
+from vidcom2.explaining.explain import Figure
+from vidcom2.explaining.explanation import (
     COMPUTED_COLOR,
     DIMMED,
     LIGHT,
     NOT_COVERED,
     OUTLINE_COLOR,
     Explanation,
-    compare,
-    explain,
 )
-from vidcom2.explain.page import draw_html
-from vidcom2.video.reading import read_video
+from vidcom2.explaining.page import page_of
+from vidcom2.video.reading import Video, read_video
 
 LANDSCAPE, PORTRAIT = (54, 96), (96, 54)
 
@@ -61,83 +61,85 @@ def some_computed(num_frames: int, grid: tuple[int, int] = (7, 7)) -> np.ndarray
     return computed
 
 
+def explained_by(family: Family, video: Video) -> Explanation:
+    (explanation,) = vidcom2.explain(video, family.model, processor=family.processor).ways
+    return explanation
+
+
 def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] | None:
-    """Find the row and column of the token over the middle of a pixel, by trying each token's rectangle."""
+    """Find the row and column of the token over the middle of a pixel."""
     frame_height, frame_width = explanation.frames.shape[1:3]
     height, width = explanation.kept.shape[1:]
     top, left, tall, wide = explanation.covered
-    token_height, token_width = frame_height * tall / height, frame_width * wide / width
-    y_from_top, x_from_left = y + 0.5 - frame_height * top, x + 0.5 - frame_width * left
-    for row in range(height):
-        for column in range(width):
-            in_row = row * token_height <= y_from_top < (row + 1) * token_height
-            if in_row and column * token_width <= x_from_left < (column + 1) * token_width:
-                return row, column
-    return None
+    row = (y + 0.5 - frame_height * top) // (frame_height * tall / height)
+    column = (x + 0.5 - frame_width * left) // (frame_width * wide / width)
+    return (int(row), int(column)) if 0 <= row < height and 0 <= column < width else None
 
 
 # -- numbers and titles -----------------------------------------------------------------------------------------------
 
 
-def test_the_explanation_has_the_models_numbers(family: Family) -> None:
+def test_the_explanation_has_the_models_numbers_and_grid(family: Family) -> None:
+    """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches.
+    LLaVA-NeXT-Video's processor cuts the square out of the middle."""
     video = read_video(str(INTERRUPTION), 8)
-    explanation = explain(Checkpoint("tiny", family.model, family.processor), video)
+    explanation = explained_by(family, video)
     inputs = prepare_inputs(family.processor, "", video)
     with torch.no_grad():
         compression = family.model.get_video_features(**family.videos_of(inputs)).video_compressions[0]
     scored = family.case.scored_frames(8)
-    assert explanation.kept.shape[0] == len(explanation.frames) == len(explanation.seconds) == scored
-    assert explanation.kept[0].size == (12 * 16 if family.case.keeps_sizes else family.case.tokens_per_frame)
+    assert explanation.kept.shape == (scored, *((12, 16) if family.case.keeps_sizes else family.case.grid))
+    assert len(explanation.frames) == len(explanation.seconds) == scored
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()
     assert explanation.frame_budgets.tolist() == compression.frame_budgets.tolist()
     assert explanation.frame_uniqueness.tolist() == compression.frame_uniqueness.tolist()
     assert explanation.token_uniqueness.reshape(scored, -1).tolist() == compression.token_uniqueness.tolist()
-    step = family.case.files_frames_per_frame
-    assert explanation.seconds.tolist() == video.seconds[::step].tolist()
+    assert explanation.seconds.tolist() == video.seconds[:: family.case.files_frames_per_frame].tolist()
     assert explanation.settings == {"retention_ratio": 0.25} and explanation.video_frames == 8
-
-
-def test_the_grid_has_the_shape_that_the_model_sees(family: Family) -> None:
-    """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches.
-    LLaVA-NeXT-Video's processor cuts the square out of the middle."""
-    explanation = explain(Checkpoint("tiny", family.model, family.processor), read_video(str(INTERRUPTION), 2))
-    assert explanation.kept.shape[1:] == ((12, 16) if family.case.keeps_sizes else family.case.grid)
     assert explanation.covered == pytest.approx(family.case.covered)
-    whole = family.case.covered == (0, 0, 1, 1)
-    assert ("no token covers the white edge" in explanation.subtitle) == (not whole)
+    assert ("no token covers the white edge" in explanation.subtitle) == (family.case.covered != (0, 0, 1, 1))
 
 
 def test_frames_keep_their_proportions(family: Family) -> None:
     video = read_video(str(INTERRUPTION), 2)
     wide = dataclasses.replace(video, frames=np.ascontiguousarray(video.frames[:, :120]))  # 120 x 320
-    pictures = explain(Checkpoint("tiny", family.model, family.processor), wide).frames
+    pictures = explained_by(family, wide).frames
     assert pictures.shape[2] / pictures.shape[1] == pytest.approx(320 / 120, rel=0.01)
     small = np.asarray(Image.fromarray(pictures[0]).resize((320, 120)), dtype=float)
     assert np.abs(small - wide.frames[0]).mean() < 4  # so nothing is cut off
 
 
-def test_titles_name_the_settings_that_differ_from_the_defaults(family: Family) -> None:
-    model = family.load(retention_ratio=0.5, compression_method="random", compression_rounding="exact")
-    explanation = explain(Checkpoint("tiny", model, family.processor), read_video(str(INTERRUPTION), 4))
-    assert explanation.title.startswith("random keeps") and "retention_ratio=0.5" in explanation.title
-    assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
+def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(family: Family) -> None:
+    settings = {"retention_ratio": 0.5, "compression_method": "random", "compression_rounding": "exact"}
+    figure = vidcom2.explain(
+        INTERRUPTION,
+        family.model,
+        processor=family.processor,
+        num_frames=4,
+        compare_with=[{"retention_ratio": 0.25}],
+        **settings,
+    )
+    for explanation, ratio in zip(figure.ways, (0.5, 0.25), strict=True):
+        assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(ratio, abs=0.02)
+        assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
+        assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
+        assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)
+    assert family.model.config.retention_ratio == 0.25
+    for given, named in (
+        ({"compare_with": [{"retention_ratio": 7}]}, "7"),
+        ({"retention_rate": 0.1}, "retention_rate"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            vidcom2.explain(INTERRUPTION, family.model, processor=family.processor, **given)
 
 
-def test_the_subtitle_says_when_a_family_joins_frames() -> None:
+def test_the_subtitle_says_when_a_family_joins_frames_and_when_a_method_gives_no_scores() -> None:
     explanation = explained(5, video_frames=9)
     assert "9 frames of the video" in explanation.subtitle and "a picture stands for 2 frames" in explanation.subtitle
     assert [explanation.label(i) for i in (0, 3, 4)] == ["frames 0–1", "frames 6–7", "frame 8"]
     assert "stands for" not in explained(5).subtitle and explained(5).label(3) == "frame 3"
-
-
-def test_the_subtitle_says_that_a_method_gives_no_scores() -> None:
     bare = explained(2, frame_uniqueness=None, token_uniqueness=None)
     assert "this method scores neither frames nor tokens" in bare.subtitle
-    assert "this method scores" not in explained(2).subtitle + explained(2, frame_uniqueness=None).subtitle
-
-
-def test_the_subtitle_uses_the_singular_for_one_frame() -> None:
-    assert "1 frame of the video" in explained(1).subtitle and "2 frames of the video" in explained(2).subtitle
 
 
 @only(lambda family: family.name in ("llava_video", "qwen2_5_vl"))
@@ -145,8 +147,8 @@ def test_the_explanation_has_the_groups_that_the_tower_computes(family: Family) 
     """Compared ways share them. LLaVA-Video's tower has 7 × 7 patches, of which the tokens cover 6 × 6."""
     settings = {"vision_method": "skip_repeated", "vision_tolerance": 0.05}
     model, video = family.load(retention_ratio=0.25, **settings), read_video(str(INTERRUPTION), 8)
-    checkpoint = Checkpoint("tiny", model, family.processor)
-    explanation, other = compare(checkpoint, video, [{}, {"compression_method": "evs"}])
+    ways = {"compare_with": [{"compression_method": "evs"}], "processor": family.processor}
+    explanation, other = vidcom2.explain(video, model, **ways).ways
     described = family.videos_of(prepare_inputs(family.processor, "", video))
     (computed,) = model.model.partial_encoding(settings=CompressionSettings(**settings), **described).computed
     grid = (7, 7) if family.case.name == "llava_video" else family.case.grid
@@ -155,7 +157,7 @@ def test_the_explanation_has_the_groups_that_the_tower_computes(family: Family) 
     assert f"the vision tower computed {computed.float().mean():.1%} of the patches" in explanation.subtitle
     assert 0.05 < computed.float().mean() < 0.95
     assert explanation.tower_covered == (0, 0, 1, 1)
-    whole = explain(Checkpoint("tiny", family.model, family.processor), video)
+    whole = explained_by(family, video)
     assert whole.computed is None and "computed" not in whole.subtitle
 
 
@@ -174,10 +176,12 @@ def test_each_stretch_of_a_long_video_is_shown_by_its_frame_with_the_largest_bud
 # -- pictures ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("covered", [(0, 0, 1, 1), (0, 0, 6 / 7, 6 / 7), (0, 0.13, 0.9, 0.7)])
-@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT])
+@pytest.mark.parametrize(
+    ("size", "covered"), [(LANDSCAPE, (0, 0, 1, 1)), (PORTRAIT, (0, 0, 6 / 7, 6 / 7)), (LANDSCAPE, (0, 0.13, 0.9, 0.7))]
+)
 def test_each_pixel_shows_whether_its_token_was_kept(size: tuple[int, int], covered: tuple) -> None:
     explanation = explained(2, size, covered=covered)
+    assert LIGHT * (1 - DIMMED) >= 140  # a dropped token is never dark
     picture, frame = explanation.kept_picture(1), explanation.frames[1].astype(float)
     outlines = 0
     for y in range(size[0]):
@@ -194,6 +198,8 @@ def test_each_pixel_shows_whether_its_token_was_kept(size: tuple[int, int], cove
                 assert any(t is not None and not explanation.kept[1][t] for t in near) or covered != (0, 0, 1, 1)
                 outlines += 1
     assert outlines
+    explanation.kept[0] = True
+    assert covered != (0, 0, 1, 1) or np.array_equal(explanation.kept_picture(0), explanation.frames[0])
 
 
 def test_each_pixel_shows_whether_the_tower_computed_its_patch() -> None:
@@ -206,25 +212,6 @@ def test_each_pixel_shows_whether_the_tower_computed_its_patch() -> None:
         assert (pixel[is_outline] == COMPUTED_COLOR).all() and (pixel[~is_outline] == as_token[~is_outline]).all()
     is_edge = (explanation.computed_picture(0) == NOT_COVERED).all(axis=-1)  # 0.9 · 54 = 48.6, and 0.95 · 96 = 91.2
     assert not is_edge[:49, :91].any() and is_edge[49:].all() and is_edge[:, 91:].all()
-
-
-@pytest.mark.parametrize("brightness", [0, 128, 255])
-def test_dropped_tokens_are_never_dark_and_differ_from_kept_ones_at_every_brightness(brightness: int) -> None:
-    kept = np.zeros((1, 3, 4), dtype=bool)
-    kept[0, 1, 1] = True
-    explanation = explained(1, kept=kept, frames=np.full((1, *LANDSCAPE, 3), brightness, dtype=np.uint8))
-    picture = explanation.kept_picture(0)
-    dropped, inside = picture[5, 5], picture[27, 36]
-    assert dropped.min() == dropped.max() >= 140
-    assert inside.tolist() == [brightness] * 3
-    border = (picture == OUTLINE_COLOR).all(axis=-1)
-    rows, columns = np.where(border)
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (18, 35, 24, 47)  # around that token and inside it
-
-
-def test_a_frame_that_is_kept_whole_is_drawn_unchanged() -> None:
-    explanation = explained(1, kept=np.ones((1, 3, 4), dtype=bool))
-    assert np.array_equal(explanation.kept_picture(0), explanation.frames[0])
 
 
 def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_non_finite_tokens() -> None:
@@ -242,19 +229,38 @@ def test_the_heat_map_gets_lighter_with_uniqueness_and_marks_non_finite_tokens()
 def test_equal_and_non_finite_scores_can_be_drawn(value: float, tmp_path: Path) -> None:
     same = explained(3, token_uniqueness=np.full((3, 3, 4), value), frame_uniqueness=np.full(3, value))
     assert np.isfinite(same.shares_of_uniqueness()).all()
-    draw_png(same, str(tmp_path / "same.png"))
-    draw_html(same, str(tmp_path / "same.html"))
-    page = re.sub('base64,[^"]+', "", (tmp_path / "same.html").read_text(encoding="utf-8"))
-    assert not re.search("NaN|nan%|Infinity", page)
+    Figure((same,)).save(tmp_path / "same.png")
+    assert not re.search("NaN|nan%|Infinity", re.sub('base64,[^"]+', "", page_of([same])))
+
+
+# -- the figure -------------------------------------------------------------------------------------------------------
+
+
+def test_a_figure_shows_itself_in_a_notebook_and_overwrites_only_its_own_files(tmp_path: Path) -> None:
+    one, two = Figure((explained(2),)), Figure((explained(2), explained(2, model="<b>another</b>")))
+    assert [figure._repr_html_().count('src="data:image/png;base64,') for figure in (one, two)] == [1, 2]
+    for name, figure in (("x.png", one), ("x.html", two)):
+        figure.save(tmp_path / name)
+        figure.save(tmp_path / name)
+        (tmp_path / name).write_bytes(b"the user's")
+        with pytest.raises(ValueError, match="not overwritten"):
+            figure.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b"the user's"
+    for figure, name in ((one, "x.gif"), (one, "no/folder/x.png"), (two, "two.png")):
+        with pytest.raises(ValueError, match=Path(name).name):
+            figure.save(tmp_path / name)
 
 
 # -- PNG --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", [True, False], ids=["scores and the tower's part", "no scores"])
-@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT], ids=["landscape", "portrait"])
-@pytest.mark.parametrize("num_frames", [1, 3, 8, 64])
-def test_no_text_of_a_png_is_clipped_or_overlaps_another(num_frames: int, size: tuple[int, int], scores: bool) -> None:
+@pytest.mark.parametrize(
+    ("num_frames", "size", "scores"),
+    [(1, PORTRAIT, True), (3, LANDSCAPE, False), (8, LANDSCAPE, True), (64, PORTRAIT, True), (64, LANDSCAPE, False)],
+)
+def test_a_png_keeps_proportions_and_no_text_is_clipped_or_overlaps_another(
+    num_frames: int, size: tuple[int, int], scores: bool
+) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     changes = {"frame_uniqueness": None, "token_uniqueness": None}
@@ -276,6 +282,9 @@ def test_no_text_of_a_png_is_clipped_or_overlaps_another(num_frames: int, size: 
         for other, another in boxes[i + 1 :]:
             apart = box.x1 <= another.x0 + 1 or another.x1 <= box.x0 + 1 or box.y1 <= another.y0 + 1
             assert apart or another.y1 <= box.y0 + 1, (text, other)
+    across, up = figure.get_size_inches()
+    for box in (axes.get_position() for axes in figure.axes if axes.get_title()):
+        assert box.width * across / (box.height * up) == pytest.approx(size[1] / size[0])
 
 
 def test_a_png_of_a_long_video_has_a_strip_of_all_frames_above_the_drawn_ones() -> None:
@@ -294,30 +303,19 @@ def test_a_png_of_a_long_video_has_a_strip_of_all_frames_above_the_drawn_ones() 
     assert sum(bool(one.images and one.get_title()) for one in short) == MOST_FRAMES
 
 
-@pytest.mark.parametrize("size", [LANDSCAPE, PORTRAIT])
-def test_frames_in_a_png_keep_their_proportions(size: tuple[int, int], tmp_path: Path) -> None:
-    explanation = explained(3, size)
-    figure = drawing(explanation)
-    across, up = figure.get_size_inches()
-    for axes in (one for one in figure.axes if one.get_title()):
-        box = axes.get_position()
-        assert box.width * across / (box.height * up) == pytest.approx(size[1] / size[0])
-    draw_png(explanation, str(tmp_path / "x.png"))
-    assert np.asarray(Image.open(tmp_path / "x.png").convert("L")).std() > 30
-
-
 # -- HTML -------------------------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):
     """Reads the tags of a page, which must be closed in order."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, *explanations: Explanation) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
         self.open: list[str] = []
-        self.texts: dict[str, str] = {}
-        self.feed(text)
+        self.data: dict[str, Any] = {}  # of its scripts, by their ids
+        self.text = page_of(explanations)
+        self.feed(self.text)
         assert not self.open
 
     def handle_starttag(self, tag: str, attributes: list) -> None:
@@ -330,87 +328,59 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] == "script" and "id" in self.tags[-1][1]:
-            self.texts[self.tags[-1][1]["id"]] = data
+            self.data[self.tags[-1][1]["id"]] = json.loads(data)
 
     def all(self, tag: str, name: str) -> list[str]:
         return [attributes[name] for found, attributes in self.tags if found == tag and name in attributes]
 
 
-def page_of(explanation: Explanation | list[Explanation], folder: Path) -> tuple[str, Page]:
-    draw_html(explanation, str(folder / "page.html"))
-    text = (folder / "page.html").read_text(encoding="utf-8")
-    return text, Page(text)
-
-
-def test_a_page_shows_every_frame_in_three_ways_and_loads_nothing(tmp_path: Path) -> None:
-    text, page = page_of(explained(40), tmp_path)
+def test_a_page_shows_every_frame_in_three_ways_loads_nothing_and_escapes_names() -> None:
+    page = Page(explained(40, model="<b>&models</b>"))
     sources = page.all("img", "src")
     assert len(sources) == 120 and all(re.match("data:image/(jpeg|png);base64,", source) for source in sources)
     ids = set(page.all("figure", "id"))
-    assert (
-        len(ids) == 40 and {link.removeprefix("#") for link in page.all("a", "href")} == ids
-    )  # the strip links to the frames
-    assert not re.search(r"(?:src|href)=\"(?!data:|#)|url\(|@import|https?://", text)
+    assert len(ids) == 40 and {link.removeprefix("#") for link in page.all("a", "href")} == ids  # the strip's links
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)|url\(|@import|https?://", page.text)
+    assert "&lt;b&gt;&amp;models" in page.text and "b" not in {tag for tag, _ in page.tags}
 
 
-def test_a_page_holds_the_numbers_of_each_token(tmp_path: Path) -> None:
+def test_a_page_holds_the_numbers_of_each_token() -> None:
     explanation = explained(3, covered=(0, 0.25, 1, 0.5))
     explanation.token_uniqueness[1, 0, 2] = -np.inf
-    _, page = page_of(explanation, tmp_path)
-    assert json.loads(page.texts["grid"]) == {"rows": 3, "columns": 4, "covered": [0, 0.25, 1, 0.5]}
-    for frame, told in enumerate(json.loads(page.texts["tokens"])):
+    page = Page(explanation)
+    assert page.data["grid"] == {"rows": 3, "columns": 4, "covered": [0, 0.25, 1, 0.5]}
+    for frame, told in enumerate(page.data["tokens"]):
         assert told["kept"] == explanation.kept[frame].ravel().tolist()
         u = [value if value is not None else -np.inf for value in told["u"]]
         assert u == pytest.approx(explanation.token_uniqueness[frame].ravel().tolist(), abs=1e-4)
 
 
-def test_bars_of_compared_ways_have_one_scale(tmp_path: Path) -> None:
+def test_bars_of_compared_ways_have_one_scale() -> None:
     few, many = explained(2, frame_budgets=np.array([1, 2])), explained(2, frame_budgets=np.array([8, 4]))
-    text, _ = page_of([few, many], tmp_path)
-    bars = re.findall(r'class="bar k"><i style="width: ([\d.]+)%"', text)
+    bars = re.findall(r'class="bar k"><i style="width: ([\d.]+)%"', page_of([few, many]))
     assert list(map(float, bars)) == [12.5, 100.0, 25.0, 50.0]  # a frame's two ways stand beside each other
 
 
-def test_a_page_says_why_u_is_negative_only_where_it_is(tmp_path: Path) -> None:
-    below = explained(2)
-    above = explained(2, frame_uniqueness=-below.frame_uniqueness, token_uniqueness=-below.token_uniqueness)
-    for drawn, said in (([below], True), ([above, below], True), ([above], False)):
-        assert ("Why is u negative?" in page_of(drawn, tmp_path)[0]) == said
-
-
-def test_a_page_follows_dark_mode_and_works_by_touch_and_by_keyboard(tmp_path: Path) -> None:
-    text, page = page_of(explained(2), tmp_path)
-    assert "@media (prefers-color-scheme: dark)" in text and {"light dark"} <= set(page.all("meta", "content"))
-    assert page.all("div", "tabindex") == [
-        "0",
-        "0",
-    ]  # a tapped frame gets the focus, and .frame:focus shows why its tokens stay
-    assert ".frame:focus .heat-map" in text and '"pointerdown"' in text
-
-
-def test_a_page_escapes_names(tmp_path: Path) -> None:
-    text, page = page_of(explained(1, model="<b>&models</b>"), tmp_path)
-    assert "&lt;b&gt;&amp;models" in text and "b" not in {tag for tag, _ in page.tags}
-
-
-def test_a_method_without_scores_is_drawn_without_them(tmp_path: Path) -> None:
+def test_a_method_without_scores_is_drawn_without_them() -> None:
     bare = explained(2, frame_uniqueness=None, token_uniqueness=None)
-    text, page = page_of(bare, tmp_path)
-    assert len(page.all("img", "src")) == 4 and "uniqueness" not in text.partition("<body>")[2].partition("<script")[0]
-    assert all("u" not in told for told in json.loads(page.texts["tokens"]))
+    page = Page(bare)
+    assert len(page.all("img", "src")) == 4
+    assert "uniqueness" not in page.text.partition("<body>")[2].partition("<script")[0]
+    assert all("u" not in told for told in page.data["tokens"])
     titled = [one for one in drawing(bare).axes if one.images]
     assert len(titled) == 2  # only frames, without heat maps and their scale
 
 
-def test_what_the_tower_computed_has_a_picture_and_a_bar_for_each_frame(tmp_path: Path) -> None:
+def test_what_the_tower_computed_has_a_picture_and_a_bar_for_each_frame() -> None:
     explanation, plain = explained(3, computed=some_computed(3)), explained(3)
     shares = explanation.computed.reshape(3, -1).sum(axis=1) / 49
-    text, page = page_of([explanation, plain], tmp_path)
-    shown = re.findall(r'class="bar tower"><i style="width: ([\d.]+)%"></i><span>patches computed ([\d.]+)%', text)
+    page = Page(explanation, plain)
+    shown = re.findall(r'class="bar tower"><i style="width: ([\d.]+)%"></i><span>patches computed ([\d.]+)%', page.text)
     assert shown == [(f"{100 * share:.1f}",) * 2 for share in shares]
     assert page.all("img", "class").count("computed-picture") == 6  # a frame that was computed whole is drawn whole
-    assert "show-computed" in page.all("input", "id") and "% of the patches" in text
-    assert not re.search("computed|tower", page_of(plain, tmp_path)[0])
-    numbers = [text.get_text() for axes in drawing(explanation).axes for text in axes.texts]
+    assert "show-computed" in page.all("input", "id") and "% of the patches" in page.text
+    assert not re.search("computed|tower", page_of([plain]))
+    axes = drawing(explanation).axes
+    numbers = [text.get_text() for each in axes for text in each.texts]
     assert numbers[-3:] == [f"{share:.1%}" for share in shares]
-    assert len([axes for axes in drawing(explanation).axes if axes.images]) == 1 + 3 * 3  # with the scale of u
+    assert len([each for each in axes if each.images]) == 1 + 3 * 3  # with the scale of u

@@ -26,14 +26,14 @@ from vidcom2 import (
     register_compression_method,
 )
 from vidcom2.answering.prompting import prepare_inputs
-from vidcom2.checkpoints import Checkpoint
 from vidcom2.configuration.compression_settings import (
     BY_BUDGETS,
     BY_SIZES,
     COMPRESSION_METHODS,
     OF_SOME_COMPRESSION_METHODS,
 )
-from vidcom2.explain.explanation import DIMMED, LIGHT, explain
+from vidcom2.explaining.explain import explain
+from vidcom2.explaining.explanation import DIMMED, LIGHT
 from vidcom2.modeling.methods.method_coverage import SKETCH, projection
 from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import read_video
@@ -368,7 +368,7 @@ def test_a_good_result_of_a_method_is_returned_unchanged() -> None:
 def test_explain_shows_what_any_method_keeps_and_merges(family: Family, method: str) -> None:
     model = family.load(compression_method=method, retention_ratio=0.5)
     video = read_video(str(DEMO_VIDEO), 8)
-    explanation = explain(Checkpoint("tiny", model, family.processor), video)
+    (explanation,) = explain(video, model, processor=family.processor).ways
     inputs = {name: each for name, each in prepare_inputs(family.processor, "", video).items() if name != "input_ids"}
     compression = model.model(**inputs, only_video_features="kept", return_dict=True).video_compressions[0]
     assert np.flatnonzero(explanation.kept).tolist() == compression.indices.tolist()

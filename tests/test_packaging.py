@@ -53,7 +53,7 @@ def test_a_wheel_installs_one_complete_package(wheel: zipfile.ZipFile) -> None:
         packaged <= set(names)
         and len(names) == len(set(names))
         and "vidcom2/py.typed" in names
-        and "vidcom2/explain/page.html" in names
+        and "vidcom2/explaining/page.html" in names
     )
 
 

@@ -56,7 +56,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def stand_in(code: str, checkpoints: dict[str, Path], folder: Path) -> str:
     code = code.replace("bench --quick", f"bench --quick --num-frames 2 --repeats 1 -o {folder}/bench")
-    code = code.replace("clip.watched", f"{folder}/clip.watched")
+    code = code.replace("clip.watched", f"{folder}/clip.watched").replace('"clip.html"', repr(f"{folder}/clip.html"))
     code = code.replace("-o clip.png", f"-o {folder}/clip.png").replace("clip.mp4", str(DEMO_VIDEO))
     for name, checkpoint in checkpoints.items():
         code = re.sub(name, str(checkpoint), code)

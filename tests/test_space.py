@@ -188,7 +188,8 @@ def test_calls_of_the_model_can_be_sent_to_another_process() -> None:
 
     clip, checkpoint = TOY.clips[1], load_checkpoint(device="cpu")
     for on_device in (sent, lambda function: function):
-        *_, (turn,) = asked(Answerer(checkpoint, on_device), str(clip.path), 8, clip.question, {}, 8)
+        answerer = Answerer(checkpoint, on_device)
+        *_, (turn,) = asked(answerer, answerer.clip(str(clip.path), 8), clip.question, {}, 8)
         assert [reply.text for reply in turn.replies.values()] == [clip.answer] * 2, turn
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from vidcom2.errors import OptionError
-from vidcom2.explain.drawing_file import check_drawing
 from vidcom2.records import whole_files
 from vidcom2.records.whole_files import TakenError, growing_file, growing_folder, write_whole
 
@@ -52,19 +50,3 @@ def test_only_one_of_two_processes_makes_a_folder(tmp_path: Path, monkeypatch: p
             (second / "content").write_text("the second's")
     assert names(tmp_path) == ["x"] and (tmp_path / "x" / "content").read_text() == "the second's"
     assert names(tmp_path / "x") == ["content"]
-
-
-def test_explain_overwrites_only_its_own_drawings(tmp_path: Path) -> None:
-    from test_explain import explained
-
-    from vidcom2.explain.drawing import draw_png
-    from vidcom2.explain.page import draw_html
-
-    for name, draw in (("x.png", draw_png), ("x.html", draw_html)):
-        draw(explained(2), str(tmp_path / name))
-        check_drawing(tmp_path / name)
-        (tmp_path / name).write_bytes(b"the user's")
-        with pytest.raises(
-            OptionError, match=r"is not a drawing of `vidcom2 explain`, and is not overwritten\. Name another"
-        ):
-            check_drawing(tmp_path / name)

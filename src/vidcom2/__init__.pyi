@@ -5,8 +5,9 @@ from .answering.ask import ask, load_watched, watch
 from .answering.many import AnsweredRequest, answer_many
 from .answering.watched import Watched
 from .applying import apply, remove
-from .checkpoints import load
+from .checkpoints import load, tiny_model
 from .configuration.compression_settings import CompressionSettings
+from .explaining.explain import explain
 from .llava_video.classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
 from .modeling.compress import compress
 from .modeling.encoding.users_vision_methods import register_vision_method
@@ -133,6 +134,7 @@ __all__ = [
     "apply",
     "ask",
     "compress",
+    "explain",
     "frame_budgets",
     "labels_at",
     "load",
@@ -143,6 +145,7 @@ __all__ = [
     "register_score_method",
     "register_vision_method",
     "remove",
+    "tiny_model",
     "watch",
 ]
 __version__: str

@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from .checks import FAMILY_SETTINGS
 from .configuration.compression_settings import SETTING_NAMES, CompressionSettings, check_all_read
 from .devices import device_of, torch_device
-from .errors import CheckpointError, OptionError, is_out_of_memory
+from .errors import CheckpointError, OptionError, did_you_mean, is_out_of_memory
 from .families import FAMILIES, Family
 from .finding_checkpoints import CONFIG, Resolved, Source, checkpoint_file, resolve
 from .hub_calls import TRANSPORT_ERRORS
@@ -68,6 +68,7 @@ __all__ = [
     "load_checkpoint",
     "load_resolved",
     "read_config_and_processor",
+    "tiny_model",
 ]
 
 
@@ -179,13 +180,37 @@ def load(
     return checkpoint.model, checkpoint.processor
 
 
-@contextmanager
-def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
-    """Yield a temporary folder with a tiny random checkpoint of the family's uncompressed model."""
+def tiny_model(family: str, **settings: Any) -> tuple["VidCom2GenerationMixin", ProcessorMixin]:
+    """Make a tiny model of a family, for tests of your own code: as `load` returns one, but with random weights.
+
+    It is made on the CPU, without a download. Its prompts, positions and caches are like those of the family's real
+    models. Its answers mean nothing.
+
+    Args:
+        family: the `model_type` of the family's checkpoints (`"qwen3_vl"`), its name (`"Qwen3-VL"`), or the name of its
+            class.
+        **settings: settings of VidCom² (`retention_ratio=0.5`).
+
+    Raises:
+        ValueError: on an unknown family, one that needs a package or a Transformers that is not installed, and on a
+            setting outside its accepted set.
+    """
+    names = {
+        each: row
+        for row in FAMILIES.values()
+        for each in (row.model_type, row.name, f"{row.classes}ForConditionalGeneration")
+    }
+    if family not in names:
+        raise OptionError(
+            f"`family` is {family!r}, but must be one of {', '.join(FAMILIES)}.{did_you_mean(family, names)}"
+        )
+    row = names[family]
     with tempfile.TemporaryDirectory() as folder, no_progress_bars():
-        for part in family.build_tiny(**sizes):
+        for part in row.build_tiny():
             part.save_pretrained(folder)
-        yield folder
+        model, processor = load(folder, device="cpu", **settings)
+    model.config.name_or_path = f"a tiny {row.name}"
+    return model, processor
 
 
 @contextmanager

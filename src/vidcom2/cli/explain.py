@@ -1,10 +1,9 @@
-"""`vidcom2 explain` draws what is kept of a video. `explain/explanation.py` does the work."""
+"""`vidcom2 explain` draws what is kept of a video. `explaining/` does the work."""
 
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 from rich.markup import escape
@@ -12,7 +11,7 @@ from rich.markup import escape
 from ..answering.candidates import number_or_text
 from ..checks import check_settings
 from ..errors import OptionError, written_to
-from ..explain.drawing_file import check_drawing
+from ..explaining.drawing_file import check_drawing
 from ..placement import Placement
 from ..toys import shown_with
 from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
@@ -52,26 +51,24 @@ def explain_command(options: ExplainOptions) -> None:
     """
     output = options.output
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
-        check_drawing(output)
         others = [compared(word) for word in options.compare or ()]
-        _check_compared(others, output)
+        if len(others) >= MOST_COMPARED:
+            raise OptionError(
+                f"`--compare` is given {len(others)} times, but a page shows {MOST_COMPARED} ways at most."
+            )
+        check_drawing(output, 1 + len(others))
         frames, checkpoint = load_with_video(
             options.model, options.video, options.num_frames, options.placement, options.settings
         )
-        from ..explain.drawing import draw_png
-        from ..explain.explanation import compare
-        from ..explain.page import draw_html
+        from ..explaining.explain import Figure, clip_name
+        from ..explaining.explanation import compare
 
-        name = Path(urlsplit(options.video or str(shown_with(options.model)[0].path)).path).name
+        name = clip_name(options.video or shown_with(options.model)[0].path)
         with err.status("Encoding and drawing ..."), written_to(output):
-            explanations = compare(checkpoint, frames, [{}, *others], name)
-            if output.suffix == ".png":
-                draw_png(explanations[0], str(output))
-            else:
-                draw_html(explanations, str(output))
+            figure = Figure(compare(checkpoint, frames, [{}, *others], name))
+            figure.save(output)
         announce_demo(options.model, options.video)
-        for explanation in explanations:
-            out.print(explanation.title)
+        out.print(repr(figure))
         out.print(f"Drawn to {escape(str(output))}", highlight=False, soft_wrap=True)
         print_lost(frames.lost)
 
@@ -91,12 +88,3 @@ def compared(word: str) -> dict[str, Any]:
 
 def _is_number(word: str) -> bool:
     return not isinstance(number_or_text(word), str)
-
-
-def _check_compared(others: list[dict[str, Any]], output: Path) -> None:
-    if len(others) > MOST_COMPARED - 1:
-        raise OptionError(f"`--compare` is given {len(others)} times, but a page shows {MOST_COMPARED} at most.")
-    if others and output.suffix != ".html":
-        raise OptionError(
-            f"`--compare` needs a page, but `--output` is {str(output)!r}. Name a file that ends in .html."
-        )

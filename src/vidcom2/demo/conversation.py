@@ -10,9 +10,8 @@ from typing import Any
 
 from ..answering.comparison import Measured
 from ..answering.many import refusal
-from .answerer import SIDES, Answerer, Side
+from .answerer import SIDES, Answerer, EncodedClip, Side
 
-NO_CLIP = "There is no clip. Upload one, or choose a sample."
 NO_QUESTION = "There is no question. Write one about the clip."
 
 
@@ -51,8 +50,7 @@ Turns = tuple[Turn, ...]
 
 def asked(
     answerer: Answerer,
-    path: str | None,
-    num_frames: int,
+    clip: EncodedClip,
     question: str,
     overrides: Mapping[str, Any],
     max_new_tokens: int,
@@ -63,17 +61,12 @@ def asked(
     The model reads the whole conversation again with each question, using the clip's kept features. So the settings may
     change between two questions, and the times of both sides can be compared.
     """
-    turn = Turn(question.strip(), answerer.settings({}).retention_ratio)
+    turn = Turn(question.strip(), answerer.settings(overrides).retention_ratio)
+    if not turn.question:
+        yield (*turns, replace(turn, problem=NO_QUESTION))
+        return
+    yield (*turns, turn)
     try:
-        turn = replace(turn, retention_ratio=answerer.settings(overrides).retention_ratio)
-        if path is None:
-            yield (*turns, replace(turn, problem=NO_CLIP))
-            return
-        if not turn.question:
-            yield (*turns, replace(turn, problem=NO_QUESTION))
-            return
-        yield (*turns, turn)
-        clip = answerer.clip(path, num_frames)
         earlier: dict[Side, list[tuple[str, str]]] = {side: earlier_of(turns, side) for side in SIDES}
         for update in answerer.answers(clip, turn.question, overrides, max_new_tokens, earlier):
             seconds = None
@@ -83,7 +76,7 @@ def asked(
             turn = replace(turn, replies={**turn.replies, update.side: reply})
             yield (*turns, turn)
     except Exception as error:
-        yield (*turns, replace(turn, problem=problem_of(error, path)))
+        yield (*turns, replace(turn, problem=problem_of(error)))
 
 
 def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
@@ -91,7 +84,7 @@ def earlier_of(turns: Sequence[Turn], side: Side) -> list[tuple[str, str]]:
     return [(turn.question, reply.text) for turn in turns if (reply := turn.replies.get(side, Reply())).text]
 
 
-def problem_of(error: Exception, path: str | None) -> str:
+def problem_of(error: Exception, path: str | None = None) -> str:
     """Return what the user can put right, in one sentence, with a file's name instead of its path on the server.
 
     An error that is a bug is raised again.

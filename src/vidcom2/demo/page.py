@@ -6,12 +6,14 @@ from typing import Any
 
 import gradio as gr
 import jinja2
+from gradio.data_classes import FileData
 
 from ..configuration.compression_settings import COMPRESSION_METHODS
+from ..errors import OptionError
 from ..toys import TOY, TOYS
 from .answerer import Answerer, EncodedClip
 from .controls import controls_of, is_read, overrides_of
-from .conversation import NO_CLIP, Turn, Turns, asked, problem_of
+from .conversation import Turn, Turns, asked, problem_of
 from .rendering import frames_html, problem_html, progress_html, turns_html
 
 CSS = Path(__file__).with_name("page.css")
@@ -31,11 +33,14 @@ like these: {{ toy }} For a real model, start <code>vidcom2 demo --model …</co
 {% endif %}
 """
 NOTES = """
-<p>The answer with few tokens comes first, and then the one with all tokens. Each is timed only once. For figures that
-you can rely on, use <code>vidcom2 bench</code>. <b>Prefill</b> is the language model's work on the whole conversation,
-which it reads again with each question. The <b>whole answer</b> includes the vision encoder, which runs once for each
-clip.</p>
+<p>The answer with few tokens comes first, and then the one with all tokens. An answer that takes less than half a
+second is given five more times, and the shortest times count. A longer one is timed once. For figures that you can rely
+on, use <code>vidcom2 bench</code>. <b>Prefill</b> is the language model's work on the whole conversation, which it
+reads again with each question. The <b>whole answer</b> includes the vision encoder, which runs once for each clip.</p>
 """
+NO_CLIP = "There is no clip. Upload one, or choose a sample."
+# A problem with the clip or the settings stands where they are, which may be out of sight.
+SHOW_PROBLEM = "() => document.querySelector('.problem')?.scrollIntoView({ behavior: 'smooth', block: 'nearest' })"
 
 
 def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.Blocks:
@@ -65,8 +70,11 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 video = gr.Video(
                     value=str(clips[0].path), sources=["upload"], label="Clip", height=260, elem_id="clip", buttons=[]
                 )
+                # Gradio's own would convert a file that the browser cannot play.
+                video.postprocess = _as_it_is
                 clip_note = gr.HTML(elem_id="clip-note")
-                gr.HTML('<p class="samples-label">Samples, each with a question:</p>')
+                upload = gr.UploadButton("Upload a clip", file_types=["video"], size="sm", elem_id="upload")
+                gr.HTML('<p class="samples-label">Or take a sample, which comes with a question:</p>')
                 with gr.Row(elem_classes="samples"):
                     samples = [gr.Button(clip.question, size="sm", min_width=90) for clip in clips]
             with gr.Column(scale=3, min_width=320):
@@ -84,27 +92,16 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                     stop = gr.Button("Stop", min_width=90)
                     anew = gr.Button("New conversation", min_width=140)
         with gr.Row(elem_classes="settings"):
-            ratio = gr.Slider(
+            ratio = _slider(
+                "Retention ratio",
+                "The share of the video tokens that is kept.",
                 RATIO_STEP,
                 1.0,
                 at_first.retention_ratio,
-                step=RATIO_STEP,
-                label="Retention ratio",
-                info="The share of the video tokens that is kept.",
-                elem_id="ratio",
-                buttons=[],
-                min_width=260,
+                RATIO_STEP,
             )
-            frames = gr.Slider(
-                1,
-                max(MOST_FRAMES, num_frames),
-                num_frames,
-                step=1,
-                label="Frames",
-                info="How many are sampled, evenly in time.",
-                elem_id="frames",
-                buttons=[],
-                min_width=260,
+            frames = _slider(
+                "Frames", "How many are sampled, evenly in time.", 1, max(MOST_FRAMES, num_frames), num_frames
             )
             method = gr.Dropdown(
                 list(COMPRESSION_METHODS),
@@ -128,54 +125,66 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 )
                 for control in controls
             ]
-            longest = gr.Slider(
-                1,
-                max(512, max_new_tokens),
-                max_new_tokens,
-                step=1,
-                label="Longest answer",
-                info="In tokens.",
-                buttons=[],
-                min_width=260,
-            )
+            longest = _slider("Longest answer", "In tokens.", 1, max(512, max_new_tokens), max_new_tokens)
         kept = gr.HTML(elem_id="kept")
         gr.HTML(NOTES, elem_classes="notes")
 
-        settings = [ratio, method, *chosen]
+        settings = [frames, longest, ratio, method, *chosen]
 
-        def show_kept(path: str | None, number: int, *values: Any) -> Iterator[tuple[str, Any]]:
-            """Yield a line about the clip, and its frames with what is kept of each."""
+        def clip_of(path: str | None, number: float | None) -> EncodedClip:
             if path is None:
-                yield problem_html(NO_CLIP), ""
-                return
+                raise OptionError(NO_CLIP)
+            return answerer.clip(path, int(_checked(frames, number)))
+
+        def overrides(most: float | None, share: float | None, name: str, *values: str) -> dict[str, Any]:
+            _checked(longest, most)
+            return overrides_of(_checked(ratio, share), name, controls, values)
+
+        def show_kept(path: str | None, number: float | None, *values: Any) -> Iterator[tuple[str, Any]]:
+            """Yield a line about the clip, and its frames with what is kept of each."""
+            if path is not None and number is not None and not answerer.has(path, int(number)):
+                yield progress_html("The clip is being read and encoded …"), gr.skip()
+            about, drawn = "", ""
             try:
-                if not answerer.has(path, int(number)):
-                    yield progress_html("The clip is being read and encoded …"), gr.skip()
-                clip = answerer.clip(path, int(number))
+                clip = clip_of(path, number)
+                about = about_clip(clip)
+                drawn = frames_html(answerer.explanation(clip, overrides(*values)), clip.structure_tokens)
             except Exception as error:
-                yield problem_html(problem_of(error, path)), ""
-                return
-            try:
-                overrides = overrides_of(values[0], values[1], controls, values[2:])
-                drawn = frames_html(answerer.explanation(clip, overrides), clip.structure_tokens)
-            except Exception as error:
-                drawn = problem_html(problem_of(error, path))
-            yield about_clip(clip), drawn
+                problem = problem_html(problem_of(error, path))
+                about, drawn = (about, problem) if about else (problem, "")
+            yield about, drawn
 
         def answer(
-            path: str | None, number: int, text: str, before: Turns, most: int, *values: Any
+            text: str, before: Turns, path: str | None, number: float | None, *values: Any
         ) -> Iterator[tuple[Turns, str, Any]]:
-            overrides = overrides_of(values[0], values[1], controls, values[2:])
+            try:
+                _checked(frames, number)
+                changed = overrides(*values)
+            except OptionError as error:  # a box loses a wrong number, and the page its complaint, when one leaves it
+                turn = Turn(text.strip(), 0.0, problem=problem_of(error))
+                yield before, turns_html((*before, turn)), gr.skip()
+                return
+            try:
+                clip = clip_of(path, number)
+                answerer.explanation(clip, changed)
+            except Exception as error:
+                problem_of(error, path)  # raises it again if it is a bug; else `show_kept` says it
+                yield before, turns_html(before), gr.skip()
+                return
             is_answered = False
-            for after in asked(answerer, path, int(number), text, overrides, int(most), before):
+            for after in asked(answerer, clip, text, changed, int(values[0]), before):
                 # Empty the box once, when the answer begins. Until then the user can correct a question that is
                 # refused, and afterwards type the next question while the answer grows.
                 leaves = bool(after[-1].replies) and not is_answered
                 is_answered |= leaves
                 yield after if after[-1].problem is None else before, turns_html(after), "" if leaves else gr.skip()
 
-        def waiting(text: str, before: Turns, share: float) -> str:
-            return turns_html((*before, Turn(text.strip(), share)) if text.strip() else before)
+        def of_this_clip(text: str) -> str:
+            """Empty the box if its question is about a sample, which another clip replaces."""
+            return "" if text in {clip.question for clip in clips} else text
+
+        def waiting(text: str, before: Turns, share: float | None) -> str:
+            return turns_html(before if share is None or not text.strip() else (*before, Turn(text.strip(), share)))
 
         # Show the question at once, even if the user has to wait for the model.
         asking = gr.on(
@@ -187,13 +196,14 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             show_progress="hidden",
         ).then(
             answer,
-            [video, frames, question, turns, longest, *settings],
+            [question, turns, video, *settings],
             [turns, conversation, question],
             show_progress="hidden",
             concurrency_limit=1,
             concurrency_id=MODEL_QUEUE,
             trigger_mode="once",
         )
+        asking.then(None, js=SHOW_PROBLEM)
         stop.click(
             lambda before: turns_html(before, is_stopped=True),
             turns,
@@ -210,9 +220,9 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             show_progress="hidden",
         )
         gr.on(
-            [page.load, video.change, frames.change, *(each.change for each in settings)],
+            [page.load, video.change, *(each.change for each in settings)],
             show_kept,
-            [video, frames, *settings],
+            [video, *settings],
             [clip_note, kept],
             trigger_mode="always_last",
             show_progress="hidden",
@@ -224,6 +234,8 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
             chosen,
             show_progress="hidden",
         )
+        upload.upload(lambda path, text: (path, of_this_clip(text)), [upload, question], [video, question])
+        gr.on([video.upload, video.clear], of_this_clip, question, question, show_progress="hidden")
         for button, clip in zip(samples, clips, strict=True):
             button.click(
                 lambda path=str(clip.path), text=clip.question: (path, text),
@@ -232,6 +244,36 @@ def build_page(answerer: Answerer, num_frames: int, max_new_tokens: int) -> gr.B
                 show_progress="hidden",
             )
     return page.queue(max_size=WAITING_USERS)
+
+
+def _as_it_is(value: str | Path | None) -> FileData | None:
+    return None if value is None else FileData(path=str(value), orig_name=Path(value).name)
+
+
+def _slider(label: str, info: str, least: float, most: float, value: float, step: float = 1) -> gr.Slider:
+    slider = gr.Slider(
+        least,
+        most,
+        value,
+        step=step,
+        label=label,
+        info=info,
+        elem_id=label.split()[-1].lower(),
+        buttons=[],
+        min_width=260,
+    )
+    slider.preprocess = lambda payload: payload  # Gradio's own fails on a box that is empty; `_checked` says so
+    return slider
+
+
+def _checked(slider: gr.Slider, value: float | None) -> float:
+    """Return the number in a slider's box. Raises an OptionError if the box is empty, or the number out of range."""
+    if value is None or not slider.minimum <= value <= slider.maximum:
+        given = "empty" if value is None else f"{value:g}"
+        raise OptionError(
+            f"“{slider.label}” is {given}, but must be a number from {slider.minimum:g} to {slider.maximum:g}."
+        )
+    return value
 
 
 def about_clip(clip: EncodedClip) -> str:

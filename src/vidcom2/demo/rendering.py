@@ -7,8 +7,8 @@ from typing import Any
 
 import jinja2
 
-from ..explain.explanation import Explanation
-from ..explain.page import data_url, template
+from ..explaining.explanation import Explanation
+from ..explaining.page import picture_url, template
 from .answerer import SIDES, Side
 from .conversation import Reply, Turn, Turns
 
@@ -44,7 +44,7 @@ def frames_html(explanation: Explanation, structure_tokens: int) -> str:
             {
                 "label": explanation.label(index),
                 "seconds": f"{explanation.seconds[index]:.1f} s",
-                "picture": data_url(explanation.kept_picture(index), "JPEG"),
+                "picture": picture_url(explanation.kept_picture(index), "JPEG"),
                 "kept": int(explanation.frame_budgets[index]),
                 "share": round(100 * int(explanation.frame_budgets[index]) / explanation.kept[0].size),
             }

@@ -1,7 +1,7 @@
 """Which tokens of a video are kept and why: the paper's Figure 2 for the user's own video, as numbers and pictures.
 With a vision method that leaves out patches, also which of them the vision tower computed.
 
-`drawing.py` lays them out as a picture, and `page.py` as a page.
+`drawing.py` lays them out as a picture, and `page.py` as a page. `explain.py` is the call that does it all.
 """
 
 import math
@@ -198,18 +198,9 @@ class Explanation:
         return spread
 
 
-def explain(checkpoint: Checkpoint, video: Video, name: str | None = None) -> Explanation:
-    """Encode the video and report which tokens are kept. The language model does not run.
-
-    Args:
-        name: the name of the clip, for the drawing.
-    """
-    return compare(checkpoint, video, [{}], name)[0]
-
-
 def compare(
-    checkpoint: Checkpoint, video: Video, candidates: Sequence[Mapping[str, Any]], name: str | None = None
-) -> list[Explanation]:
+    checkpoint: Checkpoint, video: Video, candidates: Sequence[Mapping[str, Any]] = ({},), name: str | None = None
+) -> tuple[Explanation, ...]:
     """Encode the video once and report which tokens each candidate keeps. The language model does not run.
 
     Args:
@@ -225,12 +216,11 @@ def compare(
     encoded = encode(model, inputs, every[0])
     compressions = [compress(model, encoded, each).video_compressions[0] for each in every]
     partial = model.model.partial_encoding(settings=every[0], **encoded.inputs)  # alike for all, as is the encoding
-    return [
-        explanation_of(
-            checkpoint, video, each, compression, name=name, computed=None if partial is None else partial.computed[0]
-        )
+    computed = None if partial is None else partial.computed[0]
+    return tuple(
+        explanation_of(checkpoint, video, each, compression, name=name, computed=computed)
         for each, compression in zip(every, compressions)
-    ]
+    )
 
 
 def explanation_of(

@@ -1,15 +1,14 @@
 """The picture of `vidcom2 explain -o x.png`: frames, heat maps, what the vision tower computed, bars of u_t, k_t and
 the share of computed patches, and a strip for long videos."""
 
+import io
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ..records.whole_files import growing_file
 from .drawing_file import DRAWN_BY
 from .explanation import DIMMED, HEAT_COLORS, LIGHT, OUTLINE_COLOR, Explanation
 
@@ -54,14 +53,15 @@ class Figures:
     ends: list[tuple[int, str]]
 
 
-def draw_png(explanation: Explanation, path: str) -> None:
-    """Draw to the file `path` up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
-    with growing_file(Path(path)) as part:
-        drawing(explanation).savefig(part, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
+def png_of(explanation: Explanation) -> bytes:
+    """Draw up to 32 frames one by one, or a longer video's most telling ones and a strip of all."""
+    buffer = io.BytesIO()
+    drawing(explanation).savefig(buffer, dpi=DOTS_PER_INCH, format="png", metadata={"Software": DRAWN_BY})
+    return buffer.getvalue()
 
 
 def drawing(explanation: Explanation) -> "Figure":
-    """Return the figure that `draw_png` saves."""
+    """Return the drawing as Matplotlib's figure."""
     from matplotlib.figure import Figure
 
     number = len(explanation.frames)

@@ -9,23 +9,21 @@ import jinja2
 import numpy as np
 from PIL import Image
 
-from ..records.whole_files import write_whole
 from .drawing_file import DRAWN_BY
 from .explanation import Explanation
 
 
-def draw_html(explanations: Explanation | Sequence[Explanation], path: str) -> None:
-    """Write to the file `path` every frame with its heat map, what the vision tower computed of it, and bars of u_t,
-    k_t and the share of computed patches, and a strip of all over time.
+def page_of(every: Sequence[Explanation]) -> str:
+    """Return a page of every frame with its heat map, what the vision tower computed of it, and bars of u_t, k_t and
+    the share of computed patches, and a strip of all over time.
 
     Args:
-        explanations: one, or several of the same video and model, whose frames the page shows beside each other.
+        every: one, or several of the same video and model, whose frames the page shows beside each other.
     """
-    every = explanations if isinstance(explanations, Sequence) else [explanations]
     first = every[0]
     height, width = first.frames.shape[1:3]
     most_kept = max(int(each.frame_budgets.max()) for each in every)  # one scale for all bars of k_t
-    page = template(Path(__file__).with_name("page.html")).render(
+    return template(Path(__file__).with_name("page.html")).render(
         name=first.video or first.model,
         drawn_by=DRAWN_BY,
         parts=[_part(explanation, number, most_kept) for number, explanation in enumerate(every)],
@@ -39,7 +37,6 @@ def draw_html(explanations: Explanation | Sequence[Explanation], path: str) -> N
         grid={"rows": first.kept.shape[1], "columns": first.kept.shape[2], "covered": first.covered},
         tokens=[_tokens(each, index) for each in every for index in range(len(each.frames))],
     )
-    write_whole(Path(path), page)
 
 
 def _part(explanation: Explanation, number: int, most_kept: int) -> dict[str, object]:
@@ -61,8 +58,8 @@ def _card(explanation: Explanation, index: int, most_kept: int) -> dict[str, obj
     card: dict[str, object] = {
         "label": explanation.label(index),
         "seconds": f"{explanation.seconds[index]:.2f} s",
-        "kept": data_url(explanation.kept_picture(index), "JPEG"),
-        "whole": data_url(explanation.frames[index], "JPEG"),
+        "kept": picture_url(explanation.kept_picture(index), "JPEG"),
+        "whole": picture_url(explanation.frames[index], "JPEG"),
         "k": int(explanation.frame_budgets[index]),
         "k_share": int(explanation.frame_budgets[index]) / most_kept,
     }
@@ -70,9 +67,9 @@ def _card(explanation: Explanation, index: int, most_kept: int) -> dict[str, obj
         card["u"] = f"{explanation.frame_uniqueness[index]:.4f}".replace("-", "\N{MINUS SIGN}")
         card["u_share"] = float(explanation.shares_of_uniqueness()[index])
     if explanation.token_uniqueness is not None:
-        card["heat"] = data_url(explanation.heat_map(index), "PNG")
+        card["heat"] = picture_url(explanation.heat_map(index), "PNG")
     if explanation.computed is not None:
-        card["computed"] = data_url(explanation.computed_picture(index), "JPEG")
+        card["computed"] = picture_url(explanation.computed_picture(index), "JPEG")
         card["computed_share"] = float(explanation.shares_of_patches()[index])
     return card
 
@@ -98,9 +95,14 @@ def template(path: Path) -> jinja2.Template:
     return environment.from_string(path.read_text(encoding="utf-8"))
 
 
-def data_url(picture: np.ndarray, form: str) -> str:
+def picture_url(picture: np.ndarray, form: str) -> str:
     """Return a picture as a URL that holds it, in the form `JPEG` or `PNG`."""
     buffer = io.BytesIO()
     options = {"quality": 85} if form == "JPEG" else {"optimize": True}
     Image.fromarray(picture).save(buffer, format=form, **options)
-    return f"data:image/{form.lower()};base64," + base64.b64encode(buffer.getvalue()).decode()
+    return data_url(buffer.getvalue(), form)
+
+
+def data_url(content: bytes, form: str) -> str:
+    """Return the URL that holds a file of a picture."""
+    return f"data:image/{form.lower()};base64," + base64.b64encode(content).decode()

@@ -244,21 +244,6 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return build_family(request.param, tmp_path_factory)
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel and the source distribution, and return their folder."""
-    from hatchling.build import build_sdist, build_wheel
-
-    folder, before = tmp_path_factory.mktemp("built"), Path.cwd()
-    os.chdir(Path(__file__).parents[1])  # a build backend runs in the project's folder
-    try:
-        build_wheel(str(folder))
-        build_sdist(str(folder))
-    finally:
-        os.chdir(before)
-    return folder
-
-
 @pytest.fixture
 def short_length(family: Family) -> Callable[..., int]:
     """Return a function that counts a compressed prompt's tokens, from `get_video_features` and the tokenizer alone."""

@@ -62,7 +62,6 @@ AROUND_THE_MODELS = {
     "explain",
     "frames",
     "load",
-    "loading",
     "many",
     "pipelines",
     "publish",

@@ -320,3 +320,7 @@ def test_verify_compares_the_number_of_kept_tokens_with_the_ratio() -> None:
         kept = len(compress(torch.randn(frames, per_frame, 2), ratio, compression_method=method).indices)
         least, most = bounds(method, ratio, frames, per_frame)
         assert least <= kept <= most and most <= max(ratio * frames * per_frame + 1, frames, per_frame)
+    for method in ("vidcom2", "random"):
+        least, most = bounds(method, 0.25, frames=8, per_frame=100)
+        assert 196 <= least <= 200 <= most <= 208
+    assert bounds("a user's", 0.25, frames=8, per_frame=100) == (1, 208)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import Family
 from models import MODELS, RETENTION_RATIO
-from read_checkpoints import QVQ, READ, VIDEO_PROCESSOR, ReadCheckpoint
+from read_checkpoints import READ, VIDEO_PROCESSOR, ReadCheckpoint
 from reference import compressed_embeddings, new_tokens, position_arguments
 from safetensors.torch import load_file, save_file
 from test_qwen_videos import seen_positions
@@ -21,8 +21,6 @@ from transformers import BatchFeature, Qwen2VLImageProcessor, Qwen3VLProcessor, 
 from transformers.video_utils import VideoMetadata
 
 import vidcom2
-from vidcom2 import VidCom2Qwen2VLConfig
-from vidcom2.measuring.sizes import MODEL_SIZES
 from vidcom2.tiny.qwen import QWEN2_VL_CHAT_TEMPLATE
 from vidcom2.tiny.tokens import chat_tokenizer
 
@@ -46,7 +44,7 @@ def processor_of(checkpoint: ReadCheckpoint) -> Qwen3VLProcessor:
     )
 
 
-@pytest.fixture(scope="module", params=READ, ids=lambda checkpoint: checkpoint.size)
+@pytest.fixture(scope="module", params=READ, ids=lambda checkpoint: checkpoint.name)
 def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ReadCheckpoint, Family]:
     checkpoint, folder = request.param, tmp_path_factory.mktemp("read")
     config = checkpoint.shrunk()
@@ -132,25 +130,3 @@ def test_times_and_the_limits_of_frames_are_the_processors(read: tuple[ReadCheck
     for seconds, expected in ((0.5, 4), (3600, 768)):
         metadata = VideoMetadata(total_num_frames=int(24 * seconds), fps=24, duration=seconds)
         assert len(sample(metadata, fps=checkpoint.fps)) == expected
-
-
-@pytest.mark.parametrize("checkpoint", READ, ids=lambda checkpoint: checkpoint.size)
-def test_sizes_are_those_of_the_configs_that_were_read(checkpoint: ReadCheckpoint) -> None:
-    size, config = MODEL_SIZES[checkpoint.size], checkpoint.config
-    text = dict(config["text_config"])
-    if "rope_scaling" in text:  # its name before Transformers 5
-        text["rope_parameters"] = text.pop("rope_scaling") | {"rope_theta": text["rope_theta"]}
-    if "num_experts" in text:
-        text["intermediate_size"] = size.text["intermediate_size"]  # no layer of these has the size
-    assert (size.checkpoint, size.model_type) == (checkpoint.name, config["model_type"])
-    assert {name: text.get(name) for name in size.text} == dict(size.text)
-    assert {name: config["vision_config"][name] for name in size.vision} == dict(size.vision)
-
-
-def test_a_config_whose_language_model_lies_flat_is_read() -> None:
-    config = VidCom2Qwen2VLConfig.from_dict(QVQ)
-    read = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings")
-    assert {name: getattr(config.text_config, name) for name in read} == {name: QVQ[name] for name in read}
-    assert config.text_config.rope_parameters["mrope_section"] == [16, 24, 24]
-    assert config.text_config.rope_parameters["rope_theta"] == QVQ["rope_theta"]
-    assert (config.vision_config.hidden_size, config.video_token_id) == (8192, 151656)

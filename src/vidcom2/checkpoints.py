@@ -1,7 +1,6 @@
 """Load a VidCom² model of any family with its processor. The checkpoint's config says which family it is."""
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -58,17 +57,6 @@ NOT_OF_LOAD = {
     "trust_remote_code": "it uses this package's classes, even if the repo brings code. Leave it out.",
     "spatial_pool_mode": "model and processor must agree on it. Set it when you convert the checkpoint.",
 }
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "check_processor",
-    "foreign_processor",
-    "load",
-    "load_checkpoint",
-    "load_resolved",
-    "read_config_and_processor",
-]
 
 
 @dataclass
@@ -177,15 +165,6 @@ def load(
         arguments.setdefault("dtype", "auto")
     checkpoint = _load(resolve(fspath(name), placement, settings, **hub), target, arguments)
     return checkpoint.model, checkpoint.processor
-
-
-@contextmanager
-def tiny_checkpoint(family: Family, **sizes: int) -> Iterator[str]:
-    """Yield a temporary folder with a tiny random checkpoint of the family's uncompressed model."""
-    with tempfile.TemporaryDirectory() as folder, no_progress_bars():
-        for part in family.build_tiny(**sizes):
-            part.save_pretrained(folder)
-        yield folder
 
 
 @contextmanager

@@ -99,7 +99,6 @@ class Request:
     method: str
     path: str  # including the query
     status: int | None  # None: the client got no answer
-    authorized: bool  # whether an Authorization header was sent
     body_bytes: int  # how many were received
 
 
@@ -672,8 +671,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = _serve
 
     def _log(self, body: bytes, answer: Answer | None) -> None:
-        status, authorized = answer.status if answer else None, "Authorization" in self.headers
-        self.hub.requests.append(Request(self.command, self.path, status, authorized, len(body)))
+        status = answer.status if answer else None
+        self.hub.requests.append(Request(self.command, self.path, status, len(body)))
         headers = [f"{name}: {value}" for name, value in self.headers.items() if name.lower() != "authorization"]
 
         def decoded(match: re.Match[str]) -> str:

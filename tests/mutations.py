@@ -1038,6 +1038,14 @@ MUTATIONS = [
         ("publish",),
     ),
     Mutation(
+        "weights_that_cannot_be_copied_are_copied_again",
+        "hub_upload/publishing.py",
+        'replace(each, action="add", source=str(base.folder / each.path)) if each.action == "copy" else each',
+        "each",
+        "weights that the Hub cannot copy are uploaded",
+        ("publish",),
+    ),
+    Mutation(
         "a_save_goes_over_users_files",
         "src/vidcom2/shipping/shipped_code.py",
         "if lexists(target / name) and not _is_same(target / name, written.get(name))]",

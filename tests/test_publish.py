@@ -526,9 +526,10 @@ def test_weights_that_the_server_cannot_copy_are_uploaded(
         hub.repos[BASE].objects[sha256] = blob
         hub.commit(BASE, {"model.safetensors": blob}, "an old LFS file")
     elif reason == "another region":
-        hub.fail("POST", "lfs-files/duplicate", status=200, body={"failed": [{"sha256": sha256, "error": "region"}]})
+        refused = {"failed": [{"sha256": sha256, "error": "region"}]}
+        hub.fail("POST", "lfs-files/duplicate", status=200, body=refused, times=9)
     elif reason == "not allowed":
-        hub.fail("POST", "lfs-files/duplicate", status=404)
+        hub.fail("POST", "lfs-files/duplicate", status=404, times=9)
     base = local_base(onevision_folder) if reason == "a folder" else hub_base(api, BASE, None)
     staged = stage(base, tmp_path / "staged", {}, card)
     copies = [op.path for op in plan(staged, remote_state(api, REPO)) if op.action == "copy"]

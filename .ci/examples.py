@@ -38,7 +38,7 @@ def examples(page: Path) -> Iterator[tuple[str, str]]:
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
         if language == "python":
             yield "python", block
-        elif language in ("bash", "text"):
+        elif language in ("bash", "sh", "text"):
             for line in block.replace("\\\n", " ").splitlines():
                 for command in line.split(" && "):
                     if re.match(r"(vidcom2|vllm|pip|uv|pytest|docker|git) ", command):

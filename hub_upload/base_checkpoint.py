@@ -1,7 +1,6 @@
 """The checkpoint that a repo is made from: a folder, or a Hub repo at one commit."""
 
 import glob
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -15,7 +14,7 @@ from huggingface_hub.hf_api import RepoFile
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import CheckpointError
 from ..families import Family
-from ..finding_checkpoints import ADAPTER_CONFIG, check_no_pointers, check_settings_of, family_of
+from ..finding_checkpoints import ADAPTER_CONFIG, check_no_pointers, check_settings_of, family_of, read_object
 from ..hub_calls import hub_errors
 from ..repo_shape import CARD, CONFIG, INDEX, SINGLE_FILE, sha256_of, weight_files
 
@@ -91,21 +90,6 @@ class Base:
         return tuple(file for file in self.files if file.is_weights)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read an object from a JSON file.
-
-    Raises:
-        CheckpointError: if the file holds something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path.name} of the base is not JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path.name} of the base holds a {type(content).__name__}, but must hold an object.")
-    return content
-
-
 def local_base(folder: Path, report: Callable[[str], None] = lambda what: None) -> Base:
     """Describe a base in a folder. Its files are hashed, and `report` is told which.
 
@@ -178,7 +162,7 @@ def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Ba
         )
     if CONFIG not in paths:
         raise CheckpointError(f"the base {name!r} has no {CONFIG}, so it is not a Transformers checkpoint.")
-    weights = weight_files(paths, lambda path: read_json(folder / path))
+    weights = weight_files(paths, lambda path: read_object(folder / path))
     if (missing := sorted(weights - set(paths))) or not weights:
         raise CheckpointError(
             f"the base {name!r} lacks the weights {missing}. Only safetensors are published. Load a checkpoint in "
@@ -192,6 +176,6 @@ def _base(name: str, revision: str | None, folder: Path, paths: list[str]) -> Ba
         weights.add(INDEX)
     kept = [path for path in paths if path in weights or _is_kept(path)]
     left_out = [path for path in paths if path not in {*kept, *READ_ONLY, ".gitattributes"}]
-    config = {name: value for name, value in read_json(folder / CONFIG).items() if name != "_name_or_path"}
+    config = {name: value for name, value in read_object(folder / CONFIG).items() if name != "_name_or_path"}
     family = family_of(f"the base {name!r}", config)
     return Base(name, revision, folder, tuple(BaseFile(path, 0, "") for path in kept), tuple(left_out), config, family)

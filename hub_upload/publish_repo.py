@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 
 from ..devices import torch_device
 from ..errors import OptionError
-from ..finding_checkpoints import family_at
+from ..finding_checkpoints import family_at, folder_named
 from ..hub_calls import HubUnreachable, hub_errors
 from ..records.fingerprints import folder_identity
 from .base_checkpoint import Base, download_weights, hub_base, local_base
@@ -68,10 +68,11 @@ def prepare(api: HfApi, options: PublishOptions, folder: Path, report: Report = 
         base.settings(options.settings)  # refuses bad settings before weights are downloaded
         if options.verify and base.revision is not None:
             download_weights(api, base)
-        staged = _staged(base, options, folder)
+        base_model = options.base_model if base.revision is None else base.name
+        staged = _staged(base, base_model, options, folder)
         if left_out := ", ".join(path for path in base.left_out if path not in staged.files):
             notes.append(f"Not taken from the base: {left_out}")
-        notes += missing_in_card(base.folder, _base_model(base, options))
+        notes += missing_in_card(base.folder, base_model)
     operations = plan(staged, remote)
     check_deletions(options, operations, remote)
     weights = complete(staged)
@@ -109,16 +110,9 @@ def _check_space_model(api: HfApi, options: PublishOptions) -> list[str]:
 
 
 def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
-    base_name = options.base or ""
-    folder, name = Path(base_name).expanduser(), base_name.rstrip("/")
-    if folder.is_dir():
-        if options.revision is not None:
-            raise OptionError(
-                f"`--revision` is {options.revision!r}, but the base {options.base!r} is a folder, which has none."
-            )
+    name = str(options.base).rstrip("/")
+    if (folder := folder_named(name, options.revision)) is not None:
         return local_base(folder, report)
-    if name.startswith((".", "/", "~")):
-        raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
     if name == options.repo:
         raise OptionError(
             f"`--base` and `--repo` are both {name!r}. Pass as `--base` the checkpoint that the repo was made from."
@@ -132,13 +126,7 @@ def _base(api: HfApi, options: PublishOptions, report: Report) -> Base:
     return hub_base(api, name, options.revision)
 
 
-def _base_model(base: Base, options: PublishOptions) -> str | None:
-    """Return the Hub id that the card names as the base."""
-    return base.name if base.revision is not None else options.base_model
-
-
-def _staged(base: Base, options: PublishOptions, folder: Path) -> StagedRepo:
-    base_model = _base_model(base, options)
+def _staged(base: Base, base_model: str | None, options: PublishOptions, folder: Path) -> StagedRepo:
     models = [name for name in (base_model, base.name, options.target) if name is not None]
     files = folder_identity(base.folder)["model_files"] if base.revision is None and options.results else None
     results = [read_result(path, models, files) for path in options.results or ()]

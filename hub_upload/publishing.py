@@ -1,8 +1,9 @@
 """Make a Hub repo equal to what was staged, in one commit. Weights are copied on the server; the rest is uploaded."""
 
+import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
@@ -15,8 +16,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.sha import git_hash
 
 from ..hub_calls import HubUnreachable, PublishError, hub_errors, route_of, status_of
-from ..repo_shape import CARD, INDEX, SINGLE_FILE, listed_files, sha256_of
-from .base_checkpoint import download_weights, is_read
+from ..repo_shape import CARD, INDEX, SINGLE_FILE, listed_files
+from .base_checkpoint import Base, download_weights, is_read
 from .model_card import MODEL_MARKER, SPACE_MARKER
 from .publish_options import PublishOptions
 from .staging import StagedRepo
@@ -174,29 +175,30 @@ def check_deletions(options: PublishOptions, operations: Sequence[Operation], re
         )
 
 
-def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list[Operation]:
+def plan(staged: StagedRepo, remote: Remote) -> list[Operation]:
     """Return the operations that turn the repo into what was staged. Files that it already holds are left out.
 
     `create_commit` would leave them out too, but only while it sends, so a dry run could not say what changes.
-
-    Args:
-        server_copies: whether to copy weights on the server where it can do so. Otherwise they are uploaded.
     """
     base = staged.base
     weights = {} if base is None else {file.path: file for file in base.weights}
-    on_server = {file.path for file in base.files if file.on_server} if base is not None and server_copies else set()
+    on_server = {file.path for file in base.files if file.on_server} if base is not None else set()
     operations: list[Operation] = []
     for path in sorted({*staged.files, *weights}):
-        is_weights = path in weights
-        file = (base.folder if base is not None and is_weights else staged.folder) / path
-        sha256 = weights[path].sha256 if is_weights else sha256_of(file)
-        if remote.files.get(path) in ([sha256] if is_weights else [sha256, git_hash(file.read_bytes())]):
+        if base is not None and path in weights:
+            file, size, sha256 = base.folder / path, weights[path].size, weights[path].sha256
+            held = {sha256}
+        else:
+            file = staged.folder / path
+            content = file.read_bytes()
+            size, sha256 = len(content), hashlib.sha256(content).hexdigest()
+            held = {sha256, git_hash(content)}
+        if remote.files.get(path) in held:
             continue
-        size = weights[path].size if is_weights else file.stat().st_size
-        action, source = "add", str(file)
         if base is not None and path in on_server:
-            action, source = "copy", f"{base.name}@{base.revision}"
-        operations.append(Operation(action, path, size, sha256, source))
+            operations.append(Operation("copy", path, size, sha256, f"{base.name}@{base.revision}"))
+        else:
+            operations.append(Operation("add", path, size, sha256, str(file)))
     kept = {*staged.files, *weights}
     stale = [
         path
@@ -207,8 +209,10 @@ def plan(staged: StagedRepo, remote: Remote, server_copies: bool = True) -> list
     return operations + [Operation("delete", path) for path in sorted(stale)]
 
 
-def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Remote) -> Published:
-    """Make the repo equal to what was staged, in one commit on top of `remote.head`.
+def publish(
+    api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Remote, operations: Sequence[Operation]
+) -> Published:
+    """Carry out the operations that `plan` returned, in one commit on top of `remote.head`.
 
     Until that commit nothing can be seen in the repo. huggingface_hub repeats the requests that it may repeat. If
     another fails, publishing again finishes what is left, and uploads no weights twice.
@@ -217,14 +221,13 @@ def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Rem
         PublishError: if the Hub refuses or cannot be reached, or if the repo changed in the meantime.
     """
     repo, repo_type, head, pull_request = options.target, options.repo_type, remote.head, None
-    operations = plan(staged, remote)
     with hub_errors(repo):
         if head is None:
             sdk = None if options.space is None else "gradio"
             api.create_repo(repo, private=options.private, repo_type=repo_type, space_sdk=sdk)
             head = api.repo_info(repo, repo_type=repo_type).sha
     if operations:
-        commit = _commit(api, options, staged, remote, head, operations)
+        commit = _commit(api, options, staged.base, head, operations)
         head, pull_request = commit.oid, commit.pr_url
     if options.tag is not None:
         try:
@@ -241,21 +244,20 @@ def publish(api: HfApi, options: PublishOptions, staged: StagedRepo, remote: Rem
 
 
 def _commit(
-    api: HfApi,
-    options: PublishOptions,
-    staged: StagedRepo,
-    remote: Remote,
-    parent: str | None,
-    operations: Sequence[Operation],
+    api: HfApi, options: PublishOptions, base: Base | None, parent: str | None, operations: Sequence[Operation]
 ) -> CommitInfo:
     try:
         with hub_errors(options.target):
             try:
-                return _commit_once(api, options, staged, parent, operations)
+                return _commit_once(api, options, base, parent, operations)
             except (FileDuplicationError, HfHubHTTPError) as error:
-                if not _is_refused_copy(error):
+                if base is None or not _is_refused_copy(error):
                     raise
-                return _commit_once(api, options, staged, parent, plan(staged, remote, server_copies=False))
+                uploads = [
+                    replace(each, action="add", source=str(base.folder / each.path)) if each.action == "copy" else each
+                    for each in operations
+                ]
+                return _commit_once(api, options, base, parent, uploads)
     except HubUnreachable as error:
         if not options.pr:
             raise
@@ -274,11 +276,11 @@ def _is_refused_copy(error: Exception) -> bool:
 
 
 def _commit_once(
-    api: HfApi, options: PublishOptions, staged: StagedRepo, parent: str | None, operations: Sequence[Operation]
+    api: HfApi, options: PublishOptions, base: Base | None, parent: str | None, operations: Sequence[Operation]
 ) -> CommitInfo:
-    missing = any(operation.action == "add" and not Path(operation.source).is_file() for operation in operations)
-    if missing and staged.base is not None:
-        download_weights(api, staged.base)  # they are on the Hub, but it cannot copy them
+    is_missing = any(each.action == "add" and not Path(each.source).is_file() for each in operations)
+    if is_missing and base is not None:
+        download_weights(api, base)  # they are on the Hub, but it cannot copy them
     return api.create_commit(
         options.target,
         [_hub_operation(operation) for operation in operations],

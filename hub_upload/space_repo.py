@@ -36,7 +36,15 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
         StagingError: if the folder exists, or cannot be written. What was written is then removed.
     """
     assert options.model is not None, "`PublishOptions.check` refuses a Space without a model"
-    content = {APP: app(options.model, options.revision).encode(), REQUIREMENTS: requirements(packages).encode()}
+    served = json.dumps(options.model)
+    if options.revision is not None:
+        served += f", revision={json.dumps(options.revision)}"
+    # Not Gradio, which is an extra: `sdk_version` makes the Hub add it.
+    needs = [need for need in requires(PACKAGE) or [] if not re.search(r"\bextra\s*==", need)]
+    content = {
+        APP: APP_TEMPLATE.format(served).encode(),
+        REQUIREMENTS: "".join(f"{need}\n" for need in sorted([*needs, *packages])).encode(),
+    }
     content |= {f"{PACKAGE}/{name}": path.read_bytes() for name, path in package_files().items()}
     content[f"{PACKAGE}/{LICENSE}"] = license_file().read_bytes()
     title = f"VidCom² on {options.model.split('/')[-1]}"
@@ -67,19 +75,6 @@ def stage_space(folder: Path, options: PublishOptions, packages: Sequence[str] =
         )
         card.save(folder / CARD)
         return StagedRepo(folder, staged_files(folder), repo_type="space")
-
-
-def app(model: str, revision: str | None) -> str:
-    """Return the content of the Space's `app.py`."""
-    given = json.dumps(model) + ("" if revision is None else f", revision={json.dumps(revision)}")
-    return APP_TEMPLATE.format(given)
-
-
-def requirements(packages: Sequence[str] = ()) -> str:
-    """Return the packages that vidcom2 requires and those given, one per line, without Gradio: `sdk_version` makes the
-    Hub add it."""
-    own = [need for need in requires(PACKAGE) or [] if not re.search(r"\bextra\s*==", need)]
-    return "".join(f"{need}\n" for need in sorted([*own, *packages]))
 
 
 def package_files() -> dict[str, Path]:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import CheckpointError, foreign_processor
+from ..checkpoints import foreign_processor
 from ..configuration.compression_settings import VISION_METHODS
 from ..configuration.family_config import FamilyConfig
+from ..errors import CheckpointError
 from ..families import FAMILIES
+from ..finding_checkpoints import read_object
 from ..repo_shape import CARD, CONFIG, sha256_of
 from ..shipping.shipped_code import LICENSE, code_of, fields_of, license_file
-from .base_checkpoint import Base, read_json
+from .base_checkpoint import Base
 from .model_card import FIGURE, CardOptions, model_card
 
 
@@ -163,7 +165,7 @@ def _complete_processor(config_class: type[FamilyConfig], folder: Path) -> list[
         ("video_preprocessor_config.json", None, config_class.video_processor_fields),
         ("preprocessor_config.json", None, {}),
     ):
-        content = read_json(folder / path) if (folder / path).is_file() else {}
+        content = read_object(folder / path) if (folder / path).is_file() else {}
         fields, named = content if part is None else content.get(part), content.get("processor_class")
         if named is not None and foreign_processor([named], family) is not None:
             raise CheckpointError(

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import RemoteEntryNotFoundError
 
-from ..errors import OptionError
-from ..finding_checkpoints import family_at
+from ..families import FAMILIES
+from ..finding_checkpoints import folder_named, read_object
 from ..hub_calls import PublishError, hub_errors
 from ..repo_shape import CONFIG, FINISHED
 
@@ -64,19 +65,14 @@ def verify(
         OptionError: if there is no such folder, if a revision is given for a folder, or if a package is missing that
             the repo's processor needs.
         NotVidCom2Error: if it is something else, such as a stock checkpoint or an empty folder.
+        CheckpointError: if its config.json cannot be read.
         PublishError: if the Hub has no such repo, or cannot be reached.
     """
-    if Path(name).expanduser().is_dir():
-        name = str(Path(name).expanduser().resolve())
-        if revision is not None:
-            raise OptionError(f"`--revision` is {revision!r}, but {name!r} is a folder, which has none.")
-    elif name.startswith((".", "/", "~")):
-        raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
+    if (folder := folder_named(name, revision)) is not None:
+        name = str(folder.resolve())
     _check_is_vidcom2(name, revision)
     arguments = [name, "--device", device] + ([] if revision is None else ["--revision", revision])
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile("w+") as stderr:
-        if (family := family_at(name, revision)) is not None:
-            family.check_packages()
         environment = os.environ | {
             "HF_MODULES_CACHE": str(Path(scratch, "modules")),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -106,30 +102,30 @@ def failures(checks: list[Check]) -> list[Check]:
 
 
 def _check_is_vidcom2(name: str, revision: str | None) -> None:
-    """Check that there is something of VidCom² to verify.
+    """Check that there is something of VidCom² to verify, and what its processor needs.
 
     Raises:
+        CheckpointError: if its config.json cannot be read.
+        OptionError: if a package is missing.
         NotVidCom2Error: if it is something else.
         PublishError: if it is on the Hub and cannot be read.
     """
     is_folder = Path(name).is_dir()
-    if is_folder:
-        files = [path.relative_to(name).as_posix() for path in Path(name).rglob("*") if path.is_file()]
-    else:
-        try:
-            with hub_errors(name):
-                files = HfApi().list_repo_files(name, revision=revision)
-        except PublishError as error:
-            raise type(error)(f"there is no folder {name!r}, and {error}") from error
     what = f"the folder {name!r}" if is_folder else f"the repo {name!r}"
-    if CONFIG not in files:
-        found = "nothing" if not files else f"no {CONFIG}"
-        raise NotVidCom2Error(f"{what} holds {found}, so it is not a checkpoint.")
-    if not any("vidcom2" in file for file in files):  # config.json may still name VidCom²
+    lacking = NotVidCom2Error(f"{what} holds no {CONFIG}, so it is not a checkpoint.")
+    try:
         with hub_errors(name):
-            path = Path(name, CONFIG) if is_folder else hf_hub_download(name, CONFIG, revision=revision)
-        if "vidcom2" not in Path(path).read_text(encoding="utf-8", errors="replace").lower():
-            raise NotVidCom2Error(
-                f"{what} is not a VidCom² repo: neither its files nor its config.json name VidCom². Make one from it "
-                f"with `vidcom2 publish --base {name} --repo org/name`."
-            )
+            path = Path(name, CONFIG) if is_folder else Path(hf_hub_download(name, CONFIG, revision=revision))
+    except PublishError as error:
+        if isinstance(error.__cause__, RemoteEntryNotFoundError):
+            raise lacking from None
+        raise type(error)(f"there is no folder {name!r}, and {error}") from error
+    if not path.is_file():
+        raise lacking
+    if (family := FAMILIES.get(str(read_object(path).get("model_type")))) is not None:
+        family.check_packages()
+    if "vidcom2" not in path.read_text(encoding="utf-8", errors="replace").lower():
+        raise NotVidCom2Error(
+            f"{what} is not a VidCom² repo: its {CONFIG} does not name VidCom². Make one from it with `vidcom2 publish "
+            f"--base {name} --repo org/name`."
+        )

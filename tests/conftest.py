@@ -62,7 +62,6 @@ AROUND_THE_MODELS = {
     "explain",
     "frames",
     "load",
-    "loading",
     "many",
     "pipelines",
     "publish",
@@ -242,21 +241,6 @@ def build_family(case: ModelCase, tmp_path_factory: pytest.TempPathFactory) -> F
 @pytest.fixture(scope="session", params=EACH_MODEL)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
     return build_family(request.param, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel and the source distribution, and return their folder."""
-    from hatchling.build import build_sdist, build_wheel
-
-    folder, before = tmp_path_factory.mktemp("built"), Path.cwd()
-    os.chdir(Path(__file__).parents[1])  # a build backend runs in the project's folder
-    try:
-        build_wheel(str(folder))
-        build_sdist(str(folder))
-    finally:
-        os.chdir(before)
-    return folder
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ Xet servers. They never pass through this server, so a client that asked for no 
 Only one process at a time can have that store open. While another process moves weights, this one must not read any
 (`hub.read`).
 
-Inside `online` a test passes `token=` and, for downloads, `cache_dir=` or `local_dir=`, because names that other
-packages imported from `huggingface_hub.constants` keep their old values. Call the client's `HfApi(endpoint=hub.url)`,
-or its module-level functions, which then talk to this Hub too. Load models with remote code in a separate process.
+Inside `online` a test passes `token=`, and calls the client's `HfApi(endpoint=hub.url)` or its module-level functions,
+which then talk to this Hub too. Load models with remote code in a separate process.
 """
 
 import base64
@@ -100,7 +99,6 @@ class Request:
     method: str
     path: str  # including the query
     status: int | None  # None: the client got no answer
-    authorized: bool  # whether an Authorization header was sent
     body_bytes: int  # how many were received
 
 
@@ -179,8 +177,8 @@ def card_metadata(card: str) -> Any:
 class LoopbackHub:
     """The server. `tokens` maps a token to its user; `folder` holds the Xet store."""
 
-    def __init__(self, folder: Path, tokens: dict[str, dict[str, Any]] | None = None) -> None:
-        self.tokens = tokens if tokens is not None else {"hf_test": {"name": "ada", "orgs": ["org"]}}
+    def __init__(self, folder: Path) -> None:
+        self.tokens: dict[str, dict[str, Any]] = {"hf_test": {"name": "ada", "orgs": ["org"]}}
         self.store = folder.resolve()
         self.store.mkdir(parents=True, exist_ok=True)
         self.repos: dict[str, Repo] = {}
@@ -214,11 +212,9 @@ class LoopbackHub:
         card = {"README.md": NEW_SPACE_CARD} if name.startswith("spaces/") else {}
         self.commit(name, {".gitattributes": GIT_ATTRIBUTES, **card}, "initial commit")
 
-    def commit(
-        self, name: str, files: dict[str, bytes | Blob | None], message: str = "A commit", revision: str = "main"
-    ) -> str:
+    def commit(self, name: str, files: dict[str, bytes | Blob | None], message: str = "A commit") -> str:
         """Add a commit without any client, and return its oid. `files` holds contents to write, or None to delete."""
-        ref = revision if revision.startswith("refs/") else f"refs/heads/{revision}"
+        ref = "refs/heads/main"
         with self._lock:
             parent = self.repos[name].refs.get(ref)
             tree = dict(parent.files) if parent else {}
@@ -228,10 +224,10 @@ class LoopbackHub:
                     tree[path] = Blob.regular(content) if isinstance(content, bytes) else content
             return self._add_commit(self.repos[name], ref, message, tree).oid
 
-    def seed(self, name: str, folder: Path, private: bool = False) -> str:
+    def seed(self, name: str, folder: Path) -> str:
         """Commit a folder to a repository, new or old, and return the oid. Weights go to the Xet store."""
         if name not in self.repos:
-            self.create(name, private)
+            self.create(name)
         files: dict[str, bytes | Blob | None] = {}
         large: dict[str, Any] = {}
         with self._xet_session().new_upload_commit(endpoint=f"local://{self.store}") as upload:
@@ -297,11 +293,7 @@ class LoopbackHub:
         return "\n".join(self._seen)
 
     def environment(self, home: Path, token: str | None = "hf_test") -> dict[str, str]:
-        """Return the environment of a user's process, with its own home folder and perhaps a token.
-
-        Such a process sleeps between retries, for 1, 2, 4, 8 and 8 seconds, and for more than a minute in `hf_xet`
-        unless HF_XET_CLIENT_RETRY_MAX_ATTEMPTS is set.
-        """
+        """Return the environment of a user's process, with its own home folder and perhaps a token."""
         kept = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TMPDIR", "LANG")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         environment |= {"HOME": str(home), "HF_HOME": str(home / "huggingface"), "HF_ENDPOINT": self.url}
@@ -461,10 +453,7 @@ class LoopbackHub:
 
     @route("POST", "/api/validate-yaml")
     def _validate_yaml(self, call: Call) -> Answer:
-        try:
-            card_metadata(call.json()["content"])
-        except yaml.YAMLError as error:
-            return Answer({"errors": [{"message": f"Invalid YAML: {error}"}], "warnings": []}, 400)
+        card_metadata(call.json()["content"])  # a card that is not valid makes the fixture fail
         return Answer({"errors": [], "warnings": []})
 
     @route("GET", "/api/models/{repo}")
@@ -479,21 +468,10 @@ class LoopbackHub:
                 if blob.sha256:
                     sibling["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": 134}
         card = commit.files.get("README.md")
-        try:
-            data = card_metadata(self._bytes(card).decode()) if card else None
-        except yaml.YAMLError:
-            data = None
-        data = data if isinstance(data, dict) else {}
+        data = (card_metadata(self._bytes(card).decode()) if card else None) or {}
         described = {name: data[name] for name in ("pipeline_tag", "library_name") if name in data}
         name = repo.removeprefix("spaces/")
         info = {"id": name, "modelId": name, "author": name.split("/")[0], "sha": commit.oid, "private": private}
-        info |= {
-            "lastModified": "2026-01-01T00:00:00.000Z",
-            "gated": False,
-            "disabled": False,
-            "downloads": 0,
-            "likes": 0,
-        }
         return Answer({**info, "tags": data.get("tags", []), "cardData": data, "siblings": siblings, **described})
 
     def _listed(self, commit: Commit, path: str) -> dict[str, Any]:
@@ -693,8 +671,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = _serve
 
     def _log(self, body: bytes, answer: Answer | None) -> None:
-        status, authorized = answer.status if answer else None, "Authorization" in self.headers
-        self.hub.requests.append(Request(self.command, self.path, status, authorized, len(body)))
+        status = answer.status if answer else None
+        self.hub.requests.append(Request(self.command, self.path, status, len(body)))
         headers = [f"{name}: {value}" for name, value in self.headers.items() if name.lower() != "authorization"]
 
         def decoded(match: re.Match[str]) -> str:

@@ -8,57 +8,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-TOKEN_IDS = {  # of Qwen3.5, 3.6 and 3.8
-    "image_token_id": 248056,
-    "video_token_id": 248057,
-    "vision_start_token_id": 248053,
-    "vision_end_token_id": 248054,
-}
-QWEN3_5_TEXT = {
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "attn_output_gate": True,
-    "eos_token_id": 248044,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "hidden_act": "silu",
-    "initializer_range": 0.02,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_value_head_dim": 128,
-    "mamba_ssm_dtype": "float32",
-    "max_position_embeddings": 262144,
-    "mtp_num_hidden_layers": 1,
-    "mtp_use_dedicated_embeddings": False,
-    "output_gate_type": "swish",
-    "partial_rotary_factor": 0.25,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {
-        "mrope_interleaved": True,
-        "mrope_section": [11, 11, 10],
-        "partial_rotary_factor": 0.25,
-        "rope_theta": 10000000,
-        "rope_type": "default",
-    },
-    "tie_word_embeddings": False,
-    "use_cache": True,
-    "vocab_size": 248320,
-}
-QWEN3_5_TOWER = {
-    "deepstack_visual_indexes": [],
-    "depth": 27,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_size": 1152,
-    "in_channels": 3,
-    "intermediate_size": 4304,
-    "num_heads": 16,
-    "num_position_embeddings": 2304,
-    "patch_size": 16,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-}
-
 
 @dataclass(frozen=True)
 class ReadCheckpoint:
@@ -66,27 +15,23 @@ class ReadCheckpoint:
 
     Attributes:
         name: its id on the Hub.
-        size: its row in the sizes of `vidcom2 bench`.
         tokens: its special tokens, by their ids.
         fps: frames that its makers take from a second of video: its processor's setting, or their example's.
     """
 
     name: str
-    size: str
     config: dict[str, Any]
     tokens: dict[str, int]
     fps: int
 
     def shrunk(self) -> dict[str, Any]:
         """Return its config with fewer and narrower layers. Positions, tokens and proportions stay as they are:
-        value heads per key head, experts per token, the period of full attention, and where deepstack features come
-        from."""
+        value heads per key head, the period of full attention, and where deepstack features come from."""
         config = deepcopy(self.config)
         text, tower = config["text_config"], config["vision_config"]
         text |= {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.2}
+        text["intermediate_size"] = 32
         text["num_hidden_layers"] = text.get("full_attention_interval", 3)
-        narrow = {"intermediate_size": 32, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
-        text |= {name: size for name, size in (narrow | {"num_experts": 16}).items() if name in text}
         if "linear_num_value_heads" in text:
             per_key = text["linear_num_value_heads"] // text["linear_num_key_heads"]
             text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2 * per_key}
@@ -94,10 +39,6 @@ class ReadCheckpoint:
             text["layer_types"] = text["layer_types"][: text["num_hidden_layers"]]
         tower |= {"hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 16}
         return config
-
-
-def _layer_types(layers: int) -> list[str]:
-    return ["full_attention" if layer % 4 == 3 else "linear_attention" for layer in range(layers)]
 
 
 QWEN3_5_TOKENS = {
@@ -125,18 +66,45 @@ READ = (
     # key by key says that Qwen3.6-27B differs in its quantization and its version of Transformers alone.
     ReadCheckpoint(
         "Qwen/Qwen3.8-27B",
-        "qwen3.8-27b",
         {
             "architectures": ["Qwen3_5ForConditionalGeneration"],
             "language_model_only": False,
             "model_type": "qwen3_5",
-            "text_config": QWEN3_5_TEXT
-            | {
+            "text_config": {
+                "attention_bias": False,
+                "attention_dropout": 0.0,
+                "attn_output_gate": True,
+                "eos_token_id": 248044,
+                "full_attention_interval": 4,
+                "head_dim": 256,
+                "hidden_act": "silu",
+                "initializer_range": 0.02,
+                "linear_conv_kernel_dim": 4,
+                "linear_key_head_dim": 128,
+                "linear_num_key_heads": 16,
+                "linear_value_head_dim": 128,
+                "mamba_ssm_dtype": "float32",
+                "max_position_embeddings": 262144,
+                "mtp_num_hidden_layers": 1,
+                "mtp_use_dedicated_embeddings": False,
+                "output_gate_type": "swish",
+                "partial_rotary_factor": 0.25,
+                "rms_norm_eps": 1e-6,
+                "rope_parameters": {
+                    "mrope_interleaved": True,
+                    "mrope_section": [11, 11, 10],
+                    "partial_rotary_factor": 0.25,
+                    "rope_theta": 10000000,
+                    "rope_type": "default",
+                },
+                "tie_word_embeddings": False,
+                "use_cache": True,
+                "vocab_size": 248320,
                 "model_type": "qwen3_5_text",
                 "bos_token_id": 248044,
                 "hidden_size": 5120,
                 "intermediate_size": 17408,
-                "layer_types": _layer_types(64),
+                "layer_types": ["full_attention" if layer % 4 == 3 else "linear_attention" for layer in range(64)],
                 "linear_num_value_heads": 48,
                 "num_attention_heads": 24,
                 "num_hidden_layers": 64,
@@ -144,40 +112,26 @@ READ = (
                 "pad_token_id": None,
             },
             "tie_word_embeddings": False,
-            "vision_config": QWEN3_5_TOWER | {"model_type": "qwen3_5", "out_hidden_size": 5120},
-        }
-        | TOKEN_IDS,
-        QWEN3_5_TOKENS,
-        fps=2,
-    ),
-    # Read in a reference of the checkpoint's shapes, which was checked against its config.json and its weights. Fields
-    # without a shape, and the ids of tokens, are those of Qwen3.8-27B.
-    ReadCheckpoint(
-        "Qwen/Qwen3.6-35B-A3B",
-        "qwen3.6-35b-a3b",
-        {
-            "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-            "model_type": "qwen3_5_moe",
-            "text_config": QWEN3_5_TEXT
-            | {
-                "model_type": "qwen3_5_moe_text",
-                "hidden_size": 2048,
-                "layer_types": _layer_types(40),
-                "linear_num_value_heads": 32,
-                "moe_intermediate_size": 512,
-                "num_attention_heads": 16,
-                "num_experts": 256,
-                "num_experts_per_tok": 8,
-                "num_hidden_layers": 40,
-                "num_key_value_heads": 2,
-                "output_router_logits": False,
-                "router_aux_loss_coef": 0.001,
-                "shared_expert_intermediate_size": 512,
+            "vision_config": {
+                "deepstack_visual_indexes": [],
+                "depth": 27,
+                "hidden_act": "gelu_pytorch_tanh",
+                "hidden_size": 1152,
+                "in_channels": 3,
+                "intermediate_size": 4304,
+                "num_heads": 16,
+                "num_position_embeddings": 2304,
+                "patch_size": 16,
+                "spatial_merge_size": 2,
+                "temporal_patch_size": 2,
+                "model_type": "qwen3_5",
+                "out_hidden_size": 5120,
             },
-            "tie_word_embeddings": False,
-            "vision_config": QWEN3_5_TOWER | {"model_type": "qwen3_5_moe", "out_hidden_size": 2048},
-        }
-        | TOKEN_IDS,
+            "image_token_id": 248056,
+            "video_token_id": 248057,
+            "vision_start_token_id": 248053,
+            "vision_end_token_id": 248054,
+        },
         QWEN3_5_TOKENS,
         fps=2,
     ),
@@ -185,7 +139,6 @@ READ = (
     # itself is gated. Its makers' example samples four frames a second.
     ReadCheckpoint(
         "nvidia/Cosmos-Reason2-2B",
-        "cosmos-reason2-2b",
         {
             "architectures": ["Qwen3VLForConditionalGeneration"],
             "image_token_id": 151655,
@@ -242,8 +195,7 @@ READ = (
     ),
 )
 
-# video_preprocessor_config.json of Qwen3-VL, read in full. Of Qwen3.6-35B-A3B's the bounds of the size were read, which
-# are these; Cosmos-Reason2's was not read.
+# video_preprocessor_config.json of Qwen3-VL, read in full. Cosmos-Reason2's was not read.
 VIDEO_PROCESSOR = {
     "do_convert_rgb": True,
     "do_normalize": True,
@@ -261,36 +213,4 @@ VIDEO_PROCESSOR = {
     "rescale_factor": 1 / 255,
     "size": {"longest_edge": 25165824, "shortest_edge": 4096},
     "temporal_patch_size": 2,
-}
-
-# QVQ-72B-Preview's config.json, read in a copy by unsloth: the language model's fields lie beside the others.
-QVQ: dict[str, Any] = {
-    "architectures": ["Qwen2VLForConditionalGeneration"],
-    "attention_dropout": 0.0,
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-    "hidden_act": "silu",
-    "hidden_size": 8192,
-    "image_token_id": 151655,
-    "initializer_range": 0.02,
-    "intermediate_size": 29568,
-    "max_position_embeddings": 128000,
-    "max_window_layers": 80,
-    "model_type": "qwen2_vl",
-    "num_attention_heads": 64,
-    "num_hidden_layers": 80,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default", "type": "default"},
-    "rope_theta": 1000000.0,
-    "sliding_window": 32768,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "use_sliding_window": False,
-    "video_token_id": 151656,
-    "vision_config": {"hidden_size": 8192, "in_chans": 3, "model_type": "qwen2_vl", "spatial_patch_size": 14},
-    "vision_end_token_id": 151653,
-    "vision_start_token_id": 151652,
-    "vision_token_id": 151654,
-    "vocab_size": 152064,
 }

@@ -91,7 +91,7 @@ def test_another_familys_config_is_refused(family: Family) -> None:
 
 
 def test_a_users_subclass_loads_stock_checkpoints(family: Family, tmp_path: Path) -> None:
-    from test_loading import assert_same_weights, legacy_checkpoint
+    from test_load import assert_same_weights, legacy_checkpoint
 
     subclass = type(f"My{family.case.model_class.__name__}", (family.case.model_class,), {})
     folder = legacy_checkpoint(family, tmp_path) if family.case.native else family.folder

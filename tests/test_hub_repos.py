@@ -124,9 +124,12 @@ class World:
         if not video.exists():
             np.save(video, make_video(0))
         task |= {"video": str(video), "question": QUESTION, "call_ratio": CALL_RATIO}
+        return json.loads(self.run(script, json.dumps(task), token=token).splitlines()[-1])
+
+    def run(self, script: str, *arguments: str, token: str | None = None) -> str:
         home = self.folder / f"user-{len(list(self.folder.glob('user-*')))}"
         result = subprocess.run(
-            [sys.executable, "-c", script, json.dumps(task)],
+            [sys.executable, "-c", script, *arguments],
             capture_output=True,
             text=True,
             timeout=500,
@@ -134,30 +137,19 @@ class World:
             env=self.hub.environment(home, token) | {"OMP_NUM_THREADS": "1"},
         )
         assert result.returncode == 0, result.stderr[-4000:]
-        return json.loads(result.stdout.splitlines()[-1])
+        return result.stdout
 
     def run_card_snippets(self, repos: list[str]) -> None:
         """Run the Python of these cards as it is, with a video file and only PyAV to read it. Each block must print an
         answer."""
-        blocks = []
-        for repo in repos:
-            card = self.hub.read(repo, "README.md").decode()
-            blocks += [block.split("```")[0] for block in card.split("```python\n")[1:]]
+        cards = [self.hub.read(repo, "README.md").decode() for repo in repos]
+        blocks = [block.split("```")[0] for card in cards for block in card.split("```python\n")[1:]]
         start = "import sys; sys.modules |= dict.fromkeys(['vidcom2', 'torchcodec'])"
-        script = "\nprint('<end>')\n".join([start, *blocks, ""])
         (self.folder / "clip.mp4").write_bytes(DEMO_VIDEO.read_bytes())
-        result = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            cwd=self.folder,
-            env=self.hub.environment(self.folder / "reader", None) | {"OMP_NUM_THREADS": "1"},
-        )
-        assert result.returncode == 0, result.stderr[-4000:]
+        out = self.run("\nprint('<end>')\n".join([start, *blocks, ""]))
         # `print` ends a line after the answer and after "<end>". Random weights may answer with line breaks alone.
-        answers = [answer.removeprefix("\n").removesuffix("\n") for answer in result.stdout.split("<end>")[1:-1]]
-        assert len(answers) == len(blocks) == 2 * len(CASES_THAT_LOAD) and all(answers), result.stdout
+        answers = [answer.removeprefix("\n").removesuffix("\n") for answer in out.split("<end>")[1:-1]]
+        assert len(answers) == len(blocks) == 2 * len(CASES_THAT_LOAD) and all(answers), out
 
     def inputs(self, case: ModelCase) -> Any:
         processor = self.processors[case.name]
@@ -317,7 +309,7 @@ def test_a_dry_run_of_a_folder_needs_no_network(
     names = ("--base", world.bases["qwen2_vl"], "--repo", "org/dry", "--no-verify")
     code, out, error = vidcom2("publish", *names, "--dry-run")
     assert code == 0 and "nothing was sent" in out and "the operations are those of a new repo" in error, error
-    reason = {"offline": "HF_HUB_OFFLINE", "no network": "could not be reached", "a proxy's 503": "answered 503"}[fault]
+    reason = {"offline": "HF_HUB_OFFLINE", "no network": "cannot be reached", "a proxy's 503": "answered 503"}[fault]
     assert reason in error
     assert (tmp_path / "dry-staged" / "config.json").is_file()
     code, _, error = vidcom2("publish", *names)
@@ -371,19 +363,14 @@ BASE = ("--base", "org/qwen2_vl-base")
     [
         (("publish", "--repo", "org/x"), "pass `--base` and `--repo`"),
         (("publish", *BASE, "--repo", "x"), "its name must include a user or organisation"),
-        (("publish", *BASE, "--repo", "org/ x"), "Repo id must use alphanumeric"),
         (("publish", *BASE, "--repo", "org/x", "--tag", "v1", "--pr"), "`--tag` tags a commit of the repo"),
         (("publish", *BASE, "--repo", "org/qwen2_vl-base", "--force"), "are both 'org/qwen2_vl-base'"),
         (("publish", *BASE, "--repo", "org/x", "--base-model", "org/y"), "is for a base in a folder"),
         (("publish", "--base", ".", "--repo", "org/x", "--revision", "v1"), "is a folder, which has none"),
-        (("publish", "--base", "./nothing", "--repo", "org/x"), "there is no folder './nothing'"),
         (("publish", "--base", "a/b/c", "--repo", "org/x"), "'a/b/c' is no name of a Hub repo"),
-        (("verify", "./nothing"), "there is no folder './nothing'"),
-        (("verify", ".", "--revision", "v1"), "is a folder, which has none"),
-        (("verify", "org/nothing"), "there is no folder 'org/nothing', and the Hub has no 'org/nothing'"),
-        (("verify", "nothing"), "'nothing': there is no such folder, and a Hub id has its organisation in front"),
+        (("verify", "org/nothing"), "there is no folder 'org/nothing', and the Hub has no such repo"),
         (("verify", "org/qwen2_vl-base"), "the repo 'org/qwen2_vl-base' is not a VidCom² repo"),
-        (("verify", "org/offline"), "the Hub is not asked for 'org/offline', since HF_HUB_OFFLINE"),
+        (("verify", "org/offline"), "the Hub is not asked, since HF_HUB_OFFLINE"),
     ],
 )
 def test_mistakes_are_reported_in_one_line_before_anything_takes_long(

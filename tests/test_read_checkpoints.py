@@ -12,17 +12,14 @@ import pytest
 import torch
 from conftest import Family
 from models import MODELS, RETENTION_RATIO
-from read_checkpoints import QVQ, READ, VIDEO_PROCESSOR, ReadCheckpoint
+from read_checkpoints import READ, VIDEO_PROCESSOR, ReadCheckpoint
 from reference import compressed_embeddings, new_tokens, position_arguments
 from safetensors.torch import load_file, save_file
-from test_qwen_videos import seen_positions
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import BatchFeature, Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
 from transformers.video_utils import VideoMetadata
 
 import vidcom2
-from vidcom2 import VidCom2Qwen2VLConfig
-from vidcom2.measuring.sizes import MODEL_SIZES
 from vidcom2.tiny.qwen import QWEN2_VL_CHAT_TEMPLATE
 from vidcom2.tiny.tokens import chat_tokenizer
 
@@ -46,7 +43,7 @@ def processor_of(checkpoint: ReadCheckpoint) -> Qwen3VLProcessor:
     )
 
 
-@pytest.fixture(scope="module", params=READ, ids=lambda checkpoint: checkpoint.size)
+@pytest.fixture(scope="module", params=READ, ids=lambda checkpoint: checkpoint.name)
 def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ReadCheckpoint, Family]:
     checkpoint, folder = request.param, tmp_path_factory.mktemp("read")
     config = checkpoint.shrunk()
@@ -107,50 +104,3 @@ def test_a_batch_answers_as_in_the_stock_class_and_as_compressed_by_hand(read: t
         by_hand = family.stock(inputs_embeds=rows, **position_arguments(family, alone, remaining), **last).logits
         torch.testing.assert_close(family.model(**alone, **last).logits, by_hand, rtol=0, atol=1e-5)
         assert (family.stock(**alone, **last).logits - by_hand).abs().max() > 1e-3  # they depend on the video
-
-
-def test_times_and_the_limits_of_frames_are_the_processors(read: tuple[ReadCheckpoint, Family]) -> None:
-    """A clip of five seconds is sampled at the checkpoint's rate, and all times stay in the compressed prompt."""
-    checkpoint, family = read
-    given = {} if checkpoint.fps == VIDEO_PROCESSOR["fps"] else {"fps": checkpoint.fps}
-    inputs = prompts(family, ["What happens?"], [clip(0, 40)], **given)
-    sampled = np.linspace(0, 39, 5 * checkpoint.fps).round() / FRAMES_PER_SECOND
-    times = "".join(
-        f"<{time:.1f} seconds><|vision_start|>{6 * '<|video_pad|>'}<|vision_end|>"
-        for time in sampled.reshape(-1, 2).mean(axis=1)
-    )
-    assert times in family.processor.decode(inputs["input_ids"][0])
-    assert family.processor.decode(inputs["input_ids"][0]).endswith("assistant\n<think>\n")
-
-    kept = len(family.model.get_video_features(**family.videos_of(inputs)).pooler_output[0])
-    text = int((inputs["input_ids"] != checkpoint.tokens["<|video_pad|>"]).sum())
-    with seen_positions(family.model) as seen:
-        family.model.generate(**inputs, **GREEDY)
-    assert kept < 6 * len(sampled) // 4 and seen[0].shape[-1] == text + kept
-
-    sample = family.processor.video_processor.sample_frames
-    for seconds, expected in ((0.5, 4), (3600, 768)):
-        metadata = VideoMetadata(total_num_frames=int(24 * seconds), fps=24, duration=seconds)
-        assert len(sample(metadata, fps=checkpoint.fps)) == expected
-
-
-@pytest.mark.parametrize("checkpoint", READ, ids=lambda checkpoint: checkpoint.size)
-def test_sizes_are_those_of_the_configs_that_were_read(checkpoint: ReadCheckpoint) -> None:
-    size, config = MODEL_SIZES[checkpoint.size], checkpoint.config
-    text = dict(config["text_config"])
-    if "rope_scaling" in text:  # its name before Transformers 5
-        text["rope_parameters"] = text.pop("rope_scaling") | {"rope_theta": text["rope_theta"]}
-    if "num_experts" in text:
-        text["intermediate_size"] = size.text["intermediate_size"]  # no layer of these has the size
-    assert (size.checkpoint, size.model_type) == (checkpoint.name, config["model_type"])
-    assert {name: text.get(name) for name in size.text} == dict(size.text)
-    assert {name: config["vision_config"][name] for name in size.vision} == dict(size.vision)
-
-
-def test_a_config_whose_language_model_lies_flat_is_read() -> None:
-    config = VidCom2Qwen2VLConfig.from_dict(QVQ)
-    read = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads", "max_position_embeddings")
-    assert {name: getattr(config.text_config, name) for name in read} == {name: QVQ[name] for name in read}
-    assert config.text_config.rope_parameters["mrope_section"] == [16, 24, 24]
-    assert config.text_config.rope_parameters["rope_theta"] == QVQ["rope_theta"]
-    assert (config.vision_config.hidden_size, config.video_token_id) == (8192, 151656)

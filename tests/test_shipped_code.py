@@ -5,8 +5,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,6 @@ from vidcom2.hub_upload.verification import failures, verify
 from vidcom2.shipping.shipped_code import code_of, fields_of
 from vidcom2.tiny.llava_video import tiny_llava_video
 
-MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # made by `__init_subclass__`
 ROOT = Path(__file__).parents[1]
 ROOMS = ("modeling", "configuration")
 SHIPPED = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.stem != "__init__")
@@ -39,7 +36,15 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
     code = code_of(case.model_class)
     for name, content in code.items():
         (tmp_path / name).write_bytes(content)
-    fields = fields_of(case.model_class, code_of(case.model_class))
+    fields = fields_of(case.model_class, code)
+    model = f"modeling_vidcom2_{case.name}.{case.model_class.__name__}"
+    assert fields["architectures"] == [case.model_class.__name__]
+    assert fields["auto_map"] == {
+        "AutoConfig": f"configuration_vidcom2_{case.name}.{case.config_class.__name__}",
+        "AutoModel": model,
+        "AutoModelForImageTextToText": model,
+        "AutoModelForMultimodalLM": model,
+    }
     named = [*fields["auto_map"].values(), *(task["impl"] for task in fields["custom_pipelines"].values())]
     if not case.native:
         named.append("processing_llava_video.LlavaVideoProcessor")
@@ -50,12 +55,26 @@ def test_a_repo_holds_exactly_the_code_that_transformers_finds(case: ModelCase, 
     assert reached == set(code)
 
 
-def test_every_shipped_file_belongs_to_some_repo() -> None:
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_repo_holds_the_methods_that_its_config_names_and_no_other(model_type: str) -> None:
+    def methods(*chosen: str | list[str]) -> set[str]:
+        code = code_of(FAMILIES[model_type].model_class, *chosen)
+        return {name for name in code if re.match("method_|vision_", name)}
+
+    assert methods() == {"method_vidcom2.py"}
+    assert methods("evs") == {"method_vidcom2.py", "method_evs.py"}
+    assert methods("vidcom2", "skip_repeated") == {"method_vidcom2.py", "vision_skip_repeated.py"}
+    assert methods("vidcom2", "full", ["coverage"]) == {"method_vidcom2.py", "method_coverage.py"}
+
+
+def test_every_shipped_file_belongs_to_some_repo_and_has_a_name_of_its_own() -> None:
+    """A Hub repo is one flat folder."""
     compression = [name for name, method in COMPRESSION_METHODS.items() if method.file is not None]
     shipped = {name for case in MODELS for name in code_of(case.model_class, "vidcom2", "full", compression)}
     shipped |= code_of(MODELS[0].model_class, "vidcom2", "skip_repeated").keys()
     shipped |= {"users_methods.py", "users_vision_methods.py"}  # are shipped with methods of users
-    assert shipped == {path.name for path in SHIPPED} - {"compress.py"}
+    names = [path.name for path in SHIPPED]
+    assert shipped == set(names) - {"compress.py"} and len(names) == len(set(names))
 
 
 def test_the_code_in_a_repo_differs_from_the_package_only_in_names_of_rooms(case: ModelCase) -> None:
@@ -72,42 +91,6 @@ def test_the_code_in_a_repo_differs_from_the_package_only_in_names_of_rooms(case
     assert differing
 
 
-def test_no_name_of_a_shipped_file_is_used_twice() -> None:
-    """A Hub repo is one flat folder."""
-    names = [path.name for path in SHIPPED]
-    assert len(names) == len(set(names))
-
-
-def test_repo_shape_imports_only_the_standard_library() -> None:
-    tree = ast.parse((ROOT / "src" / "vidcom2" / "repo_shape.py").read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
-    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
-    assert not any(getattr(node, "level", 0) for node in imports)
-
-
-def test_the_docs_list_the_hooks_of_a_family() -> None:
-    page = (ROOT / "docs" / "add_a_family.md").read_text(encoding="utf-8")
-    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    shown = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-
-    def said_by(cls: type) -> set[str]:
-        names = {*vars(cls), *vars(cls).get("__annotations__", {})}
-        return {name for name in names if not name.startswith("_")} - MADE_FOR_EACH_CLASS
-
-    overridden, of_mixins = set(), set()
-    for family in FAMILIES.values():
-        for whole in (family.model_class, family.model_class.inner_class):
-            above: set[str] = set()
-            for cls in reversed([cls for cls in whole.__mro__ if cls.__module__.startswith("vidcom2.modeling.")]):
-                overridden |= said_by(cls) & above
-                if cls.__name__.endswith("Mixin"):
-                    above |= said_by(cls)
-            of_mixins |= above
-    assert overridden <= shown, overridden - shown
-    assert shown <= of_mixins | {"config"}, shown - of_mixins
-
-
 def test_a_familys_settings_equal_those_of_its_config(case: ModelCase) -> None:
     family = FAMILIES[case.config_class.model_type]
     assert family.native == case.native and family.model_class is case.model_class
@@ -115,36 +98,18 @@ def test_a_familys_settings_equal_those_of_its_config(case: ModelCase) -> None:
         assert getattr(case.config_class(), name) == accepted[0]
         for value in accepted:
             assert getattr(case.config_class(**{name: value}), name) == value
-        with pytest.raises(ValueError, match=f"must be one of {', '.join(map(repr, accepted))}\\."):
+        with pytest.raises(ValueError, match=f"{name}.*{accepted[-1]}"):
             case.config_class(**{name: "none of them"})
 
 
-@pytest.mark.slow
-def test_importing_checkpoints_imports_no_familys_files() -> None:
-    code = "import sys, vidcom2.checkpoints; print([name for name in sys.modules if 'modeling_vidcom2' in name])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+# -- harmless ---------------------------------------------------------------------------------------------------------
 
-
-def test_a_model_repo_names_the_class_for_every_auto_class(case: ModelCase) -> None:
-    fields = fields_of(case.model_class, code_of(case.model_class))
-    model = f"modeling_vidcom2_{case.name}.{case.model_class.__name__}"
-    assert fields["architectures"] == [case.model_class.__name__]
-    assert fields["auto_map"] == {
-        "AutoConfig": f"configuration_vidcom2_{case.name}.{case.config_class.__name__}",
-        "AutoModel": model,
-        "AutoModelForImageTextToText": model,
-        "AutoModelForMultimodalLM": model,
-    }
-
-
-# Names through which Python code reaches files, the network, other programs, or code that nobody can read beforehand.
-REACHING_MODULES = {
-    *("os", "io", "pathlib", "shutil", "tempfile", "glob", "fileinput", "mmap", "sqlite3", "shelve", "dbm"),
-    *("socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "requests", "httpx", "huggingface_hub"),
-    *("subprocess", "multiprocessing", "threading", "asyncio", "concurrent", "signal", "ctypes", "cffi", "pty"),
-    *("pickle", "marshal", "dill", "importlib", "runpy", "code", "codeop", "builtins", "sys", "site", "platform"),
+IMPORTED = {
+    *("torch", "transformers", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "inspect"),
+    *("itertools", "math", "numbers", "types", "typing", "weakref"),
 }
 HARMLESS = {"os": {"PathLike"}, "os.path": {"basename", "isfile", "join"}}  # these open nothing
+# Names through which Python code reaches files, the network, other programs, or code that nobody can read beforehand.
 REACHING_CALLS = {"open", "exec", "eval", "compile", "__import__", "input", "breakpoint", "globals"}
 REACHING_ATTRIBUTES = {
     *("environ", "getenv", "system", "popen", "hub", "load_state_dict_from_url", "load_library", "cpp_extension"),
@@ -158,50 +123,35 @@ def reaching(source: str) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.split(".")[0] in REACHING_MODULES]
-        elif isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} <= HARMLESS.get(
-            node.module, set()
-        ):
-            continue
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] not in IMPORTED]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found += [node.module] if node.module.split(".")[0] in REACHING_MODULES else []
-            found += [alias.name for alias in node.names if alias.name in REACHING_MODULES | REACHING_ATTRIBUTES]
+            names = {alias.name for alias in node.names}
+            if node.module.split(".")[0] not in IMPORTED and not names <= HARMLESS.get(node.module, set()):
+                found.append(node.module)
+            found += names & REACHING_ATTRIBUTES
         elif isinstance(node, ast.Name) and node.id in REACHING_CALLS:
             found.append(node.id)
         elif isinstance(node, ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else ""
-            if node.attr in REACHING_ATTRIBUTES or (
-                owner == "torch" and node.attr in {"load", "save", "classes", "ops"}
-            ):
+            if node.attr in REACHING_ATTRIBUTES or (owner, node.attr) in {("torch", "load"), ("torch", "save")}:
                 found.append(f"{owner}.{node.attr}")
     return found
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing(path: Path) -> None:
-    assert reaching(path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_shipped_code_reads_no_environment_opens_nothing_and_runs_nothing() -> None:
+    assert {path.name: found for path in SHIPPED if (found := reaching(path.read_text(encoding="utf-8")))} == {}
+    for source in (
         "import os",
-        "from os import environ",
         "from os.path import join, os",
         "from torch import hub",
         "import torch\ntorch.load('x')",
-        "import urllib.request as u",
-        "open('x')",
         "(lambda f=open: f)()",
-        "exec('1')",
         "def f():\n    from subprocess import run",
-        "__import__('os')",
-        "import huggingface_hub",
-        "import torch\ntorch.utils.cpp_extension.load('x')",
-    ],
-)
-def test_the_search_finds_code_that_reaches_outside(source: str) -> None:
-    assert reaching(source)
+    ):
+        assert reaching(source), source
+
+
+# -- saved by the package ---------------------------------------------------------------------------------------------
 
 
 def test_a_model_saved_by_the_package_is_a_complete_repo(family: Family, tmp_path: Path) -> None:
@@ -243,15 +193,6 @@ def test_a_saved_inner_model_carries_its_code_and_compresses_again(family: Famil
     assert torch.equal(found, expected) and not torch.equal(stock, expected)
 
 
-def test_a_saved_config_alone_carries_its_code(case: ModelCase, tmp_path: Path) -> None:
-    case.config_class(retention_ratio=0.1).save_pretrained(tmp_path)
-    assert code_of(case.model_class).keys() <= {path.name for path in tmp_path.iterdir()}
-    assert (
-        json.loads((tmp_path / "config.json").read_text())["auto_map"]
-        == fields_of(case.model_class, code_of(case.model_class))["auto_map"]
-    )
-
-
 # -- files of others --------------------------------------------------------------------------------------------------
 
 
@@ -259,22 +200,33 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def assert_refused(saved: object, folder: Path, name: str) -> None:
+    """Check that saving is refused because of a file, and changes nothing."""
+    before = files_of(folder)
+    with pytest.raises(ValueError, match=rf"holds '{name}'.*which this project did not write"):
+        saved.save_pretrained(folder)
+    assert files_of(folder) == before
+
+
 @pytest.mark.parametrize("name", ["compression.py", "configuration_vidcom2_{}.py"])
 def test_saving_never_overwrites_a_file_that_this_project_did_not_write(
-    name: str, case: ModelCase, tmp_path: Path
+    name: str, family: Family, tmp_path: Path
 ) -> None:
-    (tmp_path / name.format(case.name)).write_text("mine = 1\n")
-    before = files_of(tmp_path)
-    with pytest.raises(ValueError, match=rf"holds '{name.format(case.name)}', which this project did not write.*Move"):
-        case.config_class().save_pretrained(tmp_path)
-    assert files_of(tmp_path) == before
+    name = name.format(family.case.name)
+    (tmp_path / name).write_text("mine = 1\n")
+    assert_refused(family.case.config_class(), tmp_path, name)
+    assert_refused(family.model, tmp_path, name)
 
 
-def test_a_model_is_not_half_saved_beside_files_of_others(family: Family, tmp_path: Path) -> None:
-    (tmp_path / "in_transformers.py").write_text("mine = 1\n")
-    with pytest.raises(ValueError, match=r"holds 'in_transformers\.py', which this project did not write"):
-        family.model.save_pretrained(tmp_path)
-    assert files_of(tmp_path) == {"in_transformers.py": b"mine = 1\n"}
+@pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
+def test_a_saved_file_that_the_user_changed_is_not_overwritten(spoilt: str, case: ModelCase, tmp_path: Path) -> None:
+    config = case.config_class()
+    config.save_pretrained(tmp_path)
+    path = tmp_path / "compression.py"
+    path.write_text(path.read_text() + "# I changed this\n")
+    assert_refused(config, tmp_path, "compression.py")
+    (tmp_path / "config.json").write_text(spoilt)  # then only a file's content tells whether this project wrote it
+    assert_refused(config, tmp_path, "compression.py")
 
 
 def test_saving_again_replaces_this_and_older_versions_and_does_not_write_through_links(
@@ -284,6 +236,7 @@ def test_saving_again_replaces_this_and_older_versions_and_does_not_write_throug
     config = case.config_class(retention_ratio=0.1)
     config.save_pretrained(tmp_path)
     first = files_of(tmp_path)
+    assert first.keys() >= code_of(case.model_class).keys()
     config.save_pretrained(tmp_path)
     assert files_of(tmp_path) == first
 
@@ -298,25 +251,9 @@ def test_saving_again_replaces_this_and_older_versions_and_does_not_write_throug
     assert files_of(tmp_path) == first and not link.is_symlink() and elsewhere.read_bytes() == older
     link.unlink()
     link.symlink_to(elsewhere.with_name("nowhere.py"))
-    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
+    with pytest.raises(ValueError, match=r"holds 'compression\.py'"):
         config.save_pretrained(tmp_path)
     assert not elsewhere.with_name("nowhere.py").exists()
-
-
-@pytest.mark.parametrize("spoilt", ["[]", "{", '{"vidcom2_code_sha256": 1}'])
-def test_a_saved_file_that_the_user_changed_is_not_overwritten(spoilt: str, case: ModelCase, tmp_path: Path) -> None:
-    config = case.config_class()
-    config.save_pretrained(tmp_path)
-    path = tmp_path / "compression.py"
-    path.write_text(path.read_text() + "# I changed this\n")
-    before = files_of(tmp_path)
-    with pytest.raises(ValueError, match=r"holds 'compression\.py', which this project did not write"):
-        config.save_pretrained(tmp_path)
-    assert files_of(tmp_path) == before
-    (tmp_path / "config.json").write_text(spoilt)  # then only a file's content tells whether this project wrote it
-    with pytest.raises(ValueError, match=r"holds 'compression\.py', which"):
-        config.save_pretrained(tmp_path)
-    assert path.read_bytes() == before["compression.py"]
 
 
 def test_a_users_subclass_does_not_claim_code_that_is_not_saved_with_it(case: ModelCase, tmp_path: Path) -> None:
@@ -350,24 +287,19 @@ def test_a_model_loaded_from_a_repo_is_not_half_saved_beside_files_of_others(fam
     model = model_class.from_pretrained(repo)
     mine.mkdir()
     (mine / "in_transformers.py").write_text("mine = 1\n")
-    with pytest.raises(ValueError, match=r"holds 'in_transformers\.py', which this project did not write"):
-        model.save_pretrained(mine)
-    assert files_of(mine) == {"in_transformers.py": b"mine = 1\n"}
+    assert_refused(model, mine, "in_transformers.py")
     model.config.save_pretrained(config_alone)
     for folder in (config_alone, repo, tmp_path / "nothing"):  # a folder with only a config, a whole repo, and none
         check_before_copy(model_class, str(folder))
     (mine / "compression_settings.py").write_text("mine = 1\n")
-    with pytest.raises(ValueError, match=r"holds 'compression_settings\.py'.*which this project did not write"):
-        model.config.save_pretrained(mine)
+    assert_refused(model.config, mine, "compression_settings.py")
     (mine / "compression_settings.py").unlink()
     if not family.case.native:
         processor_class = get_class_from_dynamic_module("processing_llava_video.LlavaVideoProcessor", str(repo))
         processor_class.register_for_auto_class()
         processor = processor_class.from_pretrained(repo)
         (mine / "saved_with_code.py").write_text("mine = 1\n")
-        with pytest.raises(ValueError, match=r"holds 'saved_with_code\.py'"):
-            processor.save_pretrained(mine)
-        assert set(files_of(mine)) == {"in_transformers.py", "saved_with_code.py"}
+        assert_refused(processor, mine, "saved_with_code.py")
         processor.save_pretrained(new)
     for _ in range(2):
         model.save_pretrained(new)
@@ -382,13 +314,7 @@ def test_a_processor_saved_alone_carries_its_code(tmp_path: Path) -> None:
     again = get_class_from_dynamic_module(named, str(tmp_path)).from_pretrained(tmp_path)
     assert again.to_dict() == processor.to_dict()
     (tmp_path / "vidcom2_llava_video_pooling.py").write_text("mine = 1\n")
-    before = files_of(tmp_path)
-    with pytest.raises(ValueError, match=r"holds 'vidcom2_llava_video_pooling\.py', which this project did not write"):
-        processor.save_pretrained(tmp_path)
-    assert files_of(tmp_path) == before
-
-
-# -- saved by the stock class -----------------------------------------------------------------------------------------
+    assert_refused(processor, tmp_path, "vidcom2_llava_video_pooling.py")
 
 
 @only(lambda family: family.native)

@@ -1,7 +1,6 @@
 """`vidcom2 verify` fails on each broken repo, and says where it is broken."""
 
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from models import MODELS
 from test_cli import vidcom2
-from transformers import TorchAoConfig
 from transformers.quantizers import HfQuantizer
 
 from vidcom2.configuration.compression_settings import COMPRESSION_METHODS
@@ -18,7 +16,7 @@ from vidcom2.hub_upload import verification_worker
 from vidcom2.hub_upload.base_checkpoint import local_base
 from vidcom2.hub_upload.model_card import CardOptions
 from vidcom2.hub_upload.staging import StagedRepo, complete, stage
-from vidcom2.hub_upload.verification import WORKER, NotVidCom2Error, VerificationError, verify
+from vidcom2.hub_upload.verification import NotVidCom2Error, VerificationError, verify
 
 
 @pytest.fixture(scope="module")
@@ -140,30 +138,14 @@ def test_a_users_method_is_published_with_the_repo_and_verified(staged: StagedRe
     assert (tmp_path / "repo" / "whole_frames.py").is_file()
 
 
-def test_the_number_of_kept_tokens_is_checked_strictly_for_methods_of_the_paper() -> None:
-    bounds = runpy.run_path(str(WORKER))["bounds"]
-    for method in ("vidcom2", "random"):
-        least, most = bounds(method, 0.25, frames=8, per_frame=100)
-        assert least <= 200 <= most and most <= 200 + 8 and least >= 200 - 4
-    least, most = bounds("whole frames", 0.25, frames=8, per_frame=100)
-    assert least == 1 and most == 208
-
-
-@pytest.mark.parametrize(
-    ("files", "reason"),
-    [
-        ((), "holds nothing, so it is not a checkpoint"),
-        (("model.safetensors",), "holds no config.json, so it is not a checkpoint"),
-        (("model.safetensors", "config.json"), "neither its files nor its config.json name VidCom². Make one from it"),
-    ],
-)
-def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(
-    files: tuple[str, ...], reason: str, tmp_path: Path
-) -> None:
-    for name in files:
+def test_a_folder_that_is_no_vidcom2_repo_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for name, reason in (
+        ("model.safetensors", "holds no config.json, so it is not a checkpoint"),
+        ("config.json", "does not name VidCom²"),
+    ):
         (tmp_path / name).write_text("{}")
-    with pytest.raises(NotVidCom2Error, match=reason):
-        verify(str(tmp_path))
+        with pytest.raises(NotVidCom2Error, match=reason):
+            verify(str(tmp_path))
 
 
 @pytest.mark.slow
@@ -215,21 +197,6 @@ def test_quantized_weights_are_verified_as_far_as_transformers_can_handle_them(
     )
     with pytest.raises(verification_worker.Skipped, match="does not save weights that are quantized with of_the_test"):
         check(Quantizer(serializable=False))
-
-
-@pytest.mark.slow
-def test_a_base_that_torchao_quantized_is_verified_with_its_weights(tmp_path: Path) -> None:
-    quantization = pytest.importorskip("torchao.quantization")
-    stock, processor = MODELS[0].build(**MODELS[0].build_arguments)
-    stock.save_pretrained(tmp_path / "full")
-    int8 = TorchAoConfig(quantization.Int8WeightOnlyConfig())
-    MODELS[0].stock_class.from_pretrained(tmp_path / "full", quantization_config=int8).save_pretrained(
-        tmp_path / "base"
-    )
-    processor.save_pretrained(tmp_path / "base")
-    arguments = ("--base", tmp_path / "base", "--repo", "org/name", "--dry-run", "--output", tmp_path / "repo")
-    code, out, error = vidcom2("publish", *arguments)
-    assert code == 0 and out.count("passed") == 13, out + error
 
 
 @pytest.mark.slow

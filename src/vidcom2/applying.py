@@ -6,7 +6,6 @@ Whatever else refers to the old class changes with it: the config, and methods t
 
 import copy
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, TypeVar
@@ -179,13 +178,9 @@ def _check_exact(what: str, found: type, stock: type, ours: type) -> None:
             f"{what} is a {found.__name__}, but must be a {stock.__name__}. Call `vidcom2.apply` before it is wrapped, "
             "compiled or replaced."
         )
-    subclasses = found.__mro__[: found.__mro__.index(stock)]
-    methods = {name for each in subclasses for name, value in vars(each).items() if inspect.isroutine(value)}
-    own = ", ".join(f"`{name}`" for name in sorted(methods) if not name.startswith("__"))
-    lost = f"its own {own}" if own else "what it adds"
     raise OptionError(
-        f"{what} is a {found.__name__}, a subclass of {stock.__name__}: {lost} would be lost, since the class changes "
-        f"to {ours.__name__}. Derive your class from {ours.__name__}, and load the checkpoint with it."
+        f"{what} is a {found.__name__}, a subclass of {stock.__name__}: what it adds would be lost, since the class "
+        f"changes to {ours.__name__}. Derive your class from {ours.__name__}, and load the checkpoint with it."
     )
 
 

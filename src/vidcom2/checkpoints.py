@@ -59,18 +59,6 @@ NOT_OF_LOAD = {
     "spatial_pool_mode": "model and processor must agree on it. Set it when you convert the checkpoint.",
 }
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "check_processor",
-    "foreign_processor",
-    "load",
-    "load_checkpoint",
-    "load_resolved",
-    "read_config_and_processor",
-    "tiny_model",
-]
-
 
 @dataclass
 class Checkpoint:

@@ -125,20 +125,31 @@ def check_settings_of(what: str, family: Family, settings: Mapping[str, Any]) ->
 def family_at(path: str, revision: str | None = None) -> Family | None:
     """Return the family that a checkpoint's config names; None if it names none that VidCom² knows."""
     file = checkpoint_file(path, revision, CONFIG)
-    return None if file is None else FAMILIES.get(str(_content(file).get("model_type")))
+    return None if file is None else FAMILIES.get(str(read_object(file).get("model_type")))
 
 
 def _config(name: str, source: Source, **hub: Any) -> dict[str, Any]:
     """Return the content of config.json. Raises a CheckpointError if it holds no object."""
     file = checkpoint_file(source.path, source.commit, CONFIG, **hub)
-    reason = f"{CONFIG} must hold an object"
     try:
-        config = None if file is None else json.loads(file.read_text(encoding="utf-8"))
+        return read_object(Path(CONFIG) if file is None else file)
+    except CheckpointError as error:
+        raise CheckpointError(f"cannot load the model {name!r} because of its config: {error}") from error
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a checkpoint.
+
+    Raises:
+        CheckpointError: if there is no such file, or it holds something else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        config, reason = None, f"{CONFIG} is not a valid JSON file ({error}). Download it again"
-    if not isinstance(config, dict):
-        raise CheckpointError(f"cannot load the model {name!r} because of its config: {reason}.")
-    return config
+        raise CheckpointError(f"{file.name} is not a valid JSON file ({error}). Download it again.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file.name} holds a {type(content).__name__}, but must hold an object.")
+    return content
 
 
 def _source_of(path: str, revision: str | None, **hub: Any) -> Source:
@@ -176,7 +187,10 @@ def base_of(path: str, revision: str | None = None, **hub: Any) -> tuple[str, st
             f"{cannot}: {beside[0]} beside it holds further trained weights, in a format of the script that trained "
             "them. Merge both into the base with that script, and load the result."
         )
-    adapter = _content(file)
+    try:
+        adapter = read_object(file)
+    except CheckpointError as error:
+        raise CheckpointError(f"{cannot}: its base is not known, since {error}") from error
     base, revision = adapter.get("base_model_name_or_path"), adapter.get("revision")
     remedy = f"Write where the base is into its {ADAPTER_CONFIG}, as `base_model_name_or_path`."
     if not isinstance(base, str) or not base:
@@ -212,15 +226,6 @@ def checkpoint_file(path: str, revision: str | None, file: str, **hub: Any) -> P
         return None
     except (HfHubHTTPError, OSError, *TRANSPORT_ERRORS) as error:
         raise CheckpointError(f"cannot load the model {path!r}: {' '.join(str(error).split())}") from error
-
-
-def _content(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, which is empty if there is none: loading says what is wrong with it."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _names(path: str, revision: str | None, file: Path, token: str | bool | None = None, **_: Any) -> list[str]:
@@ -278,6 +283,22 @@ def check_no_pointers(folder: Path) -> None:
             )
 
 
+def folder_named(name: str, revision: str | None) -> Path | None:
+    """Return the folder that a name means; None if it can only be a Hub id.
+
+    Raises:
+        OptionError: if there is no such folder, or a revision is given for one.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise OptionError(f"`--revision` is {revision!r}, but {name!r} is a folder, which has none.")
+        return folder
+    if name.startswith((".", "/", "~")):
+        raise OptionError(f"there is no folder {name!r}. Name a folder, or a Hub repo as `org/name`.")
+    return None
+
+
 def check_hub_id(name: str) -> None:
     """Check that a name which is not a folder could be a Hub id.
 
@@ -306,15 +327,9 @@ def _ask_the_hub(
 ) -> None:
     """Check that the Hub, or its cache on this machine, has the checkpoint. Raises a CheckpointError if not."""
     from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import RevisionNotFoundError
 
-    from .hub_calls import TRANSPORT_ERRORS
+    from .hub_calls import HUB_ERRORS, explained
 
     def refused(reason: str) -> CheckpointError:
         return CheckpointError(f"cannot load the model {name!r}: there is no such folder, and {reason}")
@@ -327,20 +342,9 @@ def _ask_the_hub(
         raise refused("the cache does not have it, and `local_files_only` is set. Leave it out to ask the Hub.")
     try:
         files = HfApi(token=token).model_info(name, revision=revision, timeout=HUB_SECONDS).siblings
-    except GatedRepoError:
-        raise refused("the Hub's repo is gated. Accept its terms there, and log in with `hf auth login`.") from None
-    except RepositoryNotFoundError:
-        raise refused("the Hub has no such repo, or hides it from you (`hf auth login`). Check the name.") from None
     except RevisionNotFoundError:
         raise refused(f"the Hub's repo has no commit, tag or branch {revision!r}.") from None
-    except OfflineModeIsEnabled:
-        raise refused(
-            "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and the cache does not have "
-            "the model. Unset the variable, or name a folder."
-        ) from None
-    except HfHubHTTPError as error:
-        raise refused(f"the Hub answered {error.response.status_code}. Try again later.") from error
-    except TRANSPORT_ERRORS as error:
-        raise refused(f"the Hub cannot be reached ({error}). Check the name and the connection.") from error
+    except HUB_ERRORS as error:
+        raise refused(explained(error, name)) from error
     if not {CONFIG, ADAPTER_CONFIG} & {file.rfilename for file in files or []}:
         raise refused("the Hub's repo has no config.json: it is not a Transformers checkpoint.")

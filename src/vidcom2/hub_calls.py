@@ -49,16 +49,16 @@ def explained(error: Exception, repo: str) -> str:
         return f"{repo!r} is no name of a Hub repo, which looks like `org/name`."
     if constants.HF_HUB_OFFLINE and isinstance(error, OfflineModeIsEnabled | LocalEntryNotFoundError):
         return (
-            f"the Hub is not asked for {repo!r}, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set. Unset the "
-            "variable, or name a folder."
+            "the Hub is not asked, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, and the cache does not have "
+            f"{repo!r}. Unset the variable, or name a folder."
         )
     changed = f"{repo!r} changed while this was being published. Nothing was written. Look at it, and run this again."
     reasons = {
-        None: f"the Hub could not be reached ({type(error).__name__}). Try again later.",
+        None: f"the Hub cannot be reached ({type(error).__name__}). Check the connection.",
         401: f"the Hub does not know you, or hides {repo!r} from you. Log in with `hf auth login`.",
         403: f"the Hub forbids this in {repo!r}. To publish, your token needs write access to that organisation or "
         "user.",
-        404: f"the Hub has no {repo!r}, or hides it from you. Check the name, and log in with `hf auth login`.",
+        404: f"the Hub has no such repo as {repo!r}, or hides it from you. Check the name, or log in: `hf auth login`.",
         409: changed,
         412: changed,
     } | dict.fromkeys(TRANSIENT_STATUS, f"the Hub answered {status}. Try again later.")

@@ -56,7 +56,7 @@ def publish_command(options: PublishOptions) -> None:
             if options.dry_run:
                 _print(escape(f"Staged in {options.folder}; nothing was sent. {prepared.weights}"))
                 return
-            done = publish(api, options, prepared.staged, prepared.remote)
+            done = publish(api, options, prepared.staged, prepared.remote, prepared.operations)
     if done.pull_request is not None:
         text = f"Pull request: {done.pull_request}"
     elif done.commit is None:

@@ -24,7 +24,10 @@ from transformers import (
 )
 
 from ..configuration.vidcom2_llava_video_pooling import SPATIAL_POOL_MODES, checked_choice
+from ..errors import CheckpointError
+from ..finding_checkpoints import read_object
 from ..records.whole_files import check_free, growing_folder
+from ..repo_shape import INDEX, SINGLE_FILE, weight_files
 from ..tiny.tokens import CHAT_TEMPLATE as LLAVA_ONEVISION_CHAT_TEMPLATE
 from ..tiny.tokens import token_id
 from .classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaVideoForConditionalGeneration
@@ -32,7 +35,6 @@ from .classes import LlavaVideoProcessor, VidCom2LlavaVideoConfig, VidCom2LlavaV
 # It is called with what is being done, how much of it is done, and how much there is in all.
 Progress = Callable[[str, float, float | None], None]
 
-SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
@@ -99,10 +101,6 @@ CHAT_TEMPLATE = (
 )
 
 
-class ConversionError(ValueError):
-    """Raised for a source that is incomplete, in another format, or of a model that the class does not support."""
-
-
 @dataclass
 class Conversion:
     """The result of a conversion.
@@ -159,19 +157,19 @@ def convert_llava_video(
         spatial_pool_mode: the mode for the new config and processor, whatever the source's config says.
 
     Raises:
-        ConversionError: naming anything that is missing, unknown, pickled or has another shape. Nothing is written.
+        CheckpointError: naming anything that is missing, unknown, pickled or has another shape. Nothing is written.
         TakenError: if the destination exists, or another process is making it.
         ValueError: on a `spatial_pool_mode` outside the accepted set.
     """
     checked_choice("spatial_pool_mode", spatial_pool_mode, SPATIAL_POOL_MODES)
     folder, target = Path(source), Path(destination)
     if not folder.is_dir():
-        raise ConversionError(
+        raise CheckpointError(
             f"there is no folder {source!r}. Download the original checkpoint first: "
             "hf download lmms-lab/LLaVA-Video-7B-Qwen2 --local-dir FOLDER"
         )
     check_free(target)
-    original = _read_json(folder / "config.json")
+    original = _read_object(folder / "config.json")
     _check_computed(original)
     shards = [read_shard(path) for path in find_shards(folder)]
     tokenizer = _tokenizer(folder)
@@ -184,7 +182,7 @@ def convert_llava_video(
     with growing_folder(target) as incomplete:
         free = shutil.disk_usage(incomplete).free
         if free < num_bytes:
-            raise ConversionError(f"{destination!r} needs {num_bytes:,} bytes, but its disk has {free:,} left.")
+            raise CheckpointError(f"{destination!r} needs {num_bytes:,} bytes, but its disk has {free:,} left.")
         _copy_weights(shards, incomplete, progress)
         _processor(original, config, tokenizer).save_pretrained(incomplete)
         if (folder / "generation_config.json").is_file():
@@ -208,27 +206,21 @@ def convert_llava_video(
 
 def find_shards(folder: Path) -> list[Path]:
     """Return the checkpoint's safetensors files, in the order of their names."""
-    index = folder / INDEX_FILE
-    if index.is_file():
-        weight_map = _read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise ConversionError(f"{index} has no `weight_map`. Download it again.")
-        names = sorted(set(weight_map.values()))
-    else:
-        names = [SINGLE_FILE]
+    paths = {path.name for path in folder.iterdir()}
+    names = sorted(weight_files(paths, lambda name: _read_object(folder / name))) or [SINGLE_FILE]
     foreign = [name for name in names if not name.endswith(".safetensors") or Path(name).name != name]
     if foreign:
-        raise ConversionError(f"{index} names {', '.join(foreign)}, but only safetensors files beside it are read.")
+        raise CheckpointError(f"{INDEX} names {', '.join(foreign)}, but only safetensors files beside it are read.")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing == [SINGLE_FILE]:
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
         if pickles:
-            raise ConversionError(
+            raise CheckpointError(
                 f"{str(folder)!r} holds pickle files ({', '.join(pickles)}), which can run code when they are read. "
                 "Save the checkpoint as safetensors first."
             )
     if missing:
-        raise ConversionError(f"{str(folder)!r} lacks {', '.join(missing)}. Download the whole checkpoint.")
+        raise CheckpointError(f"{str(folder)!r} lacks {', '.join(missing)}. Download the whole checkpoint.")
     return [folder / name for name in names]
 
 
@@ -236,7 +228,7 @@ def read_shard(path: Path) -> Shard:
     """Read the header of a safetensors file.
 
     Raises:
-        ConversionError: if the file is of another kind, or was cut off.
+        CheckpointError: if the file is of another kind, or was cut off.
     """
     try:
         with safe_open(path, "pt") as file:
@@ -244,7 +236,7 @@ def read_shard(path: Path) -> Shard:
             tensors = {name: (each.get_dtype(), each.get_shape()) for name, each in slices.items()}
             return Shard(path, tensors, file.metadata())
     except SafetensorError as error:
-        raise ConversionError(
+        raise CheckpointError(
             f"{str(path)!r} is not a safetensors file, or not the whole of one ({error}). Download it again."
         ) from None
 
@@ -268,16 +260,16 @@ def _check_tensors(shards: list[Shard], config: VidCom2LlavaVideoConfig) -> None
         for name, (dtype, shape) in shard.tensors.items():
             new = renamed(name)
             if new not in expected:
-                raise ConversionError(f"{shard.path.name} holds {name!r}, which LLaVA-Video does not have.")
+                raise CheckpointError(f"{shard.path.name} holds {name!r}, which LLaVA-Video does not have.")
             if new in found:
-                raise ConversionError(f"{name!r} is both in {found[new]} and in {shard.path.name}.")
+                raise CheckpointError(f"{name!r} is both in {found[new]} and in {shard.path.name}.")
             if shape != expected[new]:
-                raise ConversionError(
+                raise CheckpointError(
                     f"{name!r} in {shard.path.name} has shape {shape}, but config.json asks for "
                     f"{expected[new]}. Do both belong to one checkpoint?"
                 )
             if dtype not in DTYPES:
-                raise ConversionError(
+                raise CheckpointError(
                     f"{name!r} in {shard.path.name} is {dtype}, but must be one of {', '.join(DTYPES)}."
                 )
             found[new] = shard.path.name
@@ -285,7 +277,7 @@ def _check_tensors(shards: list[Shard], config: VidCom2LlavaVideoConfig) -> None
     if missing:
         old = sorted(original_name(name) for name in missing)
         more = f" and {len(old) - 5} more" if len(old) > 5 else ""
-        raise ConversionError(f"the weights lack {', '.join(old[:5])}{more}. Download the whole checkpoint.")
+        raise CheckpointError(f"the weights lack {', '.join(old[:5])}{more}. Download the whole checkpoint.")
 
 
 def original_name(name: str) -> str:
@@ -302,20 +294,16 @@ def _copy_weights(shards: list[Shard], target: Path, progress: Progress) -> None
     for i, shard in enumerate(shards):
         name = SINGLE_FILE if len(shards) == 1 else f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
         progress(f"Copying {name}", done, total)
-        weight_map |= dict.fromkeys(_copy_shard(shard, target / name), name)
+        with safe_open(shard.path, "pt") as file:
+            weights = {new: file.get_tensor(old) for old in shard.tensors if (new := renamed(old))}
+            save_file(weights, target / name, shard.metadata)
+        weight_map |= dict.fromkeys(weights, name)
+        del weights  # before the next shard is read
         done += shard.num_bytes
     progress("Copied the weights", done, total)
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        (target / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _copy_shard(shard: Shard, path: Path) -> list[str]:
-    """Copy a shard to `path` under its new names, and return these."""
-    with safe_open(shard.path, "pt") as file:
-        weights = {new: file.get_tensor(name) for name in shard.tensors if (new := renamed(name))}
-        save_file(weights, path, shard.metadata)
-    return list(weights)
+        (target / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -323,31 +311,25 @@ def _copy_shard(shard: Shard, path: Path) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise ConversionError(f"{str(path.parent)!r} lacks {path.name}. Download the whole checkpoint.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{str(path)!r} is not a JSON file: {error}") from None
-    if not isinstance(content, dict):
-        raise ConversionError(f"{str(path)!r} is not a JSON object.")
-    return content
+        raise CheckpointError(f"{str(path.parent)!r} lacks {path.name}. Download the whole checkpoint.")
+    return read_object(path)
 
 
 def _check_computed(original: dict[str, Any]) -> None:
     for name, accepted in COMPUTED.items():
         if original.get(name) not in accepted:
             shown = " or ".join(json.dumps(value) for value in accepted)
-            raise ConversionError(
+            raise CheckpointError(
                 f"config.json has `{name}` {json.dumps(original.get(name))}, but an original LLaVA-Video checkpoint "
                 f"has {shown}. The class of this project would not compute what this model does."
             )
     missing = [name for name in (*TEXT_FIELDS, "mm_vision_tower", "image_grid_pinpoints") if name not in original]
     if missing:
-        raise ConversionError(f"config.json lacks {', '.join(missing)}.")
+        raise CheckpointError(f"config.json lacks {', '.join(missing)}.")
     if not isinstance(original["image_grid_pinpoints"], list):
-        raise ConversionError(
+        raise CheckpointError(
             f"config.json has `image_grid_pinpoints` {original['image_grid_pinpoints']!r}, but it must be a list of "
             "pairs of width and height."
         )
@@ -361,7 +343,7 @@ def _config(
     tower = _vision_tower(original["mm_vision_tower"], folder)
     image, video = (token_id(tokenizer, token) for token in ("<image>", "<video>"))
     if max(image, video) >= original["vocab_size"]:
-        raise ConversionError(
+        raise CheckpointError(
             f"config.json has `vocab_size` {original['vocab_size']}, which leaves no row of the embeddings for "
             f"<image> ({image}) and <video> ({video})."
         )
@@ -388,25 +370,20 @@ def _vision_tower(name: str, folder: Path) -> dict[str, int]:
     """Return the sizes of a SigLIP tower: by name for the released one, and from a config.json for any other."""
     if Path(name).name in VISION_TOWERS:
         return VISION_TOWERS[Path(name).name]
-    path = folder / name / "config.json"
-    if not path.is_file():
-        raise ConversionError(
-            f"config.json has `mm_vision_tower` {name!r}, but must be one of {', '.join(VISION_TOWERS)} or a folder "
-            "with the config.json of a SigLIP model."
-        )
-    config = _read_json(path)
-    if config.get("model_type") not in ("siglip", "siglip_vision_model"):
-        raise ConversionError(f"{str(path)!r} has `model_type` {config.get('model_type')!r}, but must be of a SigLIP.")
+    path, sizes = folder / name / "config.json", VISION_TOWERS["siglip-so400m-patch14-384"].keys()
+    config = _read_object(path) if path.is_file() else {}
     config = config.get("vision_config", config)
-    missing = [key for key in VISION_TOWERS["siglip-so400m-patch14-384"] if key not in config]
-    if missing:
-        raise ConversionError(f"{str(path)!r} lacks {', '.join(missing)}.")
-    return {key: config[key] for key in VISION_TOWERS["siglip-so400m-patch14-384"]}
+    if not sizes <= config.keys():
+        raise CheckpointError(
+            f"config.json has `mm_vision_tower` {name!r}, but must be one of {', '.join(VISION_TOWERS)} or a folder "
+            f"with the config.json of a SigLIP model, which says {', '.join(sizes)}."
+        )
+    return {key: config[key] for key in sizes}
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if not (folder / "tokenizer_config.json").is_file():
-        raise ConversionError(f"{str(folder)!r} lacks tokenizer_config.json. Download the whole checkpoint.")
+        raise CheckpointError(f"{str(folder)!r} lacks tokenizer_config.json. Download the whole checkpoint.")
     # The language model's config is passed because the source's `model_type` "llava" would load a Llama tokenizer.
     tokenizer = AutoTokenizer.from_pretrained(folder, config=Qwen2Config(), local_files_only=True)
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ("<image>", "<video>")])
@@ -443,7 +420,7 @@ def _notes(original: dict[str, Any], folder: Path, spatial_pool_mode: str) -> li
             "published figures of LLaVA-Video and VidCom² were measured with 'average'."
         )
     generation = folder / "generation_config.json"
-    penalty = _read_json(generation).get("repetition_penalty", 1.0) if generation.is_file() else 1.0
+    penalty = _read_object(generation).get("repetition_penalty", 1.0) if generation.is_file() else 1.0
     if penalty != 1.0:
         notes.append(
             f"generation_config.json has `repetition_penalty` {penalty}, which here also penalizes tokens of the "

@@ -1,11 +1,13 @@
 """What the plugin uses of vLLM, read from sources: nothing of vLLM is imported, so any version can be looked at.
 
-    python tests/vllm_contract.py FOLDER > tests/data/vllm_contract.json
+    python .ci/vllm_contract.py FOLDER                           # compares it with .ci/vllm_contract.json
+    python .ci/vllm_contract.py --print FOLDER > .ci/vllm_contract.json
 
-FOLDER holds the package `vllm`: site-packages, or an unpacked wheel as `.ci/vllm_contract` makes it. The contract has
-an entry for each name that the plugin imports, for each member of vLLM's classes that its subclasses override, call or
-read, and for each field of `READS`. An entry of a method has its signature, and a digest of its code, because a plugin
-that overrides one step of a method depends on the steps around it.
+FOLDER holds the package `vllm`: site-packages, or an unpacked wheel as `.ci/vllm_contract` makes it. The file is of
+vLLM 0.32, on which the plugin's own tests run (`.ci/vllm`). The contract has an entry for each name that the plugin
+imports, for each member of vLLM's classes that its subclasses override, call or read, and for each field of `READS`. An
+entry of a method has its signature, and a digest of its code, because a plugin that overrides one step of a method
+depends on the steps around it.
 """
 
 import ast
@@ -18,6 +20,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 PLUGIN = Path(__file__).parents[1] / "src" / "vidcom2" / "vllm_plugin"
+CONTRACT = Path(__file__).with_suffix(".json")
+# Changes in code around the plugin that somebody has read: the end of a name, its new digest, and what it means.
+READ = {
+    "0.33": {
+        "get_language_model": (
+            "1abaa6078ec1",
+            "A text tower is recognised by two of its methods, where it was by three. It is the same in all families.",
+        ),
+        "get_encoder_cudagraph_config": (
+            "1949ba5e7ae6",
+            "Graphs of Gemma 4's tower have widths. The plugin uses none.",
+        ),
+        "_mark_tower_model": ("0c6838f5066d", "Later pipeline stages may have no tower, whatever they serve."),
+        "__init__": (
+            "1dd5ac116fea",
+            "Whether a tower of Gemma 4's is quantized depends on its own sizes, not on those of the vision tower.",
+        ),
+    },
+}
 # What the plugin reads and calls on vLLM's objects, by their class. The steps of the two model runners are those in
 # which a video's features, its settings and the positions pass through the plugin's methods.
 READS = {
@@ -257,5 +278,26 @@ def contract(folder: Path) -> dict[str, str]:
     return dict(sorted(entries.items()))
 
 
+def check(folder: Path) -> None:
+    """Exit with the entries of the contract that these sources change, and that nobody has read."""
+    (metadata,) = folder.glob("vllm*.dist-info")
+    version = ".".join(metadata.name.split("-")[1].split(".")[:2])
+    expected, found, read = json.loads(CONTRACT.read_text()), contract(folder), READ.get(version, {})
+    changed = {name: entry for name, entry in found.items() if entry != expected.get(name)}
+    unread = {
+        name: entry
+        for name, entry in changed.items()
+        if not entry.endswith(read.get(name.rpartition(".")[2], ("none",))[0])
+    }
+    if unread:
+        sys.exit(f"vLLM {version} has changed this. Read it, then add it to READ.\n{json.dumps(unread, indent=1)}")
+    if found.keys() != expected.keys():
+        sys.exit(f"{CONTRACT.name} is of an older plugin. Make it again from vLLM 0.32, as the top of this file says.")
+    print(f"vLLM {version} has all that the plugin uses, {len(changed)} parts of it changed as READ says.")
+
+
 if __name__ == "__main__":
-    print(json.dumps(contract(Path(sys.argv[1])), indent=1))
+    if sys.argv[1] == "--print":
+        print(json.dumps(contract(Path(sys.argv[2])), indent=1))
+    else:
+        check(Path(sys.argv[1]))

@@ -1,0 +1,157 @@
+"""Check that README and the docs say what the code and the result files say: `python .ci/pages.py`."""
+
+import ast
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import transformers
+
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, SETTING_NAMES
+from vidcom2.families import FAMILIES
+from vidcom2.hub_upload.model_card import purpose
+from vidcom2.shipping.shipped_code import code_of
+
+ROOT = Path(__file__).parents[1]
+MADE_FOR_EACH_CLASS = {"forward", "get_video_features", "of_parent"}  # made by `__init_subclass__`
+# The most files and lines of Python that a repo may hold, so that a careful person can read it before trusting it.
+LIMITS = {"qwen2_vl": (16, 4553), "llava_onevision": (16, 4518), "vidcom2_llava_video": (18, 4837)}
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(name: str, heading: str) -> list[list[str]]:
+    """Return the cells of the first table after a heading of a page."""
+    section = page(name).split(f"## {heading}\n")[1]
+    lines = itertools.dropwhile(lambda line: not line.startswith("|"), section.splitlines())
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table][2:]
+
+
+def check_families_methods_and_settings() -> None:
+    of_name = {family.name: family for family in FAMILIES.values()}
+    section = page("README.md").split("## Families\n")[1].split("\n## ")[0]
+    shown = re.findall(r"^(?:\| |- )([A-Z][^|:]+?)(?: \||:) ", section, flags=re.MULTILINE)
+    assert sorted(shown) == sorted(of_name)
+    for name, family in of_name.items():  # the classes are called as README says; Transformers has no LLaVA-Video
+        parent = f"{family.classes.removeprefix('VidCom2')}ForConditionalGeneration"
+        assert name == "LLaVA-Video" or hasattr(transformers, parent), parent
+    scored = rows("docs/families.md", "What is scored together")
+    assert [name for name, _ in scored] == list(of_name)
+    for name, frame in scored:
+        same = of_name.get(frame.removeprefix("as "))
+        assert (frame.split(";")[0] if same is None else same.frame) == of_name[name].frame, name
+    methods = [f'`"{name}"`' for name in COMPRESSION_METHODS]
+    assert [row[0] for row in rows("docs/methods.md", "At a glance")] == [*methods, "yours"]
+    assert re.findall(r"^## (`.+`)$", page("docs/methods.md"), flags=re.MULTILINE) == methods
+    settings = page("docs/settings.md").split("| field | default |")[1]
+    assert not [name for name in SETTING_NAMES if f"`{name}`" not in settings]
+
+
+def check_hooks() -> None:
+    cells = [line.split("|")[1] for line in page("docs/add_a_family.md").splitlines() if line.startswith("| `")]
+    shown = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+    def said_by(cls: type) -> set[str]:
+        names = {*vars(cls), *vars(cls).get("__annotations__", {})}
+        return {name for name in names if not name.startswith("_")} - MADE_FOR_EACH_CLASS
+
+    overridden, of_mixins = set(), set()
+    classes = [family.model_class for family in FAMILIES.values()]
+    for whole in (*classes, *(each.inner_class for each in classes)):
+        above: set[str] = set()
+        for cls in reversed([cls for cls in whole.__mro__ if cls.__module__.startswith("vidcom2.modeling.")]):
+            overridden |= said_by(cls) & above
+            if cls.__name__.endswith("Mixin"):
+                above |= said_by(cls)
+        of_mixins |= above
+    assert overridden <= shown <= of_mixins | {"config"}, (overridden - shown, shown - of_mixins)
+
+
+def check_repos() -> None:
+    for model_type, (files, lines) in LIMITS.items():
+        code = code_of(FAMILIES[model_type].model_class)
+        found = len(code), sum(len(content.splitlines()) for content in code.values())
+        assert found[0] <= files and found[1] <= lines, (model_type, found)
+    listed = page("docs/hub_repos.md").partition("<!-- repo: qwen2_vl -->\n")[2].partition("<!-- end -->")[0]
+    code = code_of(FAMILIES["qwen2_vl"].model_class)
+    assert listed.splitlines()[2:] == [f"| `{name}` | {purpose(content)} |" for name, content in code.items()]
+    for path in (path for room in ("modeling", "configuration") for path in (ROOT / room).rglob("*.py")):
+        text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+        is_said = len(re.findall(r"[.:](?= |$)", text)) >= 2 or path.stem == "__init__"
+        assert is_said, f"{path} does not say in two sentences what it is for"
+
+
+def check_figures() -> None:
+    measured = page("docs/benchmarks.md") + page("benchmarks/results/needle/README.md")  # the tables of all results
+    for name in ("docs/choosing.md", "docs/methods.md"):
+        figures = re.findall(r"(\d+\.\d)(?= %| and \d+\.\d %)", page(name))
+        assert figures, name
+        for figure in figures:
+            assert re.search(rf"(?<![\d.]){figure}\b", measured), (name, figure)
+    text = page("docs/benchmarks.md").replace("\n", " ")
+    speeds = json.loads(page("benchmarks/results/compress_cpu.json"))["rows"]
+    for scoring in ("paper", "released"):
+        times = [row["speedup"] for row in speeds if "speedup" in row and row["scoring"] == scoring]
+        assert f"{min(times):.1f}–{max(times):.1f}×" in text, scoring
+
+
+def check_output_of_run() -> None:
+    command = [sys.executable, "-m", "vidcom2", "run", "--max-new-tokens", "1", "--json"]
+    run = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    blocks = re.findall(r"```text\n(.*?)```", page("README.md"), flags=re.DOTALL)
+    shown = next(block for block in blocks if "prompt tokens" in block)
+    for name in ("prompt_tokens", "video_tokens"):
+        full, short = run["uncompressed"][name], run["compressed"][name]
+        row = rf"{name.replace('_', ' ')} +{full:,} +{short:,} +{run['other'][name]:,} +{full / short:.2f}×"
+        assert re.search(row, shown), (row, shown)
+    for i, second, u, k in re.findall(r"(\d+) +([\d.]+) +(-?[\d.]+) +(\d+) +█", shown):
+        assert abs(run["frame_seconds"][int(i)] - float(second)) < 0.006, (i, second)
+        assert abs(run["frame_uniqueness"][int(i)] - float(u)) < 1e-3, (i, u)
+        assert run["frame_budgets"][int(i)] == int(k), (i, k)
+
+
+def check_published_accuracies() -> None:
+    """Each report stands once, with its source, and its percentage fits its averages, which papers round."""
+    reports = json.loads(page("benchmarks/published.json"))["rows"]
+    said = ("method", "model", "ratio", "kept_percent", "benchmarks", "reported_by", "source", "source_url")
+    keys = [tuple(row[name] for name in ("method", "model", "frames", "ratio", "reported_by")) for row in reports]
+    assert len(set(keys)) == len(keys) > 100
+    for row in reports:
+        assert row.keys() - {"note"} == {*said, "frames", "average", "full_average"}, row
+        assert all(row[name] for name in said), row
+        if row["average"] is not None:
+            assert abs(100 * row["average"] / row["full_average"] - row["kept_percent"]) < 100 * 0.1 / 50, row
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub, and the site, make of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", each)).lower().replace(" ", "-") for each in headings}
+
+
+def check_links() -> None:
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            name, _, anchor = link.partition("#")
+            target = path.parent / name if name else path
+            assert target.exists() and (not anchor or anchor in anchors(target)), (path, link)
+
+
+def check_readme_and_changelog() -> None:
+    assert len(page("README.md").split()) <= 900
+    (version,) = re.findall(r'^version = "(.+)"$', page("pyproject.toml"), flags=re.MULTILINE)
+    assert re.search(r"^## (\S+)", page("CHANGELOG.md"), flags=re.MULTILINE)[1] == version  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            check()
+            print(f"{name.removeprefix('check_').replace('_', ' ')}: as the pages say")

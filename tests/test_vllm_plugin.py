@@ -1,0 +1,53 @@
+"""The plugin's families, and the window of vLLM's versions. Nothing of vLLM runs here: see `tests/vllm_engine`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vidcom2.families import FAMILIES
+from vidcom2.vllm_plugin import MODELS, SERVED, unsupported_family
+from vidcom2.vllm_plugin.compat import SUPPORTED, WINDOW, why_not
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_plugin_has_all_methods_in_a_process_of_vllms() -> None:
+    """There, a repo's own code is another package, with tables of its own."""
+    program = """
+import sys
+from types import ModuleType
+
+for name in ("vllm", "vllm.model_executor", "vllm.model_executor.models", "vllm.transformers_utils"):
+    sys.modules[name] = ModuleType(name)
+configs = sys.modules["vllm.model_executor.models.config"] = ModuleType("config")
+configs.MODELS_CONFIG_MAP, configs.VerifyAndUpdateConfig = {}, object
+sys.modules["vllm.transformers_utils.config"] = ModuleType("config")
+sys.modules["vllm.transformers_utils.config"].uses_mrope = None
+from vidcom2.vllm_plugin.settings import CompressionSettings, kept_tokens
+print(kept_tokens(CompressionSettings(compression_rounding="exact"), 8, (4, 4)))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stdout == "32\n", ran.stderr
+
+
+def test_each_family_is_served_in_vllm_or_refused_by_name() -> None:
+    """vLLM would run the repos of any other by a generic class, without compression."""
+    assert MODELS.keys() == {family.model_class.__name__ for family in FAMILIES.values()}
+    assert not SERVED.keys() & unsupported_family.REASONS.keys()
+    for name, reason in unsupported_family.REASONS.items():
+        with pytest.raises(ImportError, match=rf"{name} in vLLM, because {reason}\. Serve the repo with `transf"):
+            getattr(unsupported_family, name)
+
+
+def test_the_extra_and_the_container_file_ask_for_supported_versions_and_others_are_refused() -> None:
+    assert f'\nvllm = ["{WINDOW}"]' in (ROOT / "pyproject.toml").read_text()
+    first, end = (int(minor) for minor in re.findall(r"0\.(\d+)", WINDOW))
+    assert list(SUPPORTED) == [f"0.{minor}" for minor in range(first, end)]
+    contained = re.search(r"^FROM vllm/vllm-openai:v(\S+)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    for version in ("0.32.0", "0.32.1+cpu", "0.33.0", "0.33.1.dev3+g1234567", contained[1]):
+        assert why_not(version) is None
+    for version in ("0.31.0", "0.34.0rc1", "1.0", "dev"):
+        assert f"is {version}, " in why_not(version) and WINDOW in why_not(version)

@@ -882,6 +882,14 @@ MUTATIONS = [
         "explain draws what the vision tower computed with the model's settings",
         "explain",
     ),
+    of_the_model(
+        "the_demo_times_its_first_answer_cold",
+        "src/vidcom2/demo/answerer.py",
+        "answer.total_seconds < QUICK and",
+        "answer.total_seconds < 0 and",
+        "few tokens do not seem slower than all in the first answer of the demo",
+        "demo",
+    ),
     # -- a model that changes its class -------------------------------------------------------------------------------
     of_the_model(
         "a_bound_method_stays_with_the_old_class",

@@ -79,7 +79,7 @@ def token_of_pixel(explanation: Explanation, y: int, x: int) -> tuple[int, int] 
 # -- numbers and titles -----------------------------------------------------------------------------------------------
 
 
-def test_the_explanation_has_the_models_numbers_and_grid(family: Family) -> None:
+def test_an_explanation_has_the_models_numbers_its_grid_and_whole_frames(family: Family) -> None:
     """LLaVA's processors squeeze a frame to a square, and LLaVA-Video's pooling leaves out the last of 7 patches.
     LLaVA-NeXT-Video's processor cuts the square out of the middle."""
     video = read_video(str(INTERRUPTION), 8)
@@ -98,10 +98,6 @@ def test_the_explanation_has_the_models_numbers_and_grid(family: Family) -> None
     assert explanation.settings == {"retention_ratio": 0.25} and explanation.video_frames == 8
     assert explanation.covered == pytest.approx(family.case.covered)
     assert ("no token covers the white edge" in explanation.subtitle) == (family.case.covered != (0, 0, 1, 1))
-
-
-def test_frames_keep_their_proportions(family: Family) -> None:
-    video = read_video(str(INTERRUPTION), 2)
     wide = dataclasses.replace(video, frames=np.ascontiguousarray(video.frames[:, :120]))  # 120 x 320
     pictures = explained_by(family, wide).frames
     assert pictures.shape[2] / pictures.shape[1] == pytest.approx(320 / 120, rel=0.01)
@@ -111,25 +107,16 @@ def test_frames_keep_their_proportions(family: Family) -> None:
 
 def test_a_call_compares_settings_and_names_those_that_differ_from_the_defaults(family: Family) -> None:
     settings = {"retention_ratio": 0.5, "compression_method": "random", "compression_rounding": "exact"}
-    figure = vidcom2.explain(
-        INTERRUPTION,
-        family.model,
-        processor=family.processor,
-        num_frames=4,
-        compare_with=[{"retention_ratio": 0.25}],
-        **settings,
-    )
+    given = {"num_frames": 4, "compare_with": [{"retention_ratio": 0.25}], "processor": family.processor}
+    figure = vidcom2.explain(INTERRUPTION, family.model, **given, **settings)
     for explanation, ratio in zip(figure.ways, (0.5, 0.25), strict=True):
         assert explanation.video_frames == 4 and explanation.kept.mean() == pytest.approx(ratio, abs=0.02)
         assert explanation.title.startswith("random keeps") and f"retention_ratio={ratio}" in explanation.title
         assert "compression_rounding='exact'" in explanation.subtitle and "temperature" not in explanation.subtitle
         assert explanation.subtitle.startswith(INTERRUPTION.name) and explanation.title in repr(figure)
     assert family.model.config.retention_ratio == 0.25
-    for given, named in (
-        ({"compare_with": [{"retention_ratio": 7}]}, "7"),
-        ({"retention_rate": 0.1}, "retention_rate"),
-    ):
-        with pytest.raises(ValueError, match=named):
+    for given in ({"compare_with": [{"retention_rate": 0.1}]}, {"retention_rate": 0.1}):
+        with pytest.raises(ValueError, match="retention_rate"):
             vidcom2.explain(INTERRUPTION, family.model, processor=family.processor, **given)
 
 

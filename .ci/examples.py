@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -67,7 +66,7 @@ def run(command: str) -> None:
             shown = next(line for line in server.stdout if "http://" in line)
             urlopen(re.findall(r"http://[\w.:]+", shown)[0]).read()
         finally:
-            server.send_signal(signal.SIGINT)
+            server.terminate()
 
 
 def main(pages: list[Path]) -> None:

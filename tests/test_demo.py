@@ -47,6 +47,11 @@ def answerer(toy: Checkpoint) -> Answerer:
     return Answerer(toy)
 
 
+@pytest.fixture(autouse=True)
+def each_answer_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answerer_module, "QUICK", 0.0)
+
+
 def of_family(family: Family) -> Answerer:
     return Answerer(Checkpoint("tiny", family.model, family.processor))
 
@@ -67,17 +72,10 @@ def broken_clip(folder: Path) -> Path:
 
 @pytest.mark.parametrize("ratio", [0.2, 1.0])
 def test_both_answers_equal_those_of_ask(family: Family, ratio: float) -> None:
-    (turn,) = conversation(of_family(family), INTERRUPTION, "What happens?", retention_ratio=ratio)
+    question, given = "What happens?", {"processor": family.processor, "num_frames": 8, "max_new_tokens": NEW}
+    (turn,) = conversation(of_family(family), INTERRUPTION, question, retention_ratio=ratio)
     for side, kept in zip(SIDES, (ratio, 1.0), strict=True):
-        answer = vidcom2.ask(
-            INTERRUPTION,
-            "What happens?",
-            family.model,
-            processor=family.processor,
-            num_frames=8,
-            max_new_tokens=NEW,
-            retention_ratio=kept,
-        )
+        answer = vidcom2.ask(INTERRUPTION, question, family.model, retention_ratio=kept, **given)
         reply = turn.replies[side]
         measured = reply.measured
         assert measured is not None and (reply.text, measured.new_tokens) == (str(answer), answer.new_tokens)
@@ -180,6 +178,7 @@ def test_a_user_who_leaves_frees_the_model_for_the_others(answerer: Answerer, mo
         return timed_answer(*arguments, stopping_criteria=stopping_criteria, **given)
 
     monkeypatch.setattr(answerer_module, "timed_answer", watched)
+    monkeypatch.setattr(answerer_module, "QUICK", math.inf)
     steps = asked(answerer, answerer.clip(str(CLIPS[0].path), 8), CLIPS[0].question, {}, 400)
     while not next(steps)[0].replies:
         pass
@@ -268,11 +267,8 @@ def test_a_refused_question_is_reported_and_leaves_the_earlier_turns(answerer: A
 def test_a_bug_is_raised_and_not_shown_as_the_users_mistake(
     answerer: Answerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(answerer_module, "timed_answer", fails)
-    with pytest.raises(RuntimeError, match="a bug"):
+    monkeypatch.setattr(answerer_module, "timed_answer", lambda *_, **__: {}["a bug"])
+    with pytest.raises(KeyError, match="a bug"):
         conversation(answerer, CLIPS[0].path, CLIPS[0].question)
 
 
@@ -302,7 +298,8 @@ def test_questions_and_answers_are_shown_as_text(answerer: Answerer) -> None:
     for reply in turns[0].replies.values():
         measured = reply.measured
         assert measured is not None
-        assert f"{measured.video_tokens:,}" in shown and f"{measured.prefill_seconds:.3f} s" in shown
+        assert f"{measured.video_tokens:,}" in shown
+        assert any(f"{measured.prefill_seconds:.{digits}f} s" in shown for digits in (2, 3))
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -387,7 +384,7 @@ def test_a_user_can_upload_ask_and_move_the_slider_on_a_phone(address: str, brow
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_said_once_on_the_page(
+def test_what_is_wrong_is_said_once_and_a_file_that_the_browser_cannot_play_is_answered(
     address: str, browser: Any, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
     page = browser.new_page()
@@ -411,24 +408,13 @@ def test_what_is_wrong_is_said_once_on_the_page(
         assert len(problems(page)) == 1 and problem in problems(page)[0]
         assert page.input_value("#question textarea") == "What happens?"
         assert not page.query_selector_all("#conversation section")
-    assert "Traceback" not in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_question_about_a_file_that_the_browser_cannot_play_is_answered(
-    address: str, browser: Any, tmp_path: Path
-) -> None:
-    path = write_clip(tmp_path / "clip.avi", [i / 25 for i in range(8)], codec="mpeg4", tick=None)
-    page = browser.new_page()
-    page.goto(address)
-    page.wait_for_selector("#kept figure")
-    upload(page, path)
+    upload(page, write_clip(tmp_path / "clip.avi", [i / 25 for i in range(8)], codec="mpeg4", tick=None))
     page.wait_for_function("() => document.querySelector('#clip-note')?.innerText.includes('96 × 64 pixels')")
     page.wait_for_timeout(1000)
     assert "not playable" not in page.inner_text("body")
-    page.fill("#question textarea", "What happens?")
     page.click("#ask")
     page.wait_for_selector("#conversation .gain")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -1064,19 +1064,19 @@ MUTATIONS = [
     # -- command line -------------------------------------------------------------------------------------------------
     Mutation(
         "the_answer_to_another_request_is_kept",
-        "src/vidcom2/cli/run_many.py",
-        '        if request.id in done and done[request.id].get("given") != request.given:\n',
+        f"{RECORDS}/run_record.py",
+        "        if before.given != now.given:\n",
         "        if False:\n",
-        "a run is not continued with other requests under the same ids",
-        ("many",),
+        "a run is not continued with other requests or questions under the same ids",
+        ("many", "evaluation"),
     ),
     Mutation(
         "the_answer_about_another_video_is_kept",
-        "src/vidcom2/cli/run_many.py",
-        "        if video_changed(before, now):\n",
+        f"{RECORDS}/run_record.py",
+        "        if video_changed(before.video_file, now.video_file):\n",
         "        if False:\n",
         "a run is not continued if a video was replaced under its name",
-        ("many",),
+        ("many", "evaluation"),
     ),
     Mutation(
         "a_bug_is_shown_as_a_mistake_of_the_users",

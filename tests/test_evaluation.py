@@ -1,5 +1,6 @@
 """`vidcom2 eval`: its questions, what counts as right, its figures, and what interruptions and bad input leave."""
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -398,39 +399,29 @@ def test_a_bad_video_gives_an_error_row_and_is_tried_again_next_time(checkpoint:
     assert Counter(json.loads(line)["id"] for line in path.read_text().splitlines()) == dict.fromkeys("0123", 1)
 
 
-def test_running_out_of_memory_gives_an_error_row_and_a_bug_is_raised(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    def failing(error: Exception) -> list[Candidate]:
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_a_bug_is_raised(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+
+    def large(error: Exception, most: int) -> list[Candidate]:
         def answer(model: Any, batch: Batch, max_new_tokens: int) -> Any:
-            if batch.inputs["attention_mask"].all():  # the batch of one question
+            sizes.append(len(batch.videos))
+            if sizes[-1] > most:
                 raise error
             return compressed_answers(model, batch, model.config.compression_settings(), max_new_tokens)
 
         return [Candidate("large", 0.5, answer=answer)]
 
-    questions = asked("0 4", "1 4", "2 4")
+    questions, given = asked(*(f"{i} 4" for i in range(6))), {"batch_size": 5, "max_new_tokens": 2, "read": read}
     full = torch.OutOfMemoryError("CUDA out of memory. Tried.\nMore.")
-    rows = evaluate(checkpoint, questions, failing(full), tmp_path / "a", batch_size=2, read=read)
-    assert "answers" in rows[0] and "answers" in rows[1]
-    assert rows[2]["error"].startswith(
-        "out of memory (CUDA out of memory. Tried.) for this question alone. Start again"
-    )
-    with pytest.raises(KeyError):
-        evaluate(checkpoint, questions, failing(KeyError("x")), tmp_path / "b", batch_size=2, read=read)
-
-
-def test_a_batch_that_does_not_fit_into_memory_is_halved(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    sizes = []
-
-    def answer(model: Any, batch: Batch, max_new_tokens: int) -> Any:
-        sizes.append(len(batch.videos))
-        if len(batch.videos) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return compressed_answers(model, batch, model.config.compression_settings(), max_new_tokens)
-
-    questions, candidates = asked("0 4", "1 4", "2 4", "3 4", "4 4", "5 4"), [Candidate("large", 0.5, answer=answer)]
-    rows = evaluate(checkpoint, questions, candidates, tmp_path / "a", batch_size=5, max_new_tokens=2, read=read)
+    rows = evaluate(checkpoint, questions, large(full, 2), tmp_path / "a", **given)
     assert sizes == [5, 2, 2, 2] and all("answers" in row for row in rows)
     assert [row["id"] for row in read_lines(tmp_path / "a")] == [question.id for question in questions]
+    rows = evaluate(checkpoint, questions, large(full, 0), tmp_path / "b", **given)
+    assert all(row["error"].startswith("out of memory (CUDA out of memory. Tried.)") for row in rows)
+    with pytest.raises(KeyError):
+        evaluate(checkpoint, questions, large(KeyError("x"), 2), tmp_path / "c", **given)
 
 
 @pytest.mark.usefixtures("methods_restored")
@@ -526,7 +517,13 @@ def output(folder: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -
     return output
 
 
-def test_the_figures_follow_from_the_answers(output: Path, data: Path) -> None:
+def test_the_figures_follow_from_the_answers_and_state_their_provenance(output: Path, data: Path, folder: Path) -> None:
+    text = (output / "results.json").read_text()
+    certificate = json.loads(text)["birth_certificate"]
+    assert certificate["model"] == folder.name and str(folder) not in text
+    assert certificate["arguments"]["data_sha256"] == hashlib.sha256(data.read_bytes()).hexdigest()
+    assert certificate["command"].startswith("vidcom2 eval --data questions.jsonl --model tiny-model --ratios 0.5,0.2 ")
+    assert certificate["questions"] == 10 and certificate["dtype"] == "float32"
     content = json.loads((output / "results.json").read_text())
     rows = [json.loads(line) for line in (output / "answers.jsonl").read_text().splitlines()]
     assert content["errors"] == 1 and [row["given"] for row in rows] == read_lines(data)
@@ -561,62 +558,36 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_results_state_their_provenance(output: Path, data: Path, folder: Path) -> None:
-    import hashlib
-
-    certificate = json.loads((output / "results.json").read_text())["birth_certificate"]
-    assert certificate["model"] == folder.name == "tiny-model"
-    assert certificate["arguments"]["data_sha256"] == hashlib.sha256(data.read_bytes()).hexdigest()
-    assert certificate["command"].startswith("vidcom2 eval --data questions.jsonl --model tiny-model --ratios 0.5,0.2 ")
-    assert certificate["questions"] == 10 and certificate["dtype"] == "float32"
-    assert str(folder) not in (output / "results.json").read_text()
-
-
-def test_the_same_command_continues_a_run_and_another_command_is_refused(
-    output: Path, data: Path, folder: Path
-) -> None:
-    before = (output / "answers.jsonl").read_text()
-    code, _, error = vidcom2(*command(folder, data, output, "--batch-size", 2))
-    assert code == 3, error
-    assert (output / "answers.jsonl").read_text() == before
-    with locked_output(output / "answers.jsonl"):
-        code, _, error = vidcom2(*command(folder, data, output))
-    assert code == 2 and "another run is writing" in error and (output / "answers.jsonl").read_text() == before
-    for more, reason in (
-        (["--num-frames", 4], "`num_frames` was 6 and is 4"),
-        (["--compression-rounding", "exact"], "`settings.compression_rounding` was None and is 'exact'"),
-    ):
-        code, _, error = vidcom2(*command(folder, data, output, *more))
-        assert code == 2 and reason in error and "Name another --output" in error
-    code, _, error = vidcom2(*command(folder, data, data.parent))
-    assert code == 2 and "is no run of `vidcom2 eval`. Name another --output" in error
-
-
-def test_a_run_is_continued_only_if_model_settings_modules_and_videos_are_unchanged(
+def test_a_run_is_continued_only_if_nothing_that_answers_depend_on_has_changed(
     folder: Path, data: Path, tmp_path: Path
 ) -> None:
-    clip, module = tmp_path / "clip.mp4", tmp_path / f"methods_{tmp_path.name}.py"
+    clip, module, output = tmp_path / "clip.mp4", tmp_path / f"methods_{tmp_path.name}.py", tmp_path / "out"
     clip.write_bytes((data.parent / "0.mp4").read_bytes())
     module.write_text("kept = 1\n")
     questions = write_lines(tmp_path / "questions.jsonl", GOOD | {"video": "clip.mp4"})
-    arguments = ["--import", module, *command(folder, questions, tmp_path / "out", "--compression-rounding", "exact")]
-    assert vidcom2(*arguments)[0] == vidcom2(*arguments)[0] == 0
-    for changed, reason in (
-        (arguments[:-2], "`settings.compression_rounding` was 'exact' and is None"),
-        (arguments[2:], "`imported` was '"),
-    ):
-        code, _, error = vidcom2(*changed)
-        assert code == 2 and reason in error
+    arguments = ["--import", module, *command(folder, questions, output, "--compression-rounding", "exact")]
+    assert vidcom2(*arguments)[0] == 0
+    before = (output / "answers.jsonl").read_text()
+    assert vidcom2(*arguments, "--batch-size", 2)[0] == 0
+
+    def check_refused(reason: str, asked: list[Any] = arguments) -> None:
+        code, _, error = vidcom2(*asked)
+        assert code == 2 and reason in error and "ame another --output" in error
+        assert (output / "answers.jsonl").read_text() == before
+
+    with locked_output(output / "answers.jsonl"):
+        check_refused("another run is writing")
+    check_refused("`num_frames` was 6 and is 4", [*arguments, "--num-frames", 4])
+    check_refused("`settings.compression_rounding` was 'exact' and is None", arguments[:-2])
+    check_refused("`imported` was '", arguments[2:])
     module.write_text("kept = 2\n")
-    code, _, error = vidcom2(*arguments)
-    assert code == 2 and "`imported` was '" in error
+    check_refused("`imported` was '")
     module.write_text("kept = 1\n")
     clip.write_bytes((data.parent / "1.mp4").read_bytes())
-    code, _, error = vidcom2(*arguments)
-    assert code == 2 and "has the answer about another video of question '1'" in error
-    arguments[arguments.index(folder)] = save_tiny(tmp_path / folder.name, seed=1)
-    code, _, error = vidcom2(*arguments)
-    assert code == 2 and f"`model` was '{folder}' and is '" in error
+    check_refused("has the answer about another video of question '1'")
+    other = save_tiny(tmp_path / folder.name, seed=1)
+    check_refused(f"`model` was '{folder}' and is '{other}'", [other if each == folder else each for each in arguments])
+    check_refused("is no run of `vidcom2 eval`", [data.parent if each == output else each for each in arguments])
 
 
 def test_recorded_answers_of_another_model_are_refused_in_python(folder: Path, tmp_path: Path) -> None:
@@ -651,12 +622,16 @@ def test_a_record_without_answers_keeps_no_other_run_out(tmp_path: Path) -> None
         file.check({"num_frames": 4})
 
 
-def test_a_setting_that_no_method_reads_is_refused(data: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_setting_that_no_method_reads_and_questions_without_a_single_answer_are_refused(
+    data: Path, folder: Path, tmp_path: Path
+) -> None:
     of_random = ["--compression-scoring", "released", "--methods", "random"]
     code, _, error = vidcom2(*command(folder, data, tmp_path / "b", *of_random))
     assert code == 2 and "`--compression-scoring`" in error
     code, _, error = vidcom2(*command(folder, data, tmp_path / "c", "--retention-ratio", 0.5))
     assert code == 2 and "No such option" in error
+    code, _, error = vidcom2(*command(folder, write_lines(tmp_path / "q.jsonl", GOOD), tmp_path / "out"))
+    assert code == 2 and "none of the 1 questions could be answered. The first: there is no video file" in error
 
 
 def test_questions_without_right_answers_give_only_agreement(data: Path, folder: Path, tmp_path: Path) -> None:
@@ -667,12 +642,6 @@ def test_questions_without_right_answers_give_only_agreement(data: Path, folder:
     row = json.loads((tmp_path / "out" / "results.json").read_text())["rows"][1]
     assert row["figures"]["accuracy"] is None and row["figures"]["agreement"] is not None
     assert "accuracy" not in shown and "agreement" in shown and (tmp_path / "out" / "results.png").is_file()
-
-
-def test_an_evaluation_without_a_single_answer_ends_in_one_error(folder: Path, tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "q.jsonl", GOOD)
-    code, _, error = vidcom2(*command(folder, path, tmp_path / "out"))
-    assert code == 2 and "none of the 1 questions could be answered. The first: there is no video file" in error
 
 
 def test_publish_puts_the_results_into_the_card(output: Path, folder: Path, tmp_path: Path) -> None:

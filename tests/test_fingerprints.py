@@ -28,6 +28,8 @@ def test_a_folder_is_identified_by_its_path_and_its_files(folder: Path, tmp_path
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= model_files(folder).keys()
     assert identity["model_files"] == digest(model_files(folder)) and identity["model_times"] is None
     assert load_checkpoint(str(folder), device="cpu").identity == identity
+    toy = model_identity(None)  # the same wherever the package is installed
+    assert (toy["model"], toy["model_files"], toy["model_times"]) == (TOY.title, digest(model_files(TOY.folder)), None)
     moved = shutil.copytree(folder, tmp_path / "moved")
     assert model_identity(str(moved)) == identity | {"model": str(moved)}
     (moved / "README.md").write_text("What nobody loads")
@@ -37,13 +39,6 @@ def test_a_folder_is_identified_by_its_path_and_its_files(folder: Path, tmp_path
     (moved / "additional_chat_templates" / "short.jinja").write_text("{{ messages }}")
     assert model_files(moved).keys() - model_files(folder).keys() == {"additional_chat_templates/short.jinja"}
     assert model_identity(str(moved))["model_files"] != identity["model_files"]
-
-
-def test_the_toy_is_identified_by_its_files_wherever_it_is_installed() -> None:
-    identity = model_identity(None)
-    assert identity["model"] == TOY.title and identity["model_files"] == digest(model_files(TOY.folder))
-    assert identity["model_times"] is None  # which an installation changes
-    assert load_checkpoint(device="cpu").identity == identity
 
 
 def test_a_large_file_is_identified_by_its_size_its_time_and_samples(

@@ -10,8 +10,8 @@ import json
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -35,42 +35,14 @@ NEEDS_LMMS_EVAL = pytest.mark.skipif(
 )
 
 
-@dataclass
-class Request:
-    """Stands in for lmms-eval's `Instance`."""
-
-    args: tuple
-    task_name: str = "a_task"
-    doc_id: int = 0
-
-
-@dataclass
-class Answered:
-    """Stands in for its `GenerationResult`."""
-
-    text: str
-    token_counts: Any = None
-
-
-@dataclass
-class Counts:
-    """Stands in for its `TokenCounts`."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Stands in for its `ModelManifest`."""
-
-    model_id: str
-    simple_class_path: str | None = None
+# Stand-ins for lmms-eval's classes
+Request = namedtuple("Request", "args task_name doc_id", defaults=("a_task", 0))
+Answered = namedtuple("Answered", "text token_counts", defaults=(None,))
+Counts = namedtuple("Counts", "input_tokens output_tokens", defaults=(None, None))
+Manifest = namedtuple("Manifest", "model_id simple_class_path", defaults=(None,))
 
 
 class Base:
-    """Stands in for its `lmms`."""
-
     def __init__(self) -> None:
         self.task_dict: dict[str, Any] = {}
 
@@ -151,18 +123,8 @@ def test_the_model_class_answers_as_generate_does_on_evenly_sampled_frames(
     ("of_task", "arguments"),
     [
         ({}, {"max_new_tokens": 128, "do_sample": False}),
-        (
-            {
-                "max_new_tokens": 16,
-                "temperature": 0.0,
-                "top_p": 1.0,
-                "num_beams": 1,
-                "do_sample": False,
-                "until": ["\n"],
-            },
-            {"max_new_tokens": 16, "num_beams": 1, "do_sample": False},
-        ),
-        ({"do_sample": True, "temperature": 0}, {"max_new_tokens": 128, "do_sample": False}),
+        ({"max_new_tokens": 16, "temperature": 0.0, "top_p": 1.0}, {"max_new_tokens": 16, "do_sample": False}),
+        ({"do_sample": True, "temperature": 0, "until": ["."]}, {"max_new_tokens": 128, "do_sample": False}),
         ({"do_sample": False, "temperature": 0.7}, {"max_new_tokens": 128, "do_sample": False}),
         ({"temperature": 0.7}, {"max_new_tokens": 128, "temperature": 0.7, "do_sample": True}),
         ({"do_sample": True, "top_p": None}, {"max_new_tokens": 128, "do_sample": True}),
@@ -182,10 +144,10 @@ def test_an_answer_ends_at_the_tasks_first_stop_string(module: ModuleType) -> No
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"batch_size": 4}, "`--batch_size` is 4, but must be 1"),
-        ({"num_frames": "many"}, "`num_frames` is 'many', but must be a whole number"),
+        ({"batch_size": 4}, "`--batch_size` is 4"),
+        ({"num_frames": "many"}, "`num_frames` is 'many'"),
         ({"retention_ratio": 2}, "`retention_ratio` is 2"),
-        ({"max_pixels": 99}, "'max_pixels' is not a setting of VidCom²"),
+        ({"max_pixels": 99}, "'max_pixels'"),
         ({"import_module": "missing_methods"}, "`--import missing_methods` failed"),
     ],
 )
@@ -201,7 +163,7 @@ def test_each_process_uses_the_device_it_is_given(
         process_index, num_processes, device = 1, 2, "cpu"
 
     monkeypatch.setattr(module, "Accelerator", Accelerator)
-    with pytest.raises(OptionError, match="`device` is 'cpu', but each of the 2 processes has a device of its own"):
+    with pytest.raises(OptionError, match="`device` is 'cpu'"):
         made(module, folder)
     model = module.VidCom2ForLmmsEval(str(folder))
     assert (model._rank, model._world_size, str(model.model.device)) == (1, 2, "cpu")
@@ -213,7 +175,7 @@ def test_unsupported_tasks_are_refused_before_anything_is_answered(
     model = made(module, folder)
     monkeypatch.setattr(module, "ask", None)  # calling it would fail
     for shown, reason in (
-        (3.5, r"the task 'a_task' shows \['float'\], but vidcom2 answers questions about one video file"),
+        (3.5, r"the task 'a_task' shows \['float'\]"),
         (None, "the task 'a_task' shows None"),
         ("missing.mp4", "there is no video file 'missing.mp4'"),
     ):
@@ -251,7 +213,7 @@ def test_the_results_file_records_the_provenance_of_its_figures(
 # -- its results on a card --------------------------------------------------------------------------------------------
 
 
-def test_publish_can_read_the_results_of_lmms_eval() -> None:
+def test_publish_reads_the_results_of_lmms_eval_that_state_their_provenance(tmp_path: Path) -> None:
     content = json.loads(RESULTS.read_text())
     result = read_result(RESULTS, ["tiny"])
     accuracy = content["results"]["vidcom2_questions"]["accuracy,none"]
@@ -262,8 +224,12 @@ def test_publish_can_read_the_results_of_lmms_eval() -> None:
     ]
     assert result.title == "lmms-eval 0.7.3: vidcom2 at retention_ratio 0.25, 16 frames"
     assert "`lmms-eval --model vidcom2 --model_args pretrained=tiny," in result.provenance
-    with pytest.raises(ResultsError, match="was measured on 'tiny', but the card is about org/other"):
+    with pytest.raises(ResultsError, match=r"'tiny', .* org/other"):
         read_result(RESULTS, ["org/other"])
+    del content["config"]["resolved_cli_args"]["birth_certificate"]
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match="does not say its model, date, command"):
+        read_result(tmp_path / "r.json", ["tiny"])
 
 
 def test_figures_of_lmms_eval_are_shown_unchanged(tmp_path: Path) -> None:
@@ -282,14 +248,6 @@ def test_figures_of_lmms_eval_are_shown_unchanged(tmp_path: Path) -> None:
         "| videomme | videomme_perception_score | 58.25 | 7 |",
         "| mvbench_a | mvbench_accuracy,strict | 1 | 7 |",
     ]
-
-
-def test_results_of_other_lmms_eval_models_are_refused_for_lack_of_provenance(tmp_path: Path) -> None:
-    content = json.loads(RESULTS.read_text())
-    del content["config"]["resolved_cli_args"]["birth_certificate"]
-    (tmp_path / "r.json").write_text(json.dumps(content))
-    with pytest.raises(ResultsError, match="does not say its model, date, command"):
-        read_result(tmp_path / "r.json", ["tiny"])
 
 
 # -- all of it --------------------------------------------------------------------------------------------------------

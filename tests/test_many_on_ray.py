@@ -6,8 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from vidcom2.answering.many_on_ray import (
     workers_that_fit,
 )
 from vidcom2.errors import OptionError
-from vidcom2.records.answer_parts import RequestStamp, request_digest
+from vidcom2.records.run_record import AnswerFile, RequestStamp, stamp_of
 
 pytestmark = pytest.mark.slow
 COUNT = 64
@@ -140,57 +138,49 @@ def test_mistakes_are_found_before_a_model_is_loaded(tmp_path: Path, monkeypatch
     def asked(*lines: dict[str, Any] | str, answered: dict[str, RequestStamp] | None = None) -> tuple[int, int]:
         text = "".join((each if isinstance(each, str) else json.dumps(each)) + "\n" for each in lines)
         (tmp_path / "r.jsonl").write_text(text)
-        return check_requests(*requests_on_ray(str(tmp_path / "r.jsonl")), answered or {}, "out")
+        output = AnswerFile(tmp_path / "out")
+        return check_requests(*requests_on_ray(str(tmp_path / "r.jsonl")), answered or {}, output)
 
     good = {"id": "a", "video": "a.mp4", "prompt": "What?"}
     assert asked(good, {**good, "id": 2}, {"id": "x"}) == (3, 0)
     for lines, message in (
-        ([good, {"video": "a.mp4", "prompt": "What?"}], "has no `id`. Ray reads lines in any order"),
-        ([good, "{"], "the line '{' holds no request"),
+        ([good, {"video": "a.mp4", "prompt": "What?"}], "no `id`"),
+        ([good, "{"], "the line '{'"),
         ([good, good], "two requests have the id 'a'"),
+        ([good | {"id": "\ud83d"}], "`id`"),
         ([{"id": "a", "prompt": "What?"}], "none of the 1 requests can be asked. The first is a, "),
     ):
         with pytest.raises(OptionError, match=message):
             asked(*lines)
-    with pytest.raises(OptionError, match="'out' has the answer to another request of id 'a'"):
+    with pytest.raises(OptionError, match="the answer to another request of id 'a'"):
         asked(good, answered={"a": RequestStamp("another", None)})
-    before = {"a": RequestStamp(request_digest(good), "7 bytes of 2026")}
+    before = {"a": stamp_of(good, "")._replace(video_file="7 bytes of 2026")}
     assert asked(good, answered=before) == (1, 1)  # the video is gone, but its answer is there
     (tmp_path / "a.mp4").write_bytes(b"x" * 8)
-    with pytest.raises(OptionError, match="another video of request 'a': its file was 7 bytes of 2026, and is 8 bytes"):
+    with pytest.raises(OptionError, match="another video of request 'a'"):
         asked(good, answered=before)
+    assert "lie in no folder" in (request_of_line(json.dumps(good), None).problem or "")  # but at a URL
     with pytest.raises(OptionError, match=r"cannot read the requests .*no\.jsonl"):
         requests_on_ray(str(tmp_path / "no.jsonl"))
     misfits: list[tuple[tuple[Any, ...], str]] = [
-        ((3, "cpu"), "`ray_workers` is 3, but the cluster has 3 CPUs"),
-        ((2, "cuda"), "`ray_workers` is 2, but the cluster has 1 GPUs"),
-        ((1, "cuda:1"), "each worker has a device of its own"),
+        ((3, "cpu"), "`ray_workers` is 3, .* 3 CPUs"),
+        ((2, "cuda"), "`ray_workers` is 2, .* 1 GPUs"),
+        ((1, "cuda:1"), "`device`"),
     ]
     for given, message in misfits:
         with pytest.raises(OptionError, match=message):
             workers_that_fit(*given)
     assert (workers_that_fit(None, "auto"), workers_that_fit(None, "cpu")) == ((1, 1), (1, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(Exception("timed out")))  # Ray raises this class
+        for address in ("127.0.0.1:1", ""):
+            patch.setenv("RAY_ADDRESS", address)
+            with pytest.raises(OptionError, match=f"{address}.*: timed out"):
+                connect(1)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")  # of a cluster that may start nodes
     assert workers_that_fit(4, "cuda") == (4, 1)
-    with pytest.raises(OptionError, match="`ray_workers` is 4, but the cluster has 3 CPUs"):
+    with pytest.raises(OptionError, match="`ray_workers` is 4"):
         workers_that_fit(4, "cpu")  # they would leave none for reading, which would wait forever
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("127.0.0.1:1", "`RAY_ADDRESS` is '127.0.0.1:1', but Ray does not answer there: timed out"),
-        ("", "does not start"),
-    ],
-)
-def test_a_ray_that_does_not_start_is_one_line(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(**_: Any) -> None:
-        raise Exception("timed out")  # Ray raises this very class
-
-    monkeypatch.setattr(ray, "init", fails)
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(OptionError, match=message):
-        connect(1)
 
 
 @pytest.mark.parametrize("missing", ["null", "nan"])
@@ -217,17 +207,3 @@ def test_floats_of_pandas_are_read_as_the_whole_numbers_that_they_stand_for(miss
     assert (second.id, second.num_frames) == ("2", None)
     assert second.settings == {"max_video_tokens": 64, "retention_ratio": 1.0}
     assert third.id == "3" and "`num_frames` is 8.5, but must be a whole number" in (third.problem or "")
-
-
-def test_requests_may_be_at_a_url(tmp_path: Path) -> None:
-    asked = [{"id": str(i), "video": video, "prompt": "What?"} for i, video in enumerate(("/a.mp4", "a.mp4"))]
-    (tmp_path / "r.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
-    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        requests, folder = requests_on_ray(f"http://127.0.0.1:{server.server_port}/r.jsonl")
-        assert check_requests(requests, folder, {}, "out") == (2, 0)
-        server.shutdown()
-    assert folder is None
-    first, second = (request_of_line(json.dumps(each), folder) for each in asked)
-    assert first.problem is None and "the requests lie in no folder" in (second.problem or "")

@@ -10,6 +10,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the tests look at the engine in this process
 
 import numpy as np
+import pytest
 import torch
 import vllm
 from models import MODELS, ModelCase, chat_prompt
@@ -17,7 +18,7 @@ from PIL import Image
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.utils import logging
 
-from vidcom2.configuration.compression_settings import SETTING_NAMES
+from vidcom2.configuration.compression_settings import SETTING_NAMES, CompressionSettings
 
 logging.disable_progress_bar()
 FRAMES, HEIGHT, WIDTH, NEW = 8, 112, 140, 8
@@ -228,3 +229,18 @@ def requests_of(case: Case) -> dict[str, dict[str, Any]]:
         for kind, asked in REQUESTS.items()
         if (case.takes_images or "images" not in asked) and len(asked.get("videos", (0,))) <= case.most_videos
     }
+
+
+def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[CompressionSettings]:
+    """Return a list that collects the settings of the videos that are compressed from now on."""
+    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
+
+    encoded: list[CompressionSettings] = []
+    whole = CompressedVideosModel.compression_of
+
+    def count(self: Any, tokens: Any, grid: Any, settings: CompressionSettings) -> Any:
+        encoded.append(settings)
+        return whole(self, tokens, grid, settings)
+
+    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
+    return encoded

@@ -1,8 +1,5 @@
 """vLLM generates the same greedy float32 tokens as the Transformers class from the same repo, in each family."""
 
-from typing import Any
-
-import pytest
 from engines import RATIO, Served, requests_of
 
 
@@ -42,33 +39,3 @@ def test_a_second_question_reuses_the_cached_video(served: Served) -> None:
         if served.case.scored_tokens * ratio > 40:
             assert output.num_cached_tokens > 0
         assert [list(output.outputs[0].token_ids)] == served.expected(second)
-
-
-def test_a_video_is_encoded_once_for_each_ratio_it_is_asked_about_with(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
-
-    encoded = []
-    whole = CompressedVideosModel.compression_of
-
-    def count(self: Any, tokens: Any, grid: Any, settings: Any) -> Any:
-        encoded.append(settings.retention_ratio)
-        return whole(self, tokens, grid, settings)
-
-    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
-    requests = [served.request("First?", (11,), ratio=ratio) for ratio in (0.3, 0.6)]
-    first = [served.answers(each)[0] for each in requests]
-    assert encoded == [0.3, 0.6]
-    second = [served.answers(each)[0] for each in requests]
-    other = served.request("And the second question?", (11,), ratio=0.3)
-    assert served.answers(other) == served.expected(other)
-    assert encoded == [0.3, 0.6] and second == first == served.expected(*requests)
-
-
-def test_a_bad_ratio_is_refused_and_the_next_request_is_answered(served: Served) -> None:
-    for ratio in (0, 1.5, "much"):
-        with pytest.raises(Exception, match="`retention_ratio` is"):
-            served.answers(served.request(ratio=ratio))  # type: ignore[arg-type]
-    request = served.request(text="And now?")
-    assert served.answers(request) == served.expected(request)

@@ -1,11 +1,10 @@
 """What the engine keeps of one request never affects the answer to another."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import vllm
-from engines import CASES_BY_NAME, EXACT, Served, engine
+from engines import CASES_BY_NAME, EXACT, Served, count_encoded, engine
 
 
 @pytest.fixture(scope="module", params=["llava_onevision", "qwen2_5_vl", "qwen3_vl"])
@@ -23,21 +22,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     yield served
     served.llm.llm_engine.engine_core.shutdown()
-
-
-def count_encoded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return a list that collects the ratios of the videos encoded from now on."""
-    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
-
-    encoded: list[float] = []
-    whole = CompressedVideosModel.compression_of
-
-    def count(self: Any, tokens: Any, grid: Any, settings: Any) -> Any:
-        encoded.append(settings.retention_ratio)
-        return whole(self, tokens, grid, settings)
-
-    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
-    return encoded
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -64,12 +48,12 @@ def test_evicted_features_are_computed_again_with_the_settings_of_their_request(
     requests = [served.request("What is it?", (70,), ratio=ratio) for ratio in (0.3, 0.7)]
     expected = served.expected(*requests)
     assert served.answers(*requests) == expected
-    assert sorted(encoded) == [0.3, 0.7]
+    assert sorted(each.retention_ratio for each in encoded) == [0.3, 0.7]
     for seed in range(100, 124):
         served.answers(served.request("Next?", (seed,), ratio=1.0))
     del encoded[:]
     assert served.answers(*requests[::-1]) == expected[::-1]
-    assert sorted(encoded) == [0.3, 0.7]
+    assert sorted(each.retention_ratio for each in encoded) == [0.3, 0.7]
 
 
 def test_arguments_of_the_processor_work_beside_settings(served: Served) -> None:

@@ -34,24 +34,19 @@ def test_preempted_requests_are_computed_again_with_the_same_answers(tmp_path: A
     assert sum(each.value for each in served.llm.get_metrics() if each.name == "vllm:num_preemptions") > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "num_frames"), [("qwen2_vl", 10), ("qwen2_vl", 12), ("qwen2_5_vl", 8), ("qwen2_5_vl", 10)]
-)
+@pytest.mark.parametrize(("name", "num_frames"), [("qwen2_vl", 12), ("qwen2_5_vl", 10)])
 def test_text_behind_a_long_video_has_the_positions_of_the_original_code(
     tmp_path: Any, name: str, num_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text follows the largest position of t, h and w. Transformers 5.19 to 5.24 leaves t out, so its answers
-    differ once a video has more positions in time than rows and columns. Below that, they are the same."""
+    differ once a video has more positions in time than rows and columns."""
     served = served_by(tmp_path, name)
-    ends = {"qwen2_vl": num_frames // 2, "qwen2_5_vl": int((num_frames // 2 - 1) * 1.6) + 1}[name]
     request = served.request(videos=())
     metadata = METADATA | {"total_num_frames": num_frames, "frames_indices": list(range(num_frames))}
     request["prompt"] = served.prompt("What happens in this long video?")
     request["multi_modal_data"] = {"video": [(video(5, num_frames), metadata | {"do_sample_frames": False})]}
-    beyond = ends > max(served.case.grid)
-    assert beyond == (num_frames > 10 or (name, num_frames) == ("qwen2_5_vl", 10))
     (answer,) = served.answers(request)
-    assert (answer == served.expected(request)[0]) is not beyond
+    assert answer != served.expected(request)[0]
     monkeypatch.setattr(served.model.model, "get_rope_index", original_positions(served, request))
     assert [answer] == served.expected(request)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engines import CASES_BY_NAME, EXACT, Served, engine
+from engines import CASES_BY_NAME, EXACT, Served, count_encoded, engine
 
 HONOURED: list[dict[str, Any]] = [
     {},
@@ -23,22 +23,20 @@ HONOURED: list[dict[str, Any]] = [
     {"max_video_tokens": 1000},
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil', .* Set it to \"exact\""),
+    ({"retention_ratio": "much"}, "`retention_ratio` is 'much'"),
+    ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil'"),
     ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
     ({"compression_method": "dycoke", "retention_ratio": 0.1}, "`retention_ratio"),
-    ({"compression_method": "evs", "compression_window": 3}, "`compression_window` is 3, but"),
+    ({"compression_method": "evs", "compression_window": 3}, "`compression_window` is 3"),
     ({"compression_temperature": 0}, "`compression_temperature` is 0"),
-    ({"max_video_tokens": 0}, "`max_video_tokens` is 0, but must be"),
-    ({"max_video_tokens": 2}, "`max_video_tokens` is 2, but `compression_method='vidcom2'` needs [48] of the"),
-    ({"max_video_token": 20}, "`max_video_token` .* Did you mean `max_video_tokens`"),
-    ({"vision_method": "skip_repeated"}, "`vision_method` is 'skip_repeated' .* vision tower"),
-    ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8 .* vision tower"),
-    ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing' .* belongs to the model"),
-    ({"retention_rate": 0.5}, "`retention_rate` .* Did you mean `retention_ratio`"),
-    ({"video_pruning_rate": 0.5}, "`video_pruning_rate` .* not a setting. Did you mean `retention_ratio`"),
-    ({"compresion_method": "evs"}, "`compresion_method` .* Did you mean `compression_method`"),
-    ({"compression_level": 3}, "`compression_level` .* not a setting"),
-    ({"videos_kwargs": {"retention_ratio": 0.5}}, "`retention_ratio` .* inside of `videos_kwargs`"),
+    ({"max_video_tokens": 2}, "`max_video_tokens` is 2"),
+    ({"max_video_token": 20}, "Did you mean `max_video_tokens`"),
+    ({"vision_method": "skip_repeated"}, "`vision_method` is 'skip_repeated'"),
+    ({"vision_chunk_frames": 8}, "`vision_chunk_frames` is 8"),
+    ({"compression_newlines": "trailing"}, "`compression_newlines` is 'trailing'"),
+    ({"video_pruning_rate": 0.5}, "`video_pruning_rate` .* Did you mean `retention_ratio`"),
+    ({"compression_level": 3}, "`compression_level`"),
+    ({"videos_kwargs": {"retention_ratio": 0.5}}, "`retention_ratio` .*`videos_kwargs`"),
 ]
 
 
@@ -64,20 +62,11 @@ def test_a_requests_settings_give_the_tokens_of_the_transformers_class(served: S
 def test_a_video_is_encoded_once_for_all_requests_with_the_same_settings(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vidcom2.vllm_plugin.compressed_videos import CompressedVideosModel
-
-    encoded = []
-    whole = CompressedVideosModel.compression_of
-
-    def count(self: Any, tokens: Any, grid: Any, settings: Any) -> Any:
-        encoded.append(settings.compression_method)
-        return whole(self, tokens, grid, settings)
-
-    monkeypatch.setattr(CompressedVideosModel, "compression_of", count)
+    encoded = count_encoded(monkeypatch)
     same = [{}, {"compression_method": "vidcom2"}, {"retention_ratio": None}, {"compression_window": None}]
     for settings in [*same, {"compression_method": "evs"}, {"compression_method": "evs", "retention_ratio": 0.25}]:
         served.outputs(served.request("What is it?", (12,), **settings))
-    assert encoded == ["vidcom2", "evs"]
+    assert [each.compression_method for each in encoded] == ["vidcom2", "evs"]
 
 
 @pytest.mark.parametrize(("settings", "reason"), REFUSED, ids=lambda each: "" if isinstance(each, str) else str(each))
@@ -116,12 +105,9 @@ def test_a_request_is_held_to_the_bounds_of_the_operator() -> None:
     for asked in ({"retention_ratio": 0.1}, {"retention_ratio": 0.5, "max_video_tokens": 40}, {"max_video_tokens": 3}):
         assert settings(**asked).as_dict() == {**engines.as_dict(), **asked}
     for asked, reason in (
-        (
-            {"retention_ratio": 0.51},
-            r"`retention_ratio` is 0\.51 in a request, but this server accepts 0\.1 to 0\.5 \(",
-        ),
-        ({"retention_ratio": 0.09}, r"`retention_ratio` is 0\.09 in a request"),
-        ({"max_video_tokens": 41}, "`max_video_tokens` is 41 in a request, but this server accepts at most 40"),
+        ({"retention_ratio": 0.51}, r"`retention_ratio` is 0\.51 .* 0\.1 to 0\.5"),
+        ({"retention_ratio": 0.09}, r"`retention_ratio` is 0\.09"),
+        ({"max_video_tokens": 41}, "`max_video_tokens` is 41 .* at most 40"),
         ({"retention_ratio": 1.0, "max_video_tokens": 9}, "`retention_ratio` is 1.0 in a request"),
     ):
         with pytest.raises(ValueError, match=reason):

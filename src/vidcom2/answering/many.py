@@ -4,7 +4,9 @@ import copy
 import math
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, groupby, islice
@@ -15,13 +17,12 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
 from ..checkpoints import Checkpoint
-from ..checks import whole_number
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, is_out_of_memory, memory_reason, one_line
 from ..modeling.encoding.video_features import VidCom2VideoFeatures
 from ..modeling.hosting.in_transformers import CACHE, FORMER_NAME
 from ..placement import Placement
-from ..video.reading import SizeOfFrames, Video, read_video
+from ..video.reading import Video, read_video
 from .arguments import (
     DEMO_WARNING,
     OWN_ARGUMENTS,
@@ -33,7 +34,7 @@ from .arguments import (
 )
 from .background import Background
 from .frame_size import size_of_frames
-from .generation import EncodedVideos, check_encoded_alike, compress, encode, generate, joined
+from .generation import check_encoded_alike, compress, encode, generate, joined
 from .prompting import (
     check_prompt,
     check_template_arguments,
@@ -43,7 +44,7 @@ from .prompting import (
     video_arguments,
     without_pixels,
 )
-from .requests import VideoRequest, request_of
+from .requests import HowToAnswer, VideoRequest, request_of
 
 OUT_OF_MEMORY = "out of memory ({}) for this request alone. Take fewer frames, or keep fewer tokens."
 HELD_BATCHES = 4  # how many are encoded before one is answered, so that a batch has prompts of similar length
@@ -139,9 +140,14 @@ def answer_many(
         attn_implementation=attn_implementation,
         revision=revision,
     )
-    numbers = {"num_frames": num_frames, "max_new_tokens": max_new_tokens, "batch_size": batch_size, "workers": workers}
-    for name, value in numbers.items():
-        whole_number(name, value)
+    how = HowToAnswer(
+        num_frames=num_frames,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        workers=workers,
+        scale_while_reading=scale_while_reading,
+        chat_template_kwargs=chat_template_kwargs or {},
+    )
     if scale_while_reading and read is not None:
         raise OptionError(
             "`scale_while_reading` is for `read_video`, but `read` is given, which may scale frames itself. Leave one "
@@ -152,53 +158,118 @@ def answer_many(
     if model is None:
         warnings.warn(DEMO_WARNING, UserWarning, stacklevel=2)
     checkpoint, settings = checkpoint_of(found, processor, settings)
-    checkpoint.model.config.compression_settings(**settings)  # refuses settings that do not fit together, at once
-    check_template_arguments(checkpoint.processor, chat_template_kwargs)
-    template_arguments = dict(chat_template_kwargs or {})
-    answering = _Answering(checkpoint, num_frames, max_new_tokens, batch_size, settings, arguments, template_arguments)
+    engine = TransformersEngine(checkpoint, how, settings, arguments)
     numbered = zip(count(1), requests)
     asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
-    size = size_of_frames(checkpoint.processor) if scale_while_reading else None
-    return _stream(answering, asked, workers, read, size)
+    return engine.answers(asked, read)
 
 
-def _stream(
-    answering: "_Answering",
-    requests: Iterator[VideoRequest],
-    workers: int,
-    read: Callable[[str, int], Video] | None,
-    size: SizeOfFrames | None,
-) -> Generator[AnsweredRequest, None, None]:
-    def prepare(group: Sequence[VideoRequest]) -> "_Prepared":
-        return answering.prepared(group, read or partial(read_video, progress=go_on, size=size))
-
-    def go_on(*_: object) -> None:
-        if background.stopping.is_set():
-            raise Stopped
-
-    held: list[_Prompt] = []
-    most = HELD_BATCHES * answering.batch_size
-    with Background(prepare, consecutive(requests), workers, workers + answering.batch_size) as background:
-        while True:
-            # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
-            group = background.take(waits=len(held) < answering.batch_size)
-            if group is not None:
-                prompts, refused = answering.encoded(group, gives_up=not held)
-                if prompts is None:  # answering the prompts that are held frees memory
-                    while held:
-                        yield from answering.answered(answering.taken(held))
-                    prompts, refused = answering.encoded(group, gives_up=True)
-                yield from refused
-                held += prompts or ()
-                if len(held) < most:
-                    continue
-            if not held:
-                return
-            yield from answering.answered(answering.taken(held))
+# ---------------------------------------------------------------------------------------------------------------------
+# What all engines share
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 class Stopped(Exception):
     """Raised in a thread that reads a video which is no longer needed."""
+
+
+@dataclass(eq=False)
+class Prepared:
+    """Consecutive requests about one video, after it was read.
+
+    Attributes:
+        prompts: what the engine takes for each request that can be asked.
+        video: what it takes for their video, if that is not part of the prompts.
+    """
+
+    prompts: list[Any] = field(default_factory=list)
+    video: dict[str, Any] = field(default_factory=dict)
+    lost_frames: int = 0
+    refused: list[AnsweredRequest] = field(default_factory=list)
+
+
+class Engine(ABC):
+    """What answers requests. Threads read their videos and prepare their prompts, while the model runs in the caller's
+    thread.
+
+    Args:
+        ahead: how many videos may be in work, or wait for the model.
+    """
+
+    def __init__(self, processor: Any, how: HowToAnswer, ahead: int) -> None:
+        check_template_arguments(processor, how.chat_template_kwargs)
+        self.processor, self.how, self.ahead = processor, how, ahead
+
+    def answers(
+        self, requests: Iterable[VideoRequest], read: Callable[..., Video] | None = None
+    ) -> Generator[AnsweredRequest, None, None]:
+        """Yield the answers as they come. The engine may be asked again afterwards.
+
+        Args:
+            read: reads a video in place of `read_video`.
+        """
+
+        def prepare(group: Sequence[VideoRequest]) -> Prepared:
+            return self.prepared(group, read or partial(read_video, progress=go_on, size=size))
+
+        def go_on(*_: object) -> None:
+            if background.stopping.is_set():
+                raise Stopped
+
+        size = size_of_frames(self.processor) if self.how.scale_while_reading else None
+        with Background(prepare, consecutive(iter(requests)), self.how.workers, self.ahead) as background:
+            yield from self._answered(background.take)
+
+    def rows(self, requests: Sequence[VideoRequest]) -> Generator[dict[str, Any], None, None]:
+        """Yield the rows of the answers, with `video_file`, the `video_stamp` of the video before it was read."""
+        videos = {request.id: request.stamp.video_file for request in requests}
+        with closing(self.answers(requests)) as answers:
+            for answer in answers:
+                yield answer.row | {"video_file": videos[answer.request.id]}
+
+    def prepared(self, group: Sequence[VideoRequest], read: Callable[..., Video]) -> Prepared:
+        """Read the video of these requests, and prepare each. Any thread may call this."""
+        result = Prepared()
+        video: Video | None = None
+        unreadable: str | None = None
+        for request in group:
+            try:
+                self.check(request)
+                if unreadable is not None:
+                    raise OptionError(unreadable)
+                if video is None:
+                    try:
+                        video = request.read_by(read, self.how.num_frames)
+                    except Exception as error:
+                        unreadable = refusal(error)
+                        raise
+                    result.lost_frames = video.lost
+                template_arguments = {**self.how.chat_template_kwargs, **request.chat_template_kwargs}
+                result.prompts.append(self.prompt(request, video, template_arguments, result))
+            except Exception as error:
+                reason = refusal(error)
+                if reason is None:
+                    raise
+                result.refused.append(AnsweredRequest(request, error=reason))
+        return result
+
+    def check(self, request: VideoRequest) -> None:
+        """Check what can be known before the video is read. Raises a ValueError."""
+        if request.problem is not None:
+            raise OptionError(request.problem)
+        check_prompt(self.processor, request.prompt)
+        check_template_arguments(self.processor, request.chat_template_kwargs)
+
+    @abstractmethod
+    def prompt(self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared) -> Any:
+        """Return what the engine takes for a request of this group. Raises a ValueError on one that it refuses."""
+
+    @abstractmethod
+    def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
+        """Answer what `Background.take` hands out, until nothing is left."""
+
+    def close(self) -> None:  # noqa: B027  (most engines have nothing to end)
+        """End what runs beside this process."""
 
 
 def consecutive(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]]:
@@ -212,19 +283,18 @@ def consecutive(requests: Iterator[VideoRequest]) -> Iterator[list[VideoRequest]
             yield group
 
 
-@dataclass(eq=False)
-class _Prepared:
-    """Requests about one video after preprocessing, on the CPU.
+def refusal(error: Exception) -> str | None:
+    """Return why a request has no answer; None for a bug, which the caller must raise."""
+    if is_out_of_memory(error):
+        return OUT_OF_MEMORY.format(memory_reason(error))
+    if isinstance(error, OSError):  # such as no right to read the file, or no space for a download
+        return f"cannot read the video: {one_line(error)}"
+    return one_line(error) if isinstance(error, ValueError) else None
 
-    Attributes:
-        prompts: each request that can be asked, with its inputs for a batch of one, without pixels.
-        video: the model's inputs for their video; empty if no request can be asked.
-    """
 
-    lost_frames: int = 0
-    video: dict[str, Any] = field(default_factory=dict)
-    prompts: list[tuple[VideoRequest, dict[str, Any]]] = field(default_factory=list)
-    refused: list[AnsweredRequest] = field(default_factory=list)
+# ---------------------------------------------------------------------------------------------------------------------
+# Transformers
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,97 +322,74 @@ class _Prompt:
         return self.tokens + self.together[0]
 
 
-class _Answering:
-    """The steps of a request. Any thread may prepare it; the thread that runs the model encodes and answers it."""
+class TransformersEngine(Engine):
+    """A loaded model of ours.
+
+    Args:
+        settings: those of the run, besides the model's own.
+        arguments: further arguments of `generate`.
+    """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        num_frames: int,
-        max_new_tokens: int,
-        batch_size: int,
-        settings: dict[str, Any],
-        arguments: dict[str, Any],
-        template_arguments: dict[str, Any],
+        how: HowToAnswer,
+        settings: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = checkpoint.model
-        self.processor: Any = checkpoint.processor
-        self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
-        self.settings, self.arguments = settings, with_tokenizer(arguments, checkpoint)
-        self.template_arguments = template_arguments
+        self.settings = dict(settings or {})
+        self.model.config.compression_settings(**self.settings)  # refuses settings that do not fit together, at once
+        super().__init__(checkpoint.processor, how, ahead=how.workers + how.batch_size)
+        self.arguments = with_tokenizer(dict(arguments or {}), checkpoint)
         self.fitting = math.inf  # most tokens of a batch, with padding and answers; lowered when a batch does not fit
         self._of_thread = threading.local()
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # In the background
-    # -----------------------------------------------------------------------------------------------------------------
+    def check(self, request: VideoRequest) -> None:
+        super().check(request)
+        settings = self._settings(request)  # the videos of all requests are encoded together
+        check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
 
-    def prepared(self, group: Sequence[VideoRequest], read: Callable[[str, int], Video]) -> _Prepared:
-        """Read the video of these requests, and make the inputs of each."""
-        result = _Prepared()
-        video: Video | None = None
-        unreadable: str | None = None
-        for request in group:
-            try:
-                self._check(request)
-                if unreadable is not None:
-                    raise OptionError(unreadable)
-                if video is None:
-                    try:
-                        video = request.read_by(read, self.num_frames)
-                    except Exception as error:
-                        unreadable = refusal(error)
-                        raise
-                inputs = prepare_inputs(
-                    self._threads_processor(),
-                    request.prompt,
-                    video,
-                    template_arguments={**self.template_arguments, **request.chat_template_kwargs},
-                )
-                check_vocabulary(self.model, inputs["input_ids"])
-                if not result.video:
-                    described = video_arguments(self.model, inputs)
-                    # This halves the memory for a model in half precision. Other inputs must not be rounded.
-                    described["pixel_values_videos"] = described["pixel_values_videos"].to(self.model.dtype)
-                    result.video, result.lost_frames = described, video.lost
-                result.prompts.append((request, without_pixels(inputs)))
-            except Exception as error:
-                reason = refusal(error)
-                if reason is None:
-                    raise
-                result.refused.append(AnsweredRequest(request, error=reason))
-        return result
-
-    def _check(self, request: VideoRequest) -> None:
-        """Check what can be known before the video is read. Raises an OptionError."""
-        if request.problem is not None:
-            raise OptionError(request.problem)
-        settings = self._settings(request)
-        try:  # the videos of all requests are encoded together
-            check_encoded_alike(settings, self.model.config.compression_settings().vision_settings())
-        except ValueError as error:
-            raise OptionError(str(error)) from None
-        check_prompt(self.processor, request.prompt)
-        check_template_arguments(self.processor, request.chat_template_kwargs)
-
-    def _threads_processor(self) -> Any:
-        """Return this thread's own processor, since threads cannot use a tokenizer at the same time."""
-        if not hasattr(self._of_thread, "processor"):
+    def prompt(
+        self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared
+    ) -> tuple[VideoRequest, dict[str, Any]]:
+        """Return the request with its inputs for a batch of one, without pixels."""
+        if not hasattr(self._of_thread, "processor"):  # threads cannot use a tokenizer at the same time
             self._of_thread.processor = copy.deepcopy(self.processor)
-        return self._of_thread.processor
+        processor = self._of_thread.processor
+        inputs = prepare_inputs(processor, request.prompt, video, template_arguments=template_arguments)
+        check_vocabulary(self.model, inputs["input_ids"])
+        if not group.video:
+            described = video_arguments(self.model, inputs)
+            # This halves the memory for a model in half precision. Other inputs must not be rounded.
+            described["pixel_values_videos"] = described["pixel_values_videos"].to(self.model.dtype)
+            group.video = described
+        return request, without_pixels(inputs)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # On the model
-    # -----------------------------------------------------------------------------------------------------------------
+    def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
+        held: list[_Prompt] = []
+        most = HELD_BATCHES * self.how.batch_size
+        while True:
+            # With a full batch at hand the model does not wait for more, but takes what is ready, which may fit better.
+            group = take(len(held) < self.how.batch_size)
+            if group is not None:
+                while (encoded := self.encoded(group, gives_up=not held)) is None:
+                    yield from self.answered(self.taken(held))  # which frees memory
+                prompts, refused = encoded
+                yield from refused
+                held += prompts
+                if len(held) < most:
+                    continue
+            if not held:
+                return
+            yield from self.answered(self.taken(held))
 
-    def encoded(self, group: _Prepared, gives_up: bool) -> tuple[list[_Prompt] | None, list[AnsweredRequest]]:
-        """Run the vision tower once, and compress the video for each request.
+    def encoded(self, group: Prepared, gives_up: bool) -> tuple[list[_Prompt], list[AnsweredRequest]] | None:
+        """Run the vision tower once, and compress the video for each request. Returns the requests that can be
+        answered, and the refused ones; None if memory ran out.
 
         Args:
             gives_up: whether to refuse the requests if memory runs out, because none can be freed.
-
-        Returns:
-            The requests that can be answered, and the refused ones. (None, []) if memory ran out and more can be freed.
         """
         prompts: list[_Prompt] = []
         refused = list(group.refused)
@@ -356,7 +403,10 @@ class _Answering:
             for (request, inputs), settings in zip(group.prompts, settings_of_each, strict=True):
                 key = tuple(settings.as_dict().items())
                 if key not in kept:
-                    kept[key] = self._compressed(video, settings)
+                    try:
+                        kept[key] = compress(self.model, video, settings)
+                    except ValueError as error:  # such as a ratio too low for the method
+                        kept[key] = error
                 features = kept[key]
                 if isinstance(features, ValueError):
                     refused.append(AnsweredRequest(request, error=one_line(features)))
@@ -367,18 +417,12 @@ class _Answering:
             if reason is None:
                 raise
             if is_out_of_memory(error) and not gives_up:
-                return None, []
+                return None
             return [], group.refused + [AnsweredRequest(request, error=reason) for request, _ in group.prompts]
         return prompts, refused
 
     def _settings(self, request: VideoRequest) -> CompressionSettings:
         return self.model.config.compression_settings(**{**self.settings, **request.settings})
-
-    def _compressed(self, video: EncodedVideos, settings: CompressionSettings) -> VidCom2VideoFeatures | ValueError:
-        try:
-            return compress(self.model, video, settings)
-        except ValueError as error:  # such as a ratio too low for the method
-            return error
 
     def _prompt(
         self,
@@ -393,7 +437,7 @@ class _Answering:
             request=request,
             inputs=inputs,
             features=features,
-            together=(request.max_new_tokens or self.max_new_tokens, settings.compression_positions),
+            together=(request.max_new_tokens or self.how.max_new_tokens, settings.compression_positions),
             tokens=inputs["input_ids"].numel() - full_video_tokens + len(features.pooler_output[0]),
             full_video_tokens=full_video_tokens,
             lost_frames=lost_frames,
@@ -406,7 +450,7 @@ class _Answering:
         batch, longest = [first], first.most_tokens
         for each in sorted(others, key=lambda other: abs(other.tokens - first.tokens)):
             longest = max(longest, each.most_tokens)
-            if len(batch) == self.batch_size or (len(batch) + 1) * longest > self.fitting:
+            if len(batch) == self.how.batch_size or (len(batch) + 1) * longest > self.fitting:
                 break
             batch.append(each)
         for each in batch:
@@ -466,12 +510,3 @@ class _Answering:
             new_tokens=len(new),
             lost_frames=prompt.lost_frames,
         )
-
-
-def refusal(error: Exception) -> str | None:
-    """Return why a request has no answer; None for a bug, which the caller must raise."""
-    if is_out_of_memory(error):
-        return OUT_OF_MEMORY.format(memory_reason(error))
-    if isinstance(error, OSError):  # such as no right to read the file, or no space for a download
-        return f"cannot read the video: {one_line(error)}"
-    return one_line(error) if isinstance(error, ValueError) else None

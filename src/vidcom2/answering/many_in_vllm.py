@@ -6,10 +6,9 @@ is room, and leaves it when its answer ends. Requests carry their settings as in
 # vLLM has an environment of its own:
 # pyright: reportMissingImports=false
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import count
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,93 +19,18 @@ from ..checkpoints import read_config_and_processor
 from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line
 from ..finding_checkpoints import Resolved
-from ..video.reading import SizeOfFrames, Video, read_video
+from ..video.reading import Video
 from ..vllm_plugin.compat import why_not
 from ..vllm_plugin.settings import check_engine_can_keep, check_model, has_mrope_positions
 from ..vllm_plugin.unsupported_family import REASONS
-from .background import Background
-from .frame_size import size_of_frames
-from .many import AnsweredRequest, Stopped, consecutive, refusal
+from .many import AnsweredRequest, Engine, Prepared, refusal
 from .prompting import (
     at_least_a_pair,
-    check_prompt,
-    check_template_arguments,
     prepare_inputs,
     prompt_text,
     spacing_of_a_part,
 )
-from .requests import VideoRequest, request_of
-
-
-def answer_many_in_vllm(
-    requests: Iterable[Mapping[str, Any] | VideoRequest],
-    model: Resolved,
-    *,
-    num_frames: int,
-    max_new_tokens: int,
-    batch_size: int,
-    workers: int,
-    scale_while_reading: bool,
-    chat_template_kwargs: Mapping[str, Any],
-    engine_arguments: Mapping[str, Any],
-) -> Generator[AnsweredRequest, None, None]:
-    """Start an engine, and return its answers as they come. The arguments are those of `answer_many`, but for these:
-
-    Args:
-        model: the model that was found. Its settings are those of the run, and a request's own replace them. Of its
-            placement the dtype holds; vLLM chooses the rest.
-        batch_size: the most requests in the engine at a time, and so in a step of it.
-        engine_arguments: further arguments of `vllm.LLM`.
-
-    Raises:
-        OptionError: on settings that an engine cannot keep to, and on another version of vLLM.
-        CheckpointError: if the model's config or processor cannot be read.
-    """
-    engine = VllmEngine(
-        model,
-        num_frames,
-        max_new_tokens,
-        batch_size,
-        chat_template_kwargs,
-        engine_arguments,
-    )
-    numbered = zip(count(1), requests)
-    asked = (each if isinstance(each, VideoRequest) else request_of(each, number) for number, each in numbered)
-    return _and_close(engine, engine.answers(asked, workers, scale_while_reading))
-
-
-def _and_close(
-    engine: "VllmEngine", answers: Generator[AnsweredRequest, None, None]
-) -> Generator[AnsweredRequest, None, None]:
-    try:
-        yield from answers
-    finally:
-        engine.close()
-
-
-def _stream(
-    engine: "VllmEngine", requests: Iterator[VideoRequest], workers: int, size: SizeOfFrames | None
-) -> Generator[AnsweredRequest, None, None]:
-    def prepare(group: Sequence[VideoRequest]) -> list["_Prompt | AnsweredRequest"]:
-        return engine.prepared(group, partial(read_video, progress=go_on, size=size))
-
-    def go_on(*_: object) -> None:
-        if background.stopping.is_set():
-            raise Stopped
-
-    with Background(prepare, consecutive(requests), workers, 2 * workers) as background:
-        while True:
-            while engine.num_running < engine.batch_size:
-                group = background.take(waits=engine.num_running == 0)
-                if group is None:
-                    break
-                for each in group:
-                    refused = each if isinstance(each, AnsweredRequest) else engine.add(each)
-                    if refused is not None:
-                        yield refused
-            if not engine.num_running:
-                return
-            yield from engine.step()
+from .requests import HowToAnswer, VideoRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +47,8 @@ def config_and_processor(model: Resolved) -> tuple[Any, Any]:
     """Return what a checkpoint's config and processor are in vLLM, without starting an engine.
 
     Raises:
-        CheckpointError, OptionError: as `answer_many_in_vllm`.
+        OptionError: on settings that an engine cannot keep to, and on another version of vLLM.
+        CheckpointError: if the config or the processor cannot be read.
     """
     problem = why_not(vllm.__version__)
     if problem is not None:
@@ -145,25 +70,25 @@ def config_and_processor(model: Resolved) -> tuple[Any, Any]:
     return config, processor
 
 
-class VllmEngine:
-    """vLLM's engine, and the requests in it. The arguments are those of `answer_many_in_vllm`."""
+class VllmEngine(Engine):
+    """vLLM's engine, and the requests in it.
 
-    def __init__(
-        self,
-        model: Resolved,
-        num_frames: int,
-        max_new_tokens: int,
-        batch_size: int,
-        chat_template_kwargs: Mapping[str, Any],
-        arguments: Mapping[str, Any],
-    ) -> None:
-        config, self.processor = config_and_processor(model)
-        check_template_arguments(self.processor, chat_template_kwargs)
-        self.template_arguments = chat_template_kwargs
+    Args:
+        model: the model that was found. Its settings are those of the run, and a request's own replace them. Of its
+            placement the dtype holds; vLLM chooses the rest.
+        how: its `batch_size` is the most requests in the engine at a time, and so in a step of it.
+        arguments: further arguments of `vllm.LLM`.
+
+    Raises:
+        CheckpointError, OptionError: as `config_and_processor`.
+    """
+
+    def __init__(self, model: Resolved, how: HowToAnswer, arguments: Mapping[str, Any]) -> None:
+        config, processor = config_and_processor(model)
+        super().__init__(processor, how, ahead=2 * how.workers)
         family, source = model.family, model.source
         own = {each: getattr(config, each) for each in family.settings}
         commit: dict[str, Any] = {} if source.commit is None else {"revision": source.commit}
-        self.num_frames, self.max_new_tokens, self.batch_size = num_frames, max_new_tokens, batch_size
         # The processors of GLM and InternVL give a video the placeholders of images. The plugin gives it its own.
         self.placeholder = self.processor.tokenizer.convert_tokens_to_ids(self.processor.video_token)
         as_images = hasattr(config, "video_start_token_id") or not family.model_class.inner_class.parent_knows_videos
@@ -176,7 +101,7 @@ class VllmEngine:
         self.llm = vllm.LLM(
             model=source.path,
             dtype=dtype,
-            max_num_seqs=batch_size,
+            max_num_seqs=how.batch_size,
             limit_mm_per_prompt={"video": 1, "image": 0},
             # A stock checkpoint is served by the plugin's class too, whatever its config.json names.
             hf_overrides={
@@ -190,52 +115,14 @@ class VllmEngine:
         self._asked: dict[str, _Prompt] = {}
         self._full_video_tokens = lru_cache(maxsize=1024)(self._count_full_video_tokens)
 
-    @property
-    def num_running(self) -> int:
-        return len(self._asked)
-
-    def answers(
-        self, requests: Iterable[VideoRequest], workers: int, scale_while_reading: bool
-    ) -> Generator[AnsweredRequest, None, None]:
-        """Return the answers to these requests as they come. The engine goes on running."""
-        return _stream(self, iter(requests), workers, size_of_frames(self.processor) if scale_while_reading else None)
-
-    def prepared(self, group: Sequence[VideoRequest], read: Any) -> list[_Prompt | AnsweredRequest]:
-        """Read the video of these requests, and write the prompt of each. Any thread may call this."""
-        video: Video | None = None
-        unreadable: str | None = None
-        found: list[_Prompt | AnsweredRequest] = []
-        for request in group:
-            try:
-                if request.problem is not None:
-                    raise OptionError(request.problem)
-                check_prompt(self.processor, request.prompt)
-                check_template_arguments(self.processor, request.chat_template_kwargs)
-                if unreadable is not None:
-                    raise OptionError(unreadable)
-                if video is None:
-                    try:
-                        video = request.read_by(read, self.num_frames)
-                    except Exception as error:
-                        unreadable = refusal(error)
-                        raise
-                assert video is not None
-                prompt = self._for_vllm(request, video)
-                found.append(_Prompt(request, prompt, video.frames.shape, video.lost))
-            except Exception as error:
-                reason = refusal(error)
-                if reason is None:
-                    raise
-                found.append(AnsweredRequest(request, error=reason))
-        return found
-
-    def _for_vllm(self, request: VideoRequest, video: Video) -> dict[str, Any]:
+    def prompt(
+        self, request: VideoRequest, video: Video, template_arguments: dict[str, Any], group: Prepared
+    ) -> "_Prompt":
         if self.spreads_times and spacing_of_a_part(video) is not None:
             raise OptionError(
                 "the frames show only a part of the video, but vLLM gives this family the times of frames that are "
                 "spread over all of it. Ask it with --engine transformers."
             )
-        template_arguments = {**self.template_arguments, **request.chat_template_kwargs}
         text = prompt_text(self.processor, request.prompt, template_arguments)
         if getattr(self.processor, "add_time_instruction", False):  # vLLM tokenizes the prompt before it sees the video
             from ..modeling.families.processing_llava_video import time_instruction
@@ -244,13 +131,31 @@ class VllmEngine:
             text = text.replace(token, f"{token}\n{said}", 1)
         frames, metadata = at_least_a_pair(self.processor, video)
         asked = {"prompt": text, "multi_modal_data": {"video": [(frames, {**metadata, "do_sample_frames": False})]}}
-        return asked | ({"mm_processor_kwargs": request.settings} if request.settings else {})
+        asked |= {"mm_processor_kwargs": request.settings} if request.settings else {}
+        return _Prompt(request, asked, video.frames.shape, video.lost)
 
-    def add(self, prompt: _Prompt) -> AnsweredRequest | None:
+    def _answered(self, take: Callable[[bool], Prepared | None]) -> Iterator[AnsweredRequest]:
+        while True:
+            while len(self._asked) < self.how.batch_size:
+                group = take(not self._asked)
+                if group is None:
+                    break
+                yield from group.refused
+                for prompt in group.prompts:
+                    refused = self._add(prompt)
+                    if refused is not None:
+                        yield refused
+            if not self._asked:
+                return
+            for output in self.llm.llm_engine.step():
+                if output.finished:
+                    yield self._answer(self._asked.pop(output.request_id), output)
+
+    def _add(self, prompt: _Prompt) -> AnsweredRequest | None:
         """Hand a request to vLLM, which preprocesses it. Returns it with an error if vLLM refuses it, as it does with
         a prompt that is longer than the model takes."""
         greedy = self.llm.get_default_sampling_params()
-        greedy.temperature, greedy.max_tokens = 0.0, prompt.request.max_new_tokens or self.max_new_tokens
+        greedy.temperature, greedy.max_tokens = 0.0, prompt.request.max_new_tokens or self.how.max_new_tokens
         try:
             (number,) = self.llm.enqueue([prompt.for_vllm], greedy, use_tqdm=False)
         except Exception as error:
@@ -261,12 +166,6 @@ class VllmEngine:
             return AnsweredRequest(prompt.request, error=reason)
         self._asked[number.partition("-")[0]] = prompt  # outputs have the number without its random ending
         return None
-
-    def step(self) -> Iterator[AnsweredRequest]:
-        """Let the engine go one step further, and yield the answers that it ends."""
-        for output in self.llm.llm_engine.step():
-            if output.finished:
-                yield self._answer(self._asked.pop(output.request_id), output)
 
     def _answer(self, prompt: _Prompt, output: Any) -> AnsweredRequest:
         ids, new = output.prompt_token_ids, list(output.outputs[0].token_ids)
@@ -288,5 +187,4 @@ class VllmEngine:
         return int((prepare_inputs(self.processor, "?", video)["input_ids"] == self.full_placeholder).sum())
 
     def close(self) -> None:
-        """End the engine's processes."""
         self.llm.llm_engine.engine_core.shutdown()

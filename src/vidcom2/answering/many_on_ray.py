@@ -11,11 +11,10 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -26,13 +25,13 @@ from ..configuration.compression_settings import CompressionSettings
 from ..errors import OptionError, one_line, sentence
 from ..finding_checkpoints import resolve
 from ..placement import Placement
-from ..records.answer_parts import AnswerParts, RequestStamp, request_digest
-from ..records.fingerprints import certificate_of, identity_of, video_changed, video_stamp
+from ..records.answer_parts import AnswerParts
+from ..records.fingerprints import certificate_of
 from ..records.jsonl import json_object
-from .requests import VideoRequest, request_of
-
-if TYPE_CHECKING:
-    from .many import AnsweredRequest
+from ..records.run_record import RequestStamp, RunOutput
+from .engines import start_engine
+from .questions import id_of
+from .requests import HowToAnswer, VideoRequest, request_of
 
 CPUS_OF_READING = 1  # that workers must leave free
 WHOLE_NUMBERS = {
@@ -49,8 +48,7 @@ class Work:
         folder: the folder that paths of videos are relative to; None if they cannot be relative.
         imported: the modules of `--import`, which must be at the same place on each node.
         certificate: the `certificate_of` the model, so that no node answers with other files.
-        answering: further arguments of `answer_many`.
-        engine_arguments: those of `vllm.LLM`, if workers hold vLLM's engine; None if Transformers answers.
+        engine, engine_arguments: as in `start_engine`.
     """
 
     model: str | None
@@ -60,8 +58,9 @@ class Work:
     certificate: Mapping[str, Any]
     folder: str | None
     output: str
-    answering: Mapping[str, Any]
-    engine_arguments: Mapping[str, Any] | None = None
+    engine: str
+    engine_arguments: Mapping[str, Any]
+    how: HowToAnswer
 
 
 def connect(num_workers: int | None) -> None:
@@ -165,20 +164,16 @@ def request_of_line(line: str, folder: str | None) -> VideoRequest:
             f"the request {line[:80]!r} has no `id`. Ray reads lines in any order, so they have no numbers. Give each "
             "an id of its own."
         )
-    if not isinstance(given["id"], str | int) or isinstance(given["id"], bool) or not _is_text(str(given["id"])):
-        raise OptionError(f"`id` is {given['id']!r}, but must be a text or a whole number.")
+    name = id_of(given, 0)
+    if name.encode(errors="ignore").decode() != name:  # JSON may hold halves of characters
+        raise OptionError(f"`id` is {name!r}, which UTF-8 cannot write. Give the request another.")
     video = given.get("video")
     names = video if isinstance(video, list) else [video]
     paths = [local_path(name) for name in names if isinstance(name, str)]
     if folder is None and any(path is not None and not Path(path).is_absolute() for path in paths):
         problem = f"`video` is {video!r}, but the requests lie in no folder. Give an absolute path or an http(s) URL."
-        return VideoRequest(str(given["id"]), given=given, problem=problem)
+        return VideoRequest(name, given=given, problem=problem)
     return request_of(given, 0, Path(folder or "/"))
-
-
-def _is_text(name: str) -> bool:
-    """Whether UTF-8 can write it. JSON may hold halves of characters."""
-    return name.encode(errors="ignore").decode() == name
 
 
 def described(table: pa.Table, folder: str | None) -> pa.Table:
@@ -188,8 +183,7 @@ def described(table: pa.Table, folder: str | None) -> pa.Table:
     for line in lines_of(table):
         try:
             request = request_of_line(line, folder)
-            asked = RequestStamp(request_digest(request.given), video_stamp(request.video))
-            rows.append({"id": request.id, **asked._asdict(), "problem": request.problem})
+            rows.append({"id": request.id, **request.stamp._asdict(), "problem": request.problem})
         except OptionError as error:
             rows.append({"problem": str(error)})
     return pa.Table.from_pylist(
@@ -198,7 +192,7 @@ def described(table: pa.Table, folder: str | None) -> pa.Table:
 
 
 def check_requests(
-    requests: Any, folder: str | None, answered: Mapping[str, RequestStamp], output: str
+    requests: Any, folder: str | None, answered: Mapping[str, RequestStamp], output: RunOutput
 ) -> tuple[int, int]:
     """Look at all requests before a model is loaded. Returns how many there are, and how many of them are answered.
 
@@ -220,18 +214,8 @@ def check_requests(
                 raise OptionError(problem)
             if name in seen:
                 raise OptionError(f"two requests have the id {name!r}. Give each its own.")
-            now = RequestStamp(row["given"], row["video_file"])
-            before = answered.get(name, now)
-            if before.given != now.given:
-                raise OptionError(
-                    f"{output!r} has the answer to another request of id {name!r}. Requests may be added. For other "
-                    "requests name another --output."
-                )
-            if video_changed(before.video_file, now.video_file):
-                raise OptionError(
-                    f"{output!r} has the answer about another video of request {name!r}: its file was "
-                    f"{before.video_file}, and is {now.video_file}. Name another --output."
-                )
+            if name in answered:
+                output.check_answer(name, answered[name], RequestStamp(row["given"], row["video_file"]))
             seen.add(name)
             first, askable = first or (problem and f"{name}, {problem}"), askable + (problem is None)
     if not seen:
@@ -244,8 +228,8 @@ def check_requests(
 def answered_on_ray(
     requests: Any, work: Work, answered: Mapping[str, RequestStamp], num_workers: int, gpus: int, rows_per_part: int
 ) -> Iterator[dict[str, Any]]:
-    """Answer what is not answered, and yield for each part that is written its numbers of `answers` and of `errors`,
-    and the `first_error`."""
+    """Answer what is not answered, and yield `id` and `error` of each row that is written. `error` is None after an
+    answer."""
     # Nothing may stand before `repartition`: Ray would fuse it with the worker, and give a whole file to one of them.
     parts = requests.repartition(target_num_rows_per_block=rows_per_part).map_batches(
         Worker,
@@ -273,8 +257,8 @@ class Worker:
             import_methods(module)
         self.work, self.parts = work, AnswerParts(work.output)
         self.answered = ray.get(answered) if isinstance(answered, ray.ObjectRef) else answered
-        answers, identity = _transformers(work) if work.engine_arguments is None else _vllm(work)
-        self.answers: Callable[[Sequence[VideoRequest]], Iterator[AnsweredRequest]] = answers
+        model = resolve(work.model, work.placement, work.settings)
+        self.engine, identity = start_engine(work.engine, model, work.how, work.engine_arguments)
         if certificate_of(identity) != work.certificate:
             raise OptionError(f"the model {work.model!r} has other files on this node than where the run was started.")
 
@@ -282,35 +266,10 @@ class Worker:
         requests = [request_of_line(line, self.work.folder) for line in lines_of(table)]
         requests = [request for request in requests if request.id not in self.answered]
         if not requests:
-            return pa.Table.from_pylist([], PARTS)
-        videos = {request.id: video_stamp(request.video) for request in requests}  # before they are read
-        rows = [each.row | {"video_file": videos[each.request.id]} for each in self.answers(requests)]
+            return pa.Table.from_pylist([], DONE)
+        rows = list(self.engine.rows(requests))
         self.parts.add(rows)
-        errors = [f"{row['id']}: {row['error']}" for row in rows if "error" in row]
-        counts = {"answers": len(rows) - len(errors), "errors": len(errors)}
-        return pa.Table.from_pylist([{**counts, "first_error": errors[0] if errors else None}], PARTS)
+        return pa.Table.from_pylist([{"id": row["id"], "error": row.get("error")} for row in rows], DONE)
 
 
-def _transformers(work: Work) -> tuple[Any, Mapping[str, Any]]:
-    """Load the model. Returns the function that answers requests, and the identity of what was loaded."""
-    from ..checkpoints import load_resolved
-    from .many import answer_many
-
-    checkpoint = load_resolved(resolve(work.model, work.placement, work.settings))
-    assert checkpoint.identity is not None
-    model, processor = checkpoint.model, checkpoint.processor
-    return partial(answer_many, model=model, processor=processor, **work.answering), checkpoint.identity
-
-
-def _vllm(work: Work) -> tuple[Any, Mapping[str, Any]]:
-    """Start vLLM's engine, which runs as long as the worker. Returns what `_transformers` returns."""
-    from .many_in_vllm import VllmEngine
-
-    how = dict(work.answering)
-    reading = {name: how.pop(name) for name in ("workers", "scale_while_reading")}
-    model = resolve(work.model, work.placement, work.settings)
-    engine = VllmEngine(model, arguments=work.engine_arguments or {}, **how)
-    return partial(engine.answers, **reading), identity_of(model.source)
-
-
-PARTS = pa.schema([("answers", pa.int64()), ("errors", pa.int64()), ("first_error", pa.string())])
+DONE = pa.schema([("id", pa.string()), ("error", pa.string())])

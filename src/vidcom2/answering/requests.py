@@ -12,10 +12,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..checks import FAMILY_SETTINGS, check_settings
+from ..checks import FAMILY_SETTINGS, check_settings, whole_number
 from ..configuration.compression_settings import SETTING_NAMES
 from ..errors import ALIKE, OptionError, did_you_mean, sentence
 from ..records.jsonl import json_object, numbered_lines
+from ..records.run_record import RequestStamp, stamp_of
 from .questions import check_text, choices_of, id_of, prompt_of, video_from
 
 if TYPE_CHECKING:
@@ -29,6 +30,22 @@ TEMPLATE = "chat_template_kwargs"
 OF_TEMPLATES = ("enable_thinking", "add_generation_prompt", "continue_final_message")
 NAMES = ("num_frames", "max_new_tokens", TEMPLATE, *SETTING_NAMES)  # which nobody else uses for a key of his own
 OF_THE_MODEL = (*FAMILY_SETTINGS, "spatial_pool_mode")  # settings that a single call cannot change
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowToAnswer:
+    """The arguments of `answer_many` that hold for all requests of a run, whatever answers them."""
+
+    num_frames: int
+    max_new_tokens: int
+    batch_size: int
+    workers: int
+    scale_while_reading: bool
+    chat_template_kwargs: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name in ("num_frames", "max_new_tokens", "batch_size", "workers"):
+            whole_number(name, getattr(self, name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +76,11 @@ class VideoRequest:
     settings: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
+
+    @property
+    def stamp(self) -> RequestStamp:
+        """What an answer to it is to, as its video file is now."""
+        return stamp_of(self.given, self.video)
 
     def read_by(self, read: Callable[..., Video], num_frames: int) -> Video:
         """Return the video, read by `read_video` or a function like it if it is not decoded yet."""

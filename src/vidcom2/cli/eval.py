@@ -184,7 +184,7 @@ def _evaluated(
     import_libraries(options.placement)
     from ..answering.comparison import environment
     from ..checkpoints import load_resolved
-    from ..evaluation.evaluate import evaluate_locked
+    from ..evaluation.evaluate import evaluate
     from ..evaluation.report import write_report
 
     checkpoint = load_resolved(model)
@@ -193,11 +193,11 @@ def _evaluated(
         commits = file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
         with progress_bar() as progress:
             task = progress.add_task("Answering", total=None)
-            rows = evaluate_locked(
+            rows = evaluate(
                 checkpoint,
                 questions,
                 candidates,
-                file.path,
+                file,
                 num_frames=options.num_frames,
                 batch_size=options.batch_size,
                 max_new_tokens=options.max_new_tokens,

@@ -2,31 +2,28 @@
 `answering/many.py`, vLLM in `answering/many_in_vllm.py`. For Ray there is `run_on_ray.py`."""
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
 
-from ..answering.requests import VideoRequest, read_requests, requests_of_folder
+from ..answering.requests import HowToAnswer, VideoRequest, read_requests, requests_of_folder
 from ..checks import check_settings
-from ..errors import OptionError, option_name, written_to
+from ..errors import OptionError, option_name
 from ..finding_checkpoints import Resolved, resolve
-from ..records.fingerprints import check_loaded, identity_of, video_changed, video_stamp
-from ..records.jsonl import answered_rows, append_rows, complete_rows, rows_so_far
+from ..records.fingerprints import check_loaded, identity_of
 from ..records.provenance import commit, is_dirty
-from ..records.run_record import AnswerFile, versions_of_answers
+from ..records.run_record import AnswerFile, RunOutput, versions_of_answers
 from .checking import REQUEST_KEYS, check_rows, rows_of_requests
 from .console import INTERRUPTED, SOME_ERRORS, imported_files, one_line_errors, print_line, progress_bar
 from .loading import announce_demo, import_libraries, json_option, template_arguments
 from .run_options import DEFAULT_PROMPT, RunOptions
-
-if TYPE_CHECKING:
-    from ..answering.many import AnsweredRequest
 
 
 def requests_of(options: RunOptions) -> list[VideoRequest]:
@@ -74,13 +71,63 @@ def answers_depend_on(options: RunOptions, model: Resolved) -> dict[str, Any]:
     }
 
 
-def run_many(options: RunOptions) -> None:
-    """Answer the requests that have no answer yet, and print how many were answered.
+def how_to_answer(options: RunOptions) -> HowToAnswer:
+    return HowToAnswer(
+        num_frames=options.num_frames,
+        max_new_tokens=options.max_new_tokens,
+        batch_size=options.batch_size or (64 if runs_vllm(options) else 8),
+        workers=options.workers,
+        scale_while_reading=options.scale_while_reading,
+        chat_template_kwargs=template_arguments(options.chat_template_kwargs),
+    )
+
+
+@dataclass
+class Counts:
+    """How many requests there are, how many of them were answered before and now, and how many ended in an error."""
+
+    requests: int
+    before: int
+    answers: int = 0
+    errors: int = 0
+    first_error: str | None = None
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row that was written."""
+        error = row.get("error")
+        if error is None:
+            self.answers += 1
+        else:
+            self.errors += 1
+            self.first_error = self.first_error or f"{row['id']}: {error}"
+
+
+def answer_into(output: RunOutput, answer: Callable[[], Counts]) -> None:
+    """Answer requests while other runs are kept out, and print how many were answered.
 
     Raises:
-        typer.Exit: with code 3 if requests ended in an error, 2 on a mistake of the user, 130 after Ctrl-C.
+        typer.Exit: with code 3 if requests ended in an error, 130 after Ctrl-C.
     """
     started = time.perf_counter()
+    try:
+        with output.locked():
+            counts = answer()
+    except KeyboardInterrupt:
+        print_line(f"Stopped. The answers so far are in {escape(output.name)}. The same command continues there.")
+        raise typer.Exit(INTERRUPTED) from None
+    print_line(
+        f"Answered: {counts.before + counts.answers:,} of {counts.requests:,} requests ({counts.before:,} before), "
+        f"in {time.perf_counter() - started:.1f} s. In {escape(output.name)}"
+    )
+    if counts.errors:
+        first = escape(str(counts.first_error))
+        print_line(f"[yellow]Errors:[/] {counts.errors:,}, which the same command asks again. The first is {first}")
+        raise typer.Exit(SOME_ERRORS)
+
+
+def run_many(options: RunOptions) -> None:
+    """Answer the requests that have no answer yet. Raises what `answer_into` raises, and `typer.Exit` with code 2 on a
+    mistake of the user."""
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16 or --device-map auto."):
         if options.check:
             options.placement.check(options.model)
@@ -100,15 +147,7 @@ def run_many(options: RunOptions) -> None:
         arguments = answers_depend_on(options, model)
         file.check(arguments)
         announce_demo(options.model)
-        try:
-            with file.locked():
-                before = _answer(options, model, arguments, requests, file)
-        except KeyboardInterrupt:
-            print_line(
-                f"Stopped. The answers so far are in {escape(str(file.path))}. The same command continues there."
-            )
-            raise typer.Exit(INTERRUPTED) from None
-        _report(requests, file, before, time.perf_counter() - started)
+        answer_into(file, lambda: _answer(options, model, arguments, requests, file))
 
 
 def _answer_file(path: Path) -> AnswerFile:
@@ -121,48 +160,36 @@ def _answer_file(path: Path) -> AnswerFile:
 
 def _answer(
     options: RunOptions, model: Resolved, arguments: dict[str, Any], requests: Sequence[VideoRequest], file: AnswerFile
-) -> int:
-    """Answer the requests that are left. Returns how many had been answered before."""
-    _check_same(requests, answered_rows(file.path), file)  # before anything is written
-    with written_to(file.path):
-        done = rows_so_far(file.path)
-    left = [request for request in requests if request.id not in done]
+) -> Counts:
+    """Answer the requests that are left."""
+    answered = file.answered()
+    for request in requests:
+        if request.id in answered:
+            file.check_answer(request.id, answered[request.id], request.stamp)
+    left = [request for request in requests if request.id not in answered]
+    counts = Counts(len(requests), before=len(requests) - len(left))
     if not left:
-        return len(requests)
-    answers = (_in_vllm if options.engine == "vllm" else _in_transformers)(options, model, arguments, left)
-    file.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
-    videos = {request.id: video_stamp(request.video) for request in left}  # before they are read
-    with progress_bar() as progress, closing(answers):
+        return counts
+    if options.engine == "transformers":
+        import_libraries(options.placement)
+    from ..answering.engines import start_engine
+
+    engine, identity = start_engine(options.engine, model, how_to_answer(options), arguments.get("engine_args", {}))
+    with closing(engine), closing(engine.rows(left)) as rows, progress_bar() as progress:
+        check_loaded(identity, arguments)
+        file.claim(arguments, commit_of_run())
+        file.rows_to_continue()
         task = progress.add_task("Answering", total=len(left))
-        for answer in answers:
-            row = answer.row | {"video_file": videos[answer.request.id]}
-            with written_to(file.path), file.path.open("a", encoding="utf-8", newline="\n") as opened:
-                append_rows(opened, [row])
+        for row in rows:
+            file.add([row])
+            counts.add(row)
             progress.advance(task)
-    return len(requests) - len(left)
+    return counts
 
 
-def _in_transformers(
-    options: RunOptions, model: Resolved, arguments: dict[str, Any], requests: Sequence[VideoRequest]
-) -> "Generator[AnsweredRequest, None, None]":
-    """Load the model, and return its answers."""
-    import_libraries(options.placement)
-    from ..answering.many import answer_many
-    from ..checkpoints import load_resolved
-
-    checkpoint = load_resolved(model)
-    check_loaded(checkpoint.identity, arguments)
-    return answer_many(
-        requests,
-        checkpoint.model,
-        processor=checkpoint.processor,
-        num_frames=options.num_frames,
-        max_new_tokens=options.max_new_tokens,
-        batch_size=options.batch_size or 8,
-        workers=options.workers,
-        scale_while_reading=options.scale_while_reading,
-        chat_template_kwargs=arguments["chat_template_kwargs"],
-    )
+def commit_of_run() -> str:
+    """Return the commit of the code, as a run's record notes it."""
+    return commit() + " with uncommitted changes" * is_dirty()
 
 
 def check_installed(package: str, name: str, option: str = "engine") -> None:
@@ -183,54 +210,3 @@ def engine_arguments(options: RunOptions) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` that the options name. Raises an OptionError on what is no JSON object."""
     given = json_option("engine_args", options.engine_args, '{"max_model_len": 8192}')
     return {**given, "tensor_parallel_size": options.tensor_parallel_size}
-
-
-def _in_vllm(
-    options: RunOptions, model: Resolved, arguments: dict[str, Any], requests: Sequence[VideoRequest]
-) -> "Generator[AnsweredRequest, None, None]":
-    """Start the engine, and return its answers."""
-    from ..answering.many_in_vllm import answer_many_in_vllm
-
-    answers = answer_many_in_vllm(
-        requests,
-        model,
-        num_frames=options.num_frames,
-        max_new_tokens=options.max_new_tokens,
-        batch_size=options.batch_size or 64,
-        workers=options.workers,
-        scale_while_reading=options.scale_while_reading,
-        chat_template_kwargs=arguments["chat_template_kwargs"],
-        engine_arguments=arguments["engine_args"],
-    )
-    check_loaded(identity_of(model.source), arguments)
-    return answers
-
-
-def _check_same(requests: Sequence[VideoRequest], done: dict[str, dict[str, Any]], file: AnswerFile) -> None:
-    """Check that the file's answers are to the requests that are asked now."""
-    for request in requests:
-        if request.id in done and done[request.id].get("given") != request.given:
-            raise OptionError(
-                f"{str(file.path)!r} has the answer to another request of id {request.id!r}: it was "
-                f"{done[request.id].get('given')!r}, and is {request.given!r}. Requests may be added at the end. For "
-                "other requests name another --output."
-            )
-        before, now = done.get(request.id, {}).get("video_file"), video_stamp(request.video)
-        if video_changed(before, now):
-            raise OptionError(
-                f"{str(file.path)!r} has the answer about another video of request {request.id!r}: {request.video!r} "
-                f"was {before}, and is {now}. Name another --output."
-            )
-
-
-def _report(requests: Sequence[VideoRequest], file: AnswerFile, before: int, seconds: float) -> None:
-    rows = {row["id"]: row for row in complete_rows(file.path)}
-    errors = [rows[request.id] for request in requests if "error" in rows[request.id]]
-    print_line(
-        f"Answered: {len(requests) - len(errors):,} of {len(requests):,} requests ({before:,} before), "
-        f"in {seconds:.1f} s. In {escape(str(file.path))}"
-    )
-    if errors:
-        first = escape(f"{errors[0]['id']}: {errors[0]['error']}")
-        print_line(f"[yellow]Errors:[/] {len(errors):,}, which the same command asks again. The first is {first}")
-        raise typer.Exit(SOME_ERRORS)

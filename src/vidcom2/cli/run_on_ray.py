@@ -1,59 +1,44 @@
 """`vidcom2 run --engine ray` answers requests on a cluster, and writes a folder of parts. `answering/many_on_ray.py`
 does the work."""
 
-import time
 from pathlib import Path
 from typing import Any
-
-import typer
-from rich.markup import escape
 
 from ..checks import check_given
 from ..errors import OptionError
 from ..finding_checkpoints import Resolved, resolve
 from ..records.fingerprints import certificate_of
-from ..records.provenance import commit, is_dirty
-from .console import INTERRUPTED, SOME_ERRORS, imported_modules, one_line_errors, print_line, progress_bar
+from .console import imported_modules, one_line_errors, progress_bar
 from .loading import announce_demo
-from .run_many import answers_depend_on, check_installed, engine_arguments, runs_vllm
+from .run_many import (
+    Counts,
+    answer_into,
+    answers_depend_on,
+    check_installed,
+    commit_of_run,
+    engine_arguments,
+    how_to_answer,
+    runs_vllm,
+)
 from .run_options import RAY_ENGINES, RunOptions
 
 
 def run_on_ray(options: RunOptions) -> None:
-    """Answer the requests that have no answer yet, and print how many were answered.
-
-    Raises:
-        typer.Exit: with code 3 if requests ended in an error, 2 on a mistake of the user, 130 after Ctrl-C.
-    """
-    started = time.perf_counter()
+    """Answer the requests that have no answer yet. Raises what `run_many` raises."""
     with one_line_errors("Take fewer frames (--num-frames), or use --dtype bfloat16."):
         check_installed("ray", "Ray")
         _check_ray_engine(options)
-        if options.requests is None or options.output is None:
-            missing, what = ("requests", "the requests") if options.requests is None else ("output", "the answers")
+        source = options.requests
+        if source is None or options.output is None:
+            missing, what = ("requests", "the requests") if source is None else ("output", "the answers")
             raise OptionError(f"`--{missing}` is missing. Name the file or folder of {what}.")
-        check_given("--requests", options.requests, "for one video")
+        check_given("--requests", source, "for one video")
         model = resolve(options.model, options.placement, options.settings)
         arguments = answers_depend_on(options, model)
         from ..records.answer_parts import AnswerParts
 
         parts = AnswerParts(options.output)
-        try:
-            with parts.locked():
-                counts = _answer(options, options.requests, model, arguments, parts)
-        except KeyboardInterrupt:
-            print_line(f"Stopped. The parts so far are in {escape(parts.name)}. The same command continues there.")
-            raise typer.Exit(INTERRUPTED) from None
-        print_line(
-            f"Answered: {counts['before'] + counts['answers']:,} of {counts['requests']:,} requests "
-            f"({counts['before']:,} before), in {time.perf_counter() - started:.1f} s. In {escape(parts.name)}"
-        )
-        if counts["errors"]:
-            first = escape(counts["first_error"])
-            print_line(
-                f"[yellow]Errors:[/] {counts['errors']:,}, which the same command asks again. The first is {first}"
-            )
-            raise typer.Exit(SOME_ERRORS)
+        answer_into(parts, lambda: _answer(options, source, model, arguments, parts))
 
 
 def _check_ray_engine(options: RunOptions) -> None:
@@ -75,9 +60,8 @@ def _from_anywhere(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[str, Any], parts: Any) -> dict[str, Any]:
-    """Answer what is left, and return the numbers of `requests`, of answers `before`, of new `answers` and `errors`,
-    and the `first_error`."""
+def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[str, Any], parts: Any) -> Counts:
+    """Answer the requests that are left."""
     from ..answering.many_on_ray import (
         Work,
         answered_on_ray,
@@ -97,8 +81,8 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
         config_and_processor(model)  # before workers start
     announce_demo(options.model)
     answered = parts.answered()
-    total, before = check_requests(requests, folder, answered, parts.name)
-    parts.claim(arguments, commit() + " with uncommitted changes" * is_dirty())
+    total, before = check_requests(requests, folder, answered, parts)
+    parts.claim(arguments, commit_of_run())
     work = Work(
         model=_from_anywhere(options.model) if options.model and Path(options.model).is_dir() else options.model,
         placement=options.placement.at_commit(arguments["model_commit"]),
@@ -107,24 +91,16 @@ def _answer(options: RunOptions, source: str, model: Resolved, arguments: dict[s
         certificate=certificate_of(arguments),
         folder=folder,
         output=parts.folder if parts.is_local else parts.name,
-        answering={
-            "num_frames": options.num_frames,
-            "max_new_tokens": options.max_new_tokens,
-            "batch_size": options.batch_size or (64 if runs_vllm(options) else 8),
-            "workers": options.workers,
-            "scale_while_reading": options.scale_while_reading,
-            "chat_template_kwargs": arguments["chat_template_kwargs"],
-        },
-        engine_arguments=arguments["engine_args"] if runs_vllm(options) else None,
+        engine=options.ray_engine,
+        engine_arguments=arguments.get("engine_args", {}),
+        how=how_to_answer(options),
     )
-    counts: dict[str, Any] = {"requests": total, "before": before, "answers": 0, "errors": 0, "first_error": ""}
+    counts = Counts(total, before)
     if before == total:
         return counts
     with progress_bar() as progress:
         task = progress.add_task("Answering", total=total, completed=before)
-        for part in answered_on_ray(requests, work, answered, num_workers, gpus, options.rows_per_part):
-            counts["answers"] += part["answers"]
-            counts["errors"] += part["errors"]
-            counts["first_error"] = counts["first_error"] or part["first_error"] or ""
-            progress.advance(task, part["answers"] + part["errors"])
+        for row in answered_on_ray(requests, work, answered, num_workers, gpus, options.rows_per_part):
+            counts.add(row)
+            progress.advance(task)
     return counts

@@ -15,10 +15,9 @@ from ..answering.prompting import check_template_arguments
 from ..answering.questions import Question
 from ..checkpoints import Checkpoint
 from ..errors import OptionError, is_out_of_memory, memory_reason
-from ..records.fingerprints import video_changed, video_stamp
-from ..records.jsonl import answered_rows, append_rows, rows_so_far
+from ..records.fingerprints import video_stamp
 from ..records.provenance import commit
-from ..records.run_record import AnswerFile, versions_of_answers
+from ..records.run_record import AnswerFile, stamp_of, versions_of_answers
 from ..video.reading import Progress, Video, read_video
 from .batches import ShownFrames, row_of, rows_of_batch
 
@@ -28,11 +27,12 @@ OUT_OF_MEMORY = (
 )
 
 
+@torch.no_grad()
 def evaluate(
     checkpoint: Checkpoint,
     questions: Sequence[Question],
     candidates: Sequence[Candidate],
-    answers: Path,
+    answers: Path | AnswerFile,
     *,
     num_frames: int = 32,
     batch_size: int = 8,
@@ -45,7 +45,8 @@ def evaluate(
 
     Args:
         answers: a JSONL file that gets a row for each question. Rows that it has already are reused, except errors.
-            `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on.
+            `<name>.lock` beside it keeps other runs out, and `<name>.run.json` records what the answers depend on. An
+            `AnswerFile` is locked and claimed by the caller.
         num_frames: how many frames are sampled evenly from each video.
         batch_size: the most questions in a call of `generate`. A batch that does not fit into memory is halved, and so
             are those after it.
@@ -65,69 +66,57 @@ def evaluate(
             videos that have changed since; if another run is writing it; if it is no answer file; or if candidates do
             not go together.
     """
-    file, run = AnswerFile(answers), _run(checkpoint, candidates, num_frames, max_new_tokens, chat_template_kwargs)
-    with file.locked():
-        if run is not None:
-            file.claim(run, commit())
-        elif answers.exists() or file.record.exists():
-            raise OptionError(
-                f"{str(answers)!r} has answers, but it is not known whether this model gave them. Load the "
-                "model with `load_checkpoint`, or name another file."
+    if not isinstance(answers, AnswerFile):
+        file, run = AnswerFile(answers), _run(checkpoint, candidates, num_frames, max_new_tokens, chat_template_kwargs)
+        with file.locked():
+            if run is not None:
+                file.claim(run, commit())
+            elif answers.exists() or file.record.exists():
+                raise OptionError(
+                    f"{str(answers)!r} has answers, but it is not known whether this model gave them. Load the "
+                    "model with `load_checkpoint`, or name another file."
+                )
+            return evaluate(
+                checkpoint,
+                questions,
+                candidates,
+                file,
+                num_frames=num_frames,
+                batch_size=batch_size,
+                max_new_tokens=max_new_tokens,
+                chat_template_kwargs=chat_template_kwargs,
+                read=read,
+                progress=progress,
             )
-        return evaluate_locked(
-            checkpoint,
-            questions,
-            candidates,
-            answers,
-            num_frames=num_frames,
-            batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
-            chat_template_kwargs=chat_template_kwargs,
-            read=read,
-            progress=progress,
-        )
-
-
-@torch.no_grad()
-def evaluate_locked(
-    checkpoint: Checkpoint,
-    questions: Sequence[Question],
-    candidates: Sequence[Candidate],
-    answers: Path,
-    *,
-    num_frames: int,
-    batch_size: int,
-    max_new_tokens: int,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    read: Callable[[str, int], Video] = read_video,
-    progress: Progress = lambda *_: None,
-) -> list[dict[str, Any]]:
-    """Do what `evaluate` does for a caller that holds the lock of the file, and has claimed it."""
     compared = compared_candidates(candidates)
     check_template_arguments(checkpoint.processor, chat_template_kwargs)
     of_template = dict(chat_template_kwargs or {})
-    _check_same(answers, questions)
-    rows = rows_so_far(answers)
+    answered = answers.answered()
+    for question in questions:
+        if question.id in answered:
+            answers.check_answer(
+                question.id, answered[question.id], stamp_of(question.given, question.video), "question"
+            )
+    rows = answers.rows_to_continue()
     left = [question for question in questions if question.id not in rows]
     shown = ShownFrames(checkpoint, compared, num_frames, read, of_template)
-    with answers.open("a", encoding="utf-8", newline="\n") as file:
-        while left:
-            progress("Answering", len(questions) - len(left), len(questions))
-            together = left[:batch_size]
-            stamps = [video_stamp(question.video) for question in together]  # before they are read
-            try:
-                done = rows_of_batch(shown, together, max_new_tokens)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                if len(together) > 1:
-                    batch_size = len(together) // 2
-                    continue
-                done = [row_of(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
-            done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
-            append_rows(file, done)
-            rows |= {row["id"]: row for row in done}
-            left = left[len(together) :]
+    while left:
+        progress("Answering", len(questions) - len(left), len(questions))
+        together = left[:batch_size]
+        stamps = [video_stamp(question.video) for question in together]  # before they are read
+        try:
+            done = rows_of_batch(shown, together, max_new_tokens)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(together) > 1:
+                batch_size = len(together) // 2
+                continue
+            done = [row_of(question, error=OUT_OF_MEMORY.format(memory_reason(error))) for question in together]
+        done = [row | {"video_file": stamp} for row, stamp in zip(done, stamps, strict=True)]
+        answers.add(done)
+        rows |= {row["id"]: row for row in done}
+        left = left[len(together) :]
     return [rows[question.id] for question in questions]
 
 
@@ -153,21 +142,3 @@ def _run(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         **versions_of_answers(),
     }
-
-
-def _check_same(answers: Path, questions: Sequence[Question]) -> None:
-    """Check that a file's rows answer these questions about these videos. Raises an OptionError if not."""
-    rows = answered_rows(answers)
-    for question in questions:
-        row = rows.get(question.id)
-        if row is None:
-            continue
-        if row["given"] != question.given:
-            raise OptionError(
-                f"{str(answers)!r} has the answer to another question of id {question.id!r}. Name another file."
-            )
-        if video_changed(row.get("video_file"), video_stamp(question.video)):
-            raise OptionError(
-                f"{str(answers)!r} has the answer about another video of question {question.id!r}: {question.video!r} "
-                f"was {row['video_file']}, and now is {video_stamp(question.video)}. Name another file."
-            )

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from ..errors import OptionError, one_line, sentence, written_to
 from .jsonl import as_line
-from .run_record import RunOutput, locked_output
+from .run_record import RequestStamp, RunOutput, locked_output, stamps_in
 from .whole_files import write_whole
 
 RECORD = "_run.json"  # readers of Parquet folders skip names that begin so
@@ -29,13 +29,6 @@ FORMATS = (".jsonl", ".parquet")
 COUNTS = (*("prompt_tokens", "video_tokens", "full_prompt_tokens", "full_video_tokens", "new_tokens", "lost_frames"),)
 TEXTS = ("id", "given", "answer", "error", "video_file")
 SCHEMA = pa.schema([(name, pa.string()) for name in TEXTS] + [(name, pa.int64()) for name in COUNTS])
-
-
-class RequestStamp(NamedTuple):
-    """What an answer is to: the `request_digest` of the request as it was given, and the `video_stamp` of its file."""
-
-    given: str
-    video_file: str | None
 
 
 class AnswerParts(RunOutput):
@@ -148,7 +141,7 @@ class AnswerParts(RunOutput):
             try:
                 rows = self._rows(path)
                 kept = [row for row in rows if "error" not in row and row["id"] not in found]
-                found |= {row["id"]: RequestStamp(request_digest(row["given"]), row.get("video_file")) for row in kept}
+                found |= stamps_in(kept)
             except (ValueError, KeyError, TypeError, OSError) as error:  # PyArrow's own are ValueErrors
                 raise OptionError(f"{path!r} is no part that vidcom2 wrote. Name another --output.") from error
             if len(kept) < len(rows):
@@ -158,8 +151,3 @@ class AnswerParts(RunOutput):
                     else:
                         self.system.delete_file(path)
         return found
-
-
-def request_digest(given: Any) -> str:
-    """Return a digest of a request as it was given."""
-    return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,13 +1,11 @@
-"""JSONL files: reading lines of the user's, and writing rows that a run can continue. Nothing here imports PyTorch."""
+"""JSONL files: the lines of the user's, and the rows of answers. Nothing here imports PyTorch."""
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ..errors import OptionError
-from .whole_files import write_whole
 
 
 def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
@@ -53,36 +51,22 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no value of JSON: write null")
 
 
-def complete_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of an answer file, without a half-written last line that an interruption left. A missing file has
-    no rows.
+def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of an answer file by id, without errors, and without a half-written last line that an
+    interruption left. A missing file has no rows.
 
     Raises:
         OptionError: if a run of `vidcom2` did not write the file.
     """
     if not path.is_file():
-        return []
+        return {}
     try:
         rows = [json.loads(line) for line in path.read_bytes().decode("utf-8", errors="replace").split("\n")[:-1]]
-        if all(isinstance(row["id"], str) for row in rows):
-            return rows
+        if all(isinstance(row["id"], str) and "given" in row for row in rows):
+            return {row["id"]: row for row in rows if "error" not in row}
     except (ValueError, TypeError, KeyError):
         pass
     raise OptionError(f"{str(path)!r} has lines that vidcom2 did not write. Name another --output.")
-
-
-def answered_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the complete rows of an answer file by id, without errors. Raises what `complete_rows` raises."""
-    return {row["id"]: row for row in complete_rows(path) if "error" not in row}
-
-
-def rows_so_far(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the answered rows of a file by id, and remove from the file what will be asked again: rows of errors, and
-    a half-written last line that an interruption left. Raises what `complete_rows` raises."""
-    rows = answered_rows(path)
-    if path.is_file():
-        write_whole(path, "".join(map(as_line, rows.values())))
-    return rows
 
 
 def as_line(row: Mapping[str, Any]) -> str:
@@ -93,10 +77,3 @@ def as_line(row: Mapping[str, Any]) -> str:
     except UnicodeEncodeError:  # half of a surrogate pair, as in file names that are not UTF-8
         return json.dumps(row) + "\n"
     return line
-
-
-def append_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows to an open file, and force them to disk. An interruption can only cut the last line short."""
-    file.write("".join(map(as_line, rows)))
-    file.flush()
-    os.fsync(file.fileno())

@@ -4,16 +4,20 @@ and a lock that keeps other runs out meanwhile.
 Nothing here imports PyTorch.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
 from ..errors import OptionError, written_to
+from .fingerprints import video_changed, video_stamp
+from .jsonl import answered_rows, as_line
 from .whole_files import write_whole
 
 DIFFERENCES_SHOWN = 3
@@ -22,6 +26,27 @@ DIFFERENCES_SHOWN = 3
 def versions_of_answers() -> dict[str, str]:
     """Return the versions of the packages that answers depend on."""
     return {name: version(name) for name in ("vidcom2", "torch", "transformers")}
+
+
+class RequestStamp(NamedTuple):
+    """What an answer is to: a digest of the request as it was given, and the `video_stamp` of its file."""
+
+    given: str
+    video_file: str | None
+
+
+def stamp_of(given: Any, video: object) -> RequestStamp:
+    """Return the stamp of a request as it was given, about this video."""
+    return RequestStamp(request_digest(given), video_stamp(video))
+
+
+def request_digest(given: Any) -> str:
+    return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def stamps_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, RequestStamp]:
+    """Return by id what the answers in these rows are to."""
+    return {row["id"]: RequestStamp(request_digest(row["given"]), row.get("video_file")) for row in rows}
 
 
 class RunOutput:
@@ -61,6 +86,19 @@ class RunOutput:
         self._write_record(json.dumps({"arguments": dict(arguments), "commits": commits}, indent=2) + "\n")
         return commits
 
+    def check_answer(self, name: str, before: RequestStamp, now: RequestStamp, what: str = "request") -> None:
+        """Check that the answer of this id is to what is asked now. Raises an OptionError if it is not."""
+        if before.given != now.given:
+            raise OptionError(
+                f"{self.name!r} has the answer to another {what} of id {name!r}. More may be added at the end. For "
+                "others name another --output."
+            )
+        if video_changed(before.video_file, now.video_file):
+            raise OptionError(
+                f"{self.name!r} has the answer about another video of {what} {name!r}: its file was "
+                f"{before.video_file}, and is {now.video_file}. Name another --output."
+            )
+
     def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         before, now = _flat(before), _flat(now)
         differing = [name for name in dict.fromkeys((*now, *before)) if before.get(name) != now.get(name)]
@@ -71,6 +109,10 @@ class RunOutput:
                 f"{self.name!r} holds the answers of another run: {', '.join(shown[:DIFFERENCES_SHOWN])}{more}. Name "
                 "another --output, or continue with the same model and arguments."
             )
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other runs from writing here during the block. Raises an OptionError if one is writing now."""
+        raise NotImplementedError
 
     def _record(self) -> str | None:
         """Return the text of the record; None if no run was here. Raises an OptionError on what no run wrote."""
@@ -91,8 +133,27 @@ class AnswerFile(RunOutput):
         self.path, self.name, self.record = path, str(path), path.with_suffix(".run.json")
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other runs from writing here during the block. Raises an OptionError if one is writing now."""
         return locked_output(self.path)
+
+    def answered(self) -> dict[str, RequestStamp]:
+        """Return by id what was answered. Raises an OptionError on lines that no run wrote."""
+        return stamps_in(answered_rows(self.path).values())
+
+    def rows_to_continue(self) -> dict[str, dict[str, Any]]:
+        """Return the rows of answers by id, and remove the others from the file, whose requests will be asked again:
+        rows of errors, and a half-written last line that an interruption left. Raises what `answered` raises."""
+        rows = answered_rows(self.path)
+        if self.path.is_file():
+            with written_to(self.path):
+                write_whole(self.path, "".join(map(as_line, rows.values())))
+        return rows
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows, and force them to disk. An interruption can only cut the last line short."""
+        with written_to(self.path), self.path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write("".join(map(as_line, rows)))
+            file.flush()
+            os.fsync(file.fileno())
 
     def _record(self) -> str | None:
         if self.record.is_file():

@@ -45,7 +45,6 @@ FORMS = {
     "tensor": lambda frames: torch.from_numpy(frames),
     "tensor, channels first": lambda frames: torch.from_numpy(frames).permute(0, 3, 1, 2),
     "float": lambda frames: frames / 255,
-    "float tensor": lambda frames: torch.from_numpy(frames) / 255,
     "int64": lambda frames: frames.astype(np.int64),
     "list of arrays": list,
     "list of tensors": lambda frames: list(torch.from_numpy(frames).permute(0, 3, 1, 2)),
@@ -69,26 +68,19 @@ def test_pictures_are_turned_upright_as_their_exif_data_says() -> None:
 
 @only(lambda family: any("second_per_grid" in name for name in family.video_inputs))
 @pytest.mark.parametrize(
-    ("times", "expected"),
+    "times",
     [
-        ({"times": [0, 1, 2, 3]}, 2.0),
-        ({"times": [100, 101, 102, 103]}, 2.0),
-        ({"times": [100, 101, 102, 103], "fps": 30}, 2.0),
-        ({"times": [0, 1, 2, 3], "duration": 100}, 2.0),
+        {"times": [0, 1, 2, 3], "duration": 100},
+        {"times": [100, 101, 102, 103]},
+        {"times": [100, 101, 102, 103], "fps": 30},
     ],
+    ids=str,
 )
-def test_frames_of_a_part_of_a_video_have_their_own_spacing(
-    family: Family, times: dict[str, Any], expected: float
-) -> None:
+def test_frames_of_a_part_of_a_video_have_their_own_spacing(family: Family, times: dict[str, Any]) -> None:
     """Two frames make one, so a second between frames makes two seconds per entry of the grid."""
     inputs = prepare_inputs(family.processor, QUESTION, Video.from_frames(FRAMES, **times), batch_size=2)
     (name,) = (name for name in family.case.video_inputs if "second_per_grid" in name)
-    assert [round(float(each), 6) for each in inputs[name]] == [expected] * 2
-
-
-def test_floats_are_rounded_to_the_nearest_byte() -> None:
-    video = Video.from_frames(np.full((1, 4, 4, 3), [0.0, 0.4999, 0.999]), fps=1)
-    assert video.frames[0, 0, 0].tolist() == [0, 127, 255]
+    assert [round(float(each), 6) for each in inputs[name]] == [2.0] * 2
 
 
 def test_times_are_kept_to_the_microsecond_and_exactly_if_the_files_fps_is_given(video: Video) -> None:
@@ -111,27 +103,27 @@ def test_the_last_frame_is_shown_as_long_as_the_others_without_a_duration() -> N
     ("frames", "times", "message"),
     [
         (FRAMES, {}, "Nothing says when the frames are shown"),
-        ([Image.fromarray(FRAMES[0, :, :, 0].astype(np.int32))], {"fps": 1}, "a picture of mode 'I', whose values"),
+        ([Image.fromarray(FRAMES[0, :, :, 0].astype(np.int32))], {"fps": 1}, "a picture of mode 'I'"),
         ([FRAMES[0], FRAMES[0] / 255], {"fps": 1}, "images of floats and images of whole numbers"),
-        (FRAMES, {"fps": 0}, "`fps` is 0, but must be a finite number above 0"),
+        (FRAMES, {"fps": 0}, "`fps` is 0"),
         (FRAMES, {"fps": float("nan")}, "`fps` is nan"),
         (FRAMES, {"fps": "2"}, "`fps` is '2'"),
         (FRAMES, {"times": [0, 1, 2]}, "`times` holds 3 seconds, but there are 4 frames"),
         (FRAMES, {"times": [0, 2, 1, 3]}, "`times` is .* ascending"),
         (FRAMES, {"times": [-1, 0, 1, 2]}, "`times` is .* none below 0"),
-        (FRAMES, {"times": [0, 1, 2, float("inf")]}, "`times` is .* must hold the seconds"),
+        (FRAMES, {"times": [0, 1, 2, float("inf")]}, "`times` is "),
         (FRAMES, {"times": "0123"}, "`times` is '0123'"),
-        (FRAMES, {"times": [0, 1e-8, 1, 2]}, r"`times` holds two that are less than 1 / 1e\+06 seconds apart"),
+        (FRAMES, {"times": [0, 1e-8, 1, 2]}, "`times` holds two"),
         (FRAMES, {"times": [0, 0.5, 1.03, 2], "fps": 10}, r"not those of frames at `fps=10`: 1.03 s is between"),
         (FRAMES, {"times": [0, 1, 2, 3], "duration": 3}, "`duration` is 3, but the last frame is shown at 3 s"),
         (FRAMES, {"fps": 2, "duration": -1}, "`duration` is -1"),
-        (FRAMES[0], {"fps": 2}, r"`frames` is of shape \(6, 8, 3\). Pass an array"),
+        (FRAMES[0], {"fps": 2}, r"`frames` is of shape \(6, 8, 3\)"),
         (FRAMES[:0], {"fps": 2}, r"`frames` is of shape \(0, 6, 8, 3\)"),
         ([], {"fps": 2}, r"`frames` is of shape \(0,\)"),
         (FRAMES[None], {"fps": 2}, r"`frames` is of shape \(1, 4, 6, 8, 3\)"),
         (FRAMES[..., :1], {"fps": 2}, r"\(4, 6, 8, 1\), in which no axis has the three colours"),
         (FRAMES[:, :3, :, :], {"fps": 2}, r"\(4, 3, 8, 3\), in which either axis could be"),
-        (FRAMES.astype(float), {"fps": 2}, "`frames` holds float64 values from 0 to 255, but .* floats from 0 to 1"),
+        (FRAMES.astype(float), {"fps": 2}, "`frames` holds float64 values from 0 to 255"),
         (FRAMES / 255 - 0.5, {"fps": 2}, "`frames` holds float64 values from -0.5 to 0.5"),
         (np.where(FRAMES[0, 0, 0, 0] == FRAMES, np.nan, 0.5), {"fps": 2}, "values from nan to nan"),
         (FRAMES.astype(int) + 1, {"fps": 2}, "`frames` holds int64 values from 1 to 256"),
@@ -147,13 +139,6 @@ def test_frames_and_times_that_make_no_sense_are_refused(frames: Any, times: dic
 
 
 # -- asking about frames ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["array", "tensor, channels first", "list of images"])
-def test_ask_answers_about_frames_as_about_their_file(family: Family, video: Video, form: str) -> None:
-    expected = ask(video, family)
-    exact = Video.from_frames(FORMS[form](video.frames), times=video.seconds, fps=video.fps, duration=video.duration)
-    assert told(ask(exact, family)) == told(expected)
 
 
 def test_ask_answers_about_frames_with_fps_as_about_their_file(family: Family, tmp_path: Path) -> None:
@@ -233,30 +218,21 @@ VIDEO, TEXT = {"type": "video"}, {"type": "text", "text": "What?"}
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ([], r"`question` is \[\], but must be text, a chat"),
-        ({"role": "user", "content": "What?"}, "must be text, a chat"),
+        ([], r"`question` is \[\]"),
+        ({"role": "user", "content": "What?"}, "`question` is {'role'"),
         (["What?", " "], "`question` is ' '. Ask something"),
-        (["What?", 3], "`question` holds 3, but each entry must be text or a chat"),
-        ([{"role": "user"}], "the message {'role': 'user'}. A message has a `role` and a `content`"),
-        (
-            [{"role": "user", "content": "Hi"}, {"role": "system", "content": "Ho"}],
-            "does not end with text of the user",
-        ),
+        (["What?", 3], "`question` holds 3"),
+        ([{"role": "user"}], "{'role': 'user'}"),
+        ([{"role": "user", "content": "Hi"}, {"role": "system", "content": "Ho"}], "does not end with text"),
         ([{"role": "assistant", "content": "Ho"}], "words of the assistant to continue after a question of the user"),
-        ([{"role": "User", "content": "Hi"}], "the role 'User', but roles are system.* Did you mean 'user'?"),
-        ([{"role": "human", "content": "Hi"}], "the role 'human', but roles are system"),
-        (
-            [{"role": "system", "content": [{"type": "video"}]}, {"role": "user", "content": "Hi"}],
-            "the video in a message of the system",
-        ),
-        ([{"role": "user", "content": [{"type": "video"}]}], "does not end with text of the user"),
-        (
-            [{"role": "user", "content": [{"type": "video"}, {"type": "video"}, {"type": "text", "text": "?"}]}],
-            "2 videos",
-        ),
-        ([{"role": "user", "content": [{"type": "video", "path": "x.mp4"}]}], "brings its own video"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "may hold only text and the video. For other chats call"),
-        ([{"role": "user", "content": [{"type": "text", "text": " "}]}], "may hold only text and the video"),
+        ([{"role": "User", "content": "Hi"}], "'User'.* Did you mean 'user'?"),
+        ([{"role": "human", "content": "Hi"}], "'human', but roles are system"),
+        ([{"role": "system", "content": [VIDEO]}, *of_user(TEXT)], "the video in a message of the system"),
+        (of_user(VIDEO), "does not end with text of the user"),
+        (of_user(VIDEO, VIDEO, TEXT), "2 videos"),
+        (of_user({"type": "video", "path": "x.mp4"}), "brings its own video"),
+        (of_user({"type": "image"}), "may hold only text and the video. For other chats call"),
+        (of_user({"type": "text", "text": " "}), "may hold only text and the video"),
     ],
 )
 def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(question: Any, message: str) -> None:

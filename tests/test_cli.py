@@ -2,6 +2,7 @@
 
 import dataclasses
 import http.server
+import io
 import json
 import re
 import shutil
@@ -24,8 +25,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from vidcom2.checkpoints import Checkpoint, load_checkpoint
-from vidcom2.cli.app import app
-from vidcom2.cli.console import print_table
+from vidcom2.cli.app import COMMANDS, app
+from vidcom2.cli.console import print_table, status
 from vidcom2.cli.verdicts import verdict_of_bench, verdict_of_eval
 from vidcom2.configuration.compression_settings import CompressionSettings
 from vidcom2.errors import OptionError
@@ -73,8 +74,8 @@ def folder_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 
 
 def test_run_without_arguments_answers_truly_and_says_that_it_is_a_demo() -> None:
-    code, shown, _ = vidcom2("run", "--repeats", 1)
-    assert code == 0
+    code, shown, error = vidcom2("run", "--repeats", 1)
+    assert (code, error) == (0, "")  # nothing that turns or moves, since this is no terminal
     assert "Demo" in shown and "is a toy" in shown and "clip that comes with vidcom2" in " ".join(shown.split())
     for part in ("prompt tokens", "video tokens", "prefill, seconds", "generate, seconds", "k_t"):
         assert part in shown
@@ -118,6 +119,26 @@ def test_headings_break_between_words_alone(
     assert "(−38.8\xa0%)" in shown and "[43.9, 100.0]" in shown
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_into_sixty_columns_and_breaks_no_word(name: str) -> None:
+    shown = CliRunner().invoke(app, [name, "--help"], terminal_width=58).stdout
+    assert max(map(len, shown.splitlines())) <= 60 and "…" not in shown and "--import MODULE" in shown
+    wide = CliRunner().invoke(app, [name, "--help"], terminal_width=300).stdout
+    assert shown.split() == wide.split()
+
+
+@pytest.mark.parametrize(("no_color", "is_terminal"), [(True, True), (False, False), (False, True)])
+def test_a_spinner_turns_only_on_a_terminal_with_colours(
+    no_color: bool, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.StringIO()
+    terminal = Console(file=written, force_terminal=is_terminal, no_color=no_color, width=80)
+    monkeypatch.setattr("vidcom2.cli.console.err", terminal)
+    with status("Importing"):
+        pass
+    assert ("Importing" in written.getvalue()) == (is_terminal and not no_color)
+
+
 # -- verdicts ---------------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +164,8 @@ def test_the_verdict_of_eval_names_the_best_method_of_each_ratio() -> None:
         "little: see the intervals"
     )
     assert verdict_of_eval(results[:1]) is None
+    none = [each | {"accuracy": 0.0} for each in results[:2]]
+    assert verdict_of_eval(none) == "No right answers by any method at any ratio; all tokens have 0.0 %"
 
 
 def bench_row(method: str, ratio: float, frames: int, tokens: int, seconds: float | None) -> dict:

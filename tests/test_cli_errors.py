@@ -57,9 +57,12 @@ FAST_MISTAKES = [
     (["run", "--model", "org/model", "--revision", ""], "`--revision` is ''"),
     (["run", "--compression-newlines", "all"], "`--compression-newlines` is not a setting of the model 'a toy LLaVA"),
     (["run", "--video", "missing.mp4"], "there is no video file 'missing.mp4'"),
-    (["run", "--video", "."], "'.'"),
+    (["run", "--video", "."], "'.' is a folder"),
     (["run", "--retention-ratio", "0"], "`--retention-ratio` is 0.0"),
     (["run", "--retention-ratio", "nan"], "`--retention-ratio` is nan"),
+    (["run", "--retention-ratio", "25%"], "`--retention-ratio` is '25%', but must be a number in (0, 1]"),
+    (["bench", "--retention-ratio", "25", "-o", "out"], "`--retention-ratio` has '25'"),
+    (["run", "--import", "nowhere"], "`--import nowhere` failed"),
     (["run", "--compression-rounding", "up"], "`--compression-rounding` is 'up', but must be one of 'ceil'"),
     (["explain", "-o", "a.png", "--compression-window", "0"], "`--compression-window` is 0"),
     (["run", "--dtype", "int8"], "`--dtype` is 'int8', but must be one of auto, float32"),
@@ -79,6 +82,7 @@ FAST_MISTAKES = [
 ]
 NO_VIDEO = [
     (["run", "--video", "text.mp4"], "'text.mp4'"),
+    (["run", "--video", "empty.mp4"], "'empty.mp4' is empty"),
     (["explain", "-o", "a.png", "--video", "text.mp4"], "'text.mp4'"),
 ]
 NO_DEVICE = [
@@ -112,7 +116,7 @@ print(json.dumps([heavy, [[result.exit_code, result.stdout, result.stderr] for r
 def test_a_mistake_is_reported_before_anything_heavy_is_imported(
     mistakes: list[tuple[list[str], str]], needed: set[str], tmp_path: Path
 ) -> None:
-    files = {"text.mp4": "no video", "questions.jsonl": '{"video": "a.mp4", "question": "What?"}'}
+    files = {"text.mp4": "no video", "empty.mp4": "", "questions.jsonl": '{"video": "a.mp4", "question": "What?"}'}
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     command = [sys.executable, "-c", IN_A_FRESH_PROCESS, json.dumps([arguments for arguments, _ in mistakes])]
@@ -149,7 +153,10 @@ MISSPELT = [
     (["bench", "--method", "randm"], "`--method` is 'randm', but must be one of .* Did you mean 'random'"),
     (["bench", "--method", "vidcom2:compression_score=mean"], "'compression_score' is not a setting .*'compression_sc"),
     (["bench", "--model-size", "qwen2vl-7b"], "`--model-size` is 'qwen2vl-7b', .* Did you mean 'qwen2-vl-7b'"),
-    (["run", "--against", "zzz"], "`--against` is 'zzz', but must be one of (?!.*mean)"),
+    (["run", "--against", "zzz"], "`--against` is 'zzz', but must be one of (?!.*(mean|default))"),
+    (["run", "--retention-ratio", "25"], "`--retention-ratio` is .* Did you mean 0.25?"),
+    (["eval", "--data", "q.jsonl", "--ratios", "25%"], "`--ratios` has '25%', .* Did you mean 0.25?"),
+    (["run", "--dtype", "bf16"], "`--dtype` is 'bf16', .* Did you mean 'bfloat16'"),
 ]
 
 

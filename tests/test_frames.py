@@ -1,5 +1,6 @@
 """Decoded frames can replace a file: `Video.from_frames`, and `ask` about them, in chats and with several prompts."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import vidcom2
 from vidcom2 import Video
 from vidcom2.answering.ask import Answer
 from vidcom2.answering.prompting import prepare_inputs
+from vidcom2.toys import DEMO_VIDEO
 from vidcom2.video.reading import VideoError, read_video
 
 QUESTION = "What happens?"
@@ -83,6 +85,11 @@ def test_frames_of_a_part_of_a_video_have_their_own_spacing(family: Family, time
     assert [round(float(each), 6) for each in inputs[name]] == [2.0] * 2
 
 
+def test_floats_are_rounded_to_the_nearest_byte() -> None:
+    video = Video.from_frames(np.full((1, 4, 4, 3), [0.0, 0.4999, 0.999]), fps=1)
+    assert video.frames[0, 0, 0].tolist() == [0, 127, 255]
+
+
 def test_times_are_kept_to_the_microsecond_and_exactly_if_the_files_fps_is_given(video: Video) -> None:
     told = Video.from_frames(video.frames, times=video.seconds, duration=video.duration)
     assert np.allclose(told.seconds, video.seconds, rtol=0, atol=1e-6)
@@ -150,7 +157,7 @@ def test_ask_answers_about_frames_with_fps_as_about_their_file(family: Family, t
 
 
 def test_ask_refuses_frames_without_times_and_times_for_a_video(family: Family, video: Video) -> None:
-    with pytest.raises(VideoError, match="Pass `fps`, the frames per second, or `times`"):
+    with pytest.raises(VideoError, match="`fps=2`"):
         ask(video.frames, family)
     for given in ({"fps": 2}, {"times": [0]}):
         with pytest.raises(ValueError, match=f"`{next(iter(given))}` is for decoded frames, but `video` has its own"):
@@ -238,6 +245,39 @@ VIDEO, TEXT = {"type": "video"}, {"type": "text", "text": "What?"}
 def test_questions_that_make_no_sense_are_refused_before_the_video_is_read(question: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         vidcom2.ask("no-such-clip.mp4", question)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"video": bytes(10**6)}, "`video` is b'.* pass its path"),
+        ({"question": bytes(10**6)}, "`question` is b'"),
+        ({"num_frames": "4" * 10**6}, "`num_frames` is '4"),
+        ({"video": FRAMES, "times": [0.5] * 10**6}, r"`times` is \[0.5"),
+        ({"video": FRAMES}, r"`times=\[0.0, 0.5, 1.0, 1.5\]`"),
+        ({"video": FRAMES[None], "fps": 1}, r"\(1, 4, 6, 8, 3\). .* `frames\[0\]`"),
+        ({"retention_ratoi": 0.5}, "'retention_ratoi' is .* Did you mean 'retention_ratio'"),
+        ({"max_tokens": 5}, "'max_tokens' is .* Did you mean 'max_new_tokens'"),
+        ({"num_frame": 5}, "'num_frame' is .* Did you mean 'num_frames'"),
+        ({"retention_ratio": "25%"}, "`retention_ratio` is '25%', .* Did you mean 0.25?"),
+        ({"retention_ratio": "0.25"}, "`retention_ratio` is '0.25', .* Did you mean 0.25?"),
+        ({"retention_ratio": 25}, "`retention_ratio` is 25, .* Did you mean 0.25?"),
+        ({"dtype": torch.float16}, "`dtype` is torch.float16, .* Did you mean 'float16'"),
+        ({"device": 0}, "`device` is 0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_argument_of_ask_is_refused_in_few_words_with_what_was_meant(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        vidcom2.ask(**{"video": DEMO_VIDEO, "question": QUESTION} | arguments)
+    assert len(str(refused.value)) < 600
+
+
+def test_all_functions_sample_as_many_frames_by_default() -> None:
+    functions = (vidcom2.ask, vidcom2.answer_many, vidcom2.read_video)
+    assert {inspect.signature(each).parameters["num_frames"].default for each in functions} == {32}
 
 
 def test_a_question_that_holds_a_placeholder_or_half_of_a_character_is_refused(family: Family, video: Video) -> None:

@@ -263,7 +263,7 @@ def test_a_list_of_pictures_is_refused_by_what_is_wrong_with_it(pictures: list[P
     (tmp_path / "text.png").write_text("no picture")
     Image.fromarray(numbered(0, 32, 32)).save(tmp_path / "small.png")
     for wrong, message in (
-        ({}, "Pass `fps`"),
+        ({}, "`fps=2`"),
         ({"fps": 2, "source": [*pictures, tmp_path / "missing.png"]}, "there is no picture '.*missing.png'"),
         ({"fps": 2, "source": [*pictures, tmp_path / "text.png"]}, "cannot read the picture '.*text.png'"),
         ({"fps": 2, "source": [*pictures, tmp_path / "small.png"]}, "of different shapes"),
@@ -350,6 +350,24 @@ def test_a_song_is_refused_even_with_a_cover_picture(tmp_path: Path, cover: bool
         assert bool(container.streams.video) is cover
     with pytest.raises(VideoError, match="holds no video stream, only"):
         read_video(path, 4)
+
+
+def test_what_is_no_video_is_refused_with_what_to_pass_instead(tmp_path: Path) -> None:
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "text.mp4").write_text("no video")
+    (tmp_path / "folder.mp4").mkdir()
+    Image.fromarray(numbered(0)).save(tmp_path / "picture.mp4", format="PNG")
+    for name, message in (
+        ("empty.mp4", "'.*empty.mp4' is empty"),
+        ("text.mp4", "'.*text.mp4': .* complete"),
+        ("folder.mp4", "'.*folder.mp4' is a folder"),
+        ("picture.mp4", "'.*picture.mp4' is named like a video, but is a picture of the format 'png'"),
+    ):
+        for read in (lambda path: read_video(path, 4), check_video):
+            with pytest.raises(VideoError, match=message):
+                read(str(tmp_path / name))
+    with pytest.raises(VideoError, match=r"the pictures of one video, but '.*digit\.mp4' is named like a video"):
+        read_video([DEMO_VIDEO, DEMO_VIDEO], fps=2)
 
 
 def test_an_animated_webp_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ..errors import OptionError, written_to
 from ..explain.drawing_file import check_drawing
 from ..placement import Placement
 from ..toys import shown_with
-from .console import err, one_line_errors, out, takes_fields, takes_placement, takes_settings
+from .console import one_line_errors, out, status, takes_fields, takes_placement, takes_settings
 from .loading import FramesOption, ModelOption, VideoOption, announce_demo, load_with_video, print_lost
 
 MOST_COMPARED = 4
@@ -63,7 +63,7 @@ def explain_command(options: ExplainOptions) -> None:
         from ..explain.page import draw_html
 
         name = Path(urlsplit(options.video or str(shown_with(options.model)[0].path)).path).name
-        with err.status("Encoding and drawing ..."), written_to(output):
+        with status("Encoding and drawing ..."), written_to(output):
             explanations = compare(checkpoint, frames, [{}, *others], name)
             if output.suffix == ".png":
                 draw_png(explanations[0], str(output))

@@ -139,6 +139,18 @@ def test_a_spinner_turns_only_on_a_terminal_with_colours(
     assert ("Importing" in written.getvalue()) == (is_terminal and not no_color)
 
 
+def test_eval_says_when_it_is_stopped_that_the_same_command_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vidcom2.evaluation.evaluate.evaluate_locked", stopped)
+    (tmp_path / "q.jsonl").write_text(json.dumps({"video": str(TOY.clips[0].path), "question": "What?"}))
+    code, shown, _ = vidcom2("eval", "--data", tmp_path / "q.jsonl", "-o", tmp_path / "out")
+    assert code == 130 and "The same command continues" in shown
+
+
 # -- verdicts ---------------------------------------------------------------------------------------------------------
 
 

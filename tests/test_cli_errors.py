@@ -225,10 +225,15 @@ def test_a_package_that_a_family_needs_is_asked_for_by_name_before_anything_else
     assert "SmolVLM's processor needs num2words, which is not installed. Run: pip install num2words" in error
 
 
-def test_a_package_that_a_family_needs_is_asked_for_in_python(smolvlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_asked_for_in_python(smolvlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "find_spec", lambda name: None)
-    for call in (lambda: load(smolvlm), lambda: FAMILIES["smolvlm"].build_tiny):
-        with pytest.raises(ValueError, match="pip install num2words"):
+    monkeypatch.setattr(placement, "find_spec", lambda name: None)
+    for call, package in (
+        (lambda: load(smolvlm), "num2words"),
+        (lambda: FAMILIES["smolvlm"].build_tiny, "num2words"),
+        (lambda: load(smolvlm, device_map="auto"), "accelerate"),
+    ):
+        with pytest.raises(ValueError, match=f"pip install {package}"):
             call()
 
 

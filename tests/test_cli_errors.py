@@ -383,6 +383,12 @@ def test_a_broken_checkpoint_is_reported_in_one_line_that_names_the_part(
     assert str(copied) in error or "chat template" in error or "a prompt has" in error
 
 
+def test_an_impossible_conversion_is_reported_in_one_line(tmp_path: Path) -> None:
+    to = ["convert-llava-video", tmp_path / "source", tmp_path / "destination"]
+    assert "`--spatial-pool-mode` is 'middle'" in mistake(*to, "--spatial-pool-mode", "middle")
+    assert "there is no folder" in mistake(*to)
+
+
 def test_a_full_disk_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

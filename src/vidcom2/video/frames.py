@@ -65,8 +65,8 @@ def on_a_clock(
     if fps is None and times is None:
         example = [i / 2 for i in range(num_frames)] if num_frames <= 8 else f"[i / 2 for i in range({num_frames})]"
         raise VideoError(
-            "Nothing says when the frames are shown, and video LLMs need to know it. Pass how many of them a second "
-            f"has, such as `fps=2`, or the second at which each is shown, such as `times={example}`."
+            "Nothing says when the frames are shown, and video LLMs need to know it. Pass `fps`, how many of them a "
+            f"second has, such as `fps=2`, or the second at which each is shown, such as `times={example}`."
         )
     rate = CLOCK if fps is None else _positive("fps", fps)
     if times is None:
